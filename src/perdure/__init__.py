@@ -1,0 +1,67 @@
+"""Perdure: durable jobs for Python on one SQLite file, or on PostgreSQL by changing the URL."""
+
+from perdure.app import Perdure
+from perdure.drafting import principal
+from perdure.errors import (
+    ConfigError,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    InvalidInput,
+    InvalidOption,
+    InvalidPayload,
+    JobFailed,
+    JobNotFound,
+    KeyConflict,
+    KindError,
+    LockNotHeld,
+    PerdureError,
+    SchemaError,
+    StoreError,
+    TransactionError,
+    TransitionRefused,
+    WaitTimeout,
+)
+from perdure.job.job import Job
+from perdure.job.ordering import Priority
+from perdure.job.retry import Retry
+from perdure.job.run import Run
+from perdure.job.states import RunState, State
+from perdure.kind import Draft, Kind
+from perdure.options import Unique
+from perdure.signature import Secret
+from perdure.version import __version__
+from perdure.worker.context import JobContext
+
+__all__ = [
+    "ConfigError",
+    "DatabaseBusy",
+    "DatabaseUnavailable",
+    "Draft",
+    "InvalidInput",
+    "InvalidOption",
+    "InvalidPayload",
+    "Job",
+    "JobContext",
+    "JobFailed",
+    "JobNotFound",
+    "KeyConflict",
+    "Kind",
+    "KindError",
+    "LockNotHeld",
+    "Perdure",
+    "PerdureError",
+    "Priority",
+    "Retry",
+    "Run",
+    "RunState",
+    "SchemaError",
+    "Secret",
+    "State",
+    "StoreError",
+    "TransactionError",
+    "TransitionRefused",
+    "Unique",
+    "WaitTimeout",
+    "__version__",
+    "principal",
+]

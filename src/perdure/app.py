@@ -1,0 +1,438 @@
+"""`Perdure`: the front door. Brings kinds, options and codec together and hands the store what it is to do.
+
+Nothing is opened, read or started before the first call that needs the database.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, TypeVar, Unpack, cast, overload
+from uuid import UUID
+
+from perdure import waiting
+from perdure.clock import Clock, SystemClock
+from perdure.config import Config, resolve_url
+from perdure.drafting import new_job
+from perdure.errors import InvalidInput, InvalidOption, KindError
+from perdure.ids import IdFactory, JobId, parse_id
+from perdure.job import transitions
+from perdure.job.job import Job
+from perdure.job.model import NewJob
+from perdure.job.ordering import rank_of
+from perdure.job.run import Run
+from perdure.job.states import State, Verb
+from perdure.kind import C, Draft, Kind, P, Q, R, Registry, Upgrade, place_of
+from perdure.options import OptionFields, Options, check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from perdure.aio import AsyncPerdure
+    from perdure.locking import Lock
+    from perdure.queues import Queues
+    from perdure.store.protocols import Store
+    from perdure.worker.context import JobContext
+
+JobLike = Job | UUID | str
+S = TypeVar("S")
+
+PAGE = 200
+"""Listings read this many at a time, so that no snapshot is held for long."""
+
+
+class _Declare(Protocol):
+    """The decorator `app.job(…)` gives: a kind with the function's own types, less the context."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> Kind[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> Kind[P, R, Concatenate[JobContext, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Kind[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Kind[P, R, P, R]: ...
+
+
+class Perdure:
+    """A job queue in one database.
+
+    `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. The other arguments are
+    the fields of `Config`. Safe to share between threads, and to use in a process forked from the one that made it.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        ids: IdFactory | None = None,
+        **knobs: Any,
+    ) -> None:
+        self._url = url
+        self.config = Config.of(knobs)
+        self.clock: Clock = clock or SystemClock()
+        self.ids = ids or IdFactory()
+        self.kinds = Registry()
+        self._store: Store | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def store(self) -> Store:
+        """The store behind the app; opened on first use."""
+        if self._store is None:
+            from perdure.store.open import open_store
+
+            with self._opening:
+                if self._store is None:
+                    self._store = open_store(resolve_url(self._url), self.config.store_settings())
+        return self._store
+
+    # -- kinds -------------------------------------------------------------------------------------------------------
+
+    @overload
+    def job(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> Kind[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def job(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> Kind[P, R, Concatenate[JobContext, P], R]: ...
+    @overload
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Kind[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> Kind[P, R, P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        version: int = 1,
+        upgrades: Mapping[int, Upgrade] | None = None,
+        isolation: Literal["process"] | None = None,
+        **options: Unpack[OptionFields],
+    ) -> _Declare: ...
+
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        version: int = 1,
+        upgrades: Mapping[int, Upgrade] | None = None,
+        isolation: Literal["process"] | None = None,
+        **options: Unpack[OptionFields],
+    ) -> Any:
+        """Declare a function as a kind of job. `@app.job` or `@app.job(queue="mail", retry=5, …)`.
+
+        The kind's name is the function's, or `name=`; `aliases=` are names it had before; `version=` rises when the
+        arguments change, with `upgrades={1: function}` from version 1 to 2 and so on.
+        """
+
+        def declare(function: Callable[Q, C]) -> Kind[..., Any, Q, C]:
+            kind: Kind[..., Any, Q, C] = Kind(
+                self,
+                function,
+                name=check_name(name or _plain_name(function), "the kind's name"),
+                aliases=tuple(check_name(alias, "an alias") for alias in aliases),
+                version=_checked_version(version),
+                upgrades=dict(upgrades or {}),
+                defaults=self._defaults.changed(_for_a_kind(options)),
+                isolation=isolation,
+                max_payload_bytes=self.config.max_payload_bytes,
+            )
+            self.kinds.add(cast("Kind[..., Any, ..., Any]", kind))
+            return kind
+
+        return declare if function is None else declare(function)
+
+    @cached_property
+    def _defaults(self) -> Options:
+        return Options(queue=self.config.queue)
+
+    # -- enqueue -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]) -> Job:
+        """Enqueue a job by its kind's name. When this returns it is in the database for good (with `tx=`: once you
+        commit)."""
+        return self.enqueue_draft(self._draft(kind, arguments, options))
+
+    def _draft(self, kind: str, arguments: Mapping[str, Any] | None, options: OptionFields) -> Draft:
+        found = self.kinds.get(kind)
+        return Draft(found, {} if arguments is None else arguments, found.defaults.changed(options))
+
+    def enqueue_draft(self, draft: Draft) -> Job:
+        new = new_job(draft, JobId(self.ids.new()), self.clock.now(), self.config.name)
+        return self.store.enqueue([new], draft.options.tx)[0]
+
+    async def aenqueue_draft(self, draft: Draft) -> Job:
+        if draft.options.tx is not None:
+            return self.enqueue_draft(draft)  # the caller's connection belongs to the caller's thread
+        new = new_job(draft, JobId(self.ids.new()), self.clock.now(), self.config.name)
+        return (await self.store.aenqueue([new]))[0]
+
+    def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
+        """Enqueue drafts made by `kind.new(…)`, in order, in one transaction: all of them or none."""
+        new = self.new_jobs(list(drafts))
+        return self.store.enqueue(new, tx) if new else []
+
+    def new_jobs(self, drafts: Sequence[Draft]) -> list[NewJob]:
+        now, owner = self.clock.now(), self.config.name
+        ids = self.ids.new_many(len(drafts))
+        return [new_job(draft, JobId(job_id), now, owner) for draft, job_id in zip(drafts, ids, strict=True)]
+
+    # -- look --------------------------------------------------------------------------------------------------------
+
+    def get(self, job: JobLike) -> Job | None:
+        """The job as it is now. None: there is no such job."""
+        return self.store.get(job_id_of(job))
+
+    def jobs(self, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
+        """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order.
+
+        Filters: state, queue, kind, owner, tag, business_key, idempotency_key, since, until (aware datetimes, compared
+        with the time of creation).
+        """
+        from perdure.filters import job_filter
+
+        wanted = job_filter(filters)
+        return pages(lambda last, size: self.store.jobs(wanted, last, size), checked_limit(limit))
+
+    def runs(self, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> Iterator[Run]:
+        """Attempts, newest first: of one job, or of all that fit the filters kind, state, owner, since, until."""
+        from perdure.filters import run_filter
+
+        wanted = run_filter(None if job is None else job_id_of(job), filters)
+        return pages(lambda last, size: self.store.runs(wanted, last, size), checked_limit(limit))
+
+    def wait(self, job: JobLike, timeout: float | None = None) -> Job:
+        """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it goes on."""
+        current = self.existing(job)
+        for pause in waiting.pauses(timeout, self.clock.boottime):
+            current = self.newest(current)
+            if current.is_final:
+                return current
+            self.clock.wait(pause)
+        if (current := self.newest(current)).is_final:
+            return current
+        raise waiting.gave_up(current, timeout)
+
+    async def await_(self, job: JobLike, timeout: float | None = None) -> Job:
+        return await self.aio.wait(job, timeout)
+
+    def existing(self, job: JobLike) -> Job:
+        from perdure.store.sql.control import not_found
+
+        found = self.get(job)
+        if found is None:
+            raise not_found(job_id_of(job))
+        return found
+
+    def newest(self, job: Job) -> Job:
+        """The job as it is now, or the one that goes on with its work."""
+        current = self.existing(job)
+        while current.successor is not None:
+            current = self.existing(current.successor)
+        return current
+
+    # -- decide ------------------------------------------------------------------------------------------------------
+
+    def cancel(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job:
+        """End a waiting job as cancelled; ask a running one to stop. Cancelling twice changes nothing."""
+        return self._change(job, Verb.CANCEL, transitions.cancel, expect_version, tx)
+
+    def pause(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job:
+        """Set a waiting job aside until it is resumed."""
+        return self._change(job, Verb.PAUSE, transitions.pause, expect_version, tx)
+
+    def resume(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job:
+        """Let a paused or parked job go on."""
+        return self._change(job, Verb.RESUME, transitions.resume, expect_version, tx)
+
+    def retry(self, job: JobLike, *, as_new: bool = False, tx: Any = None) -> Job:
+        """Run a failed or cancelled job again, as a new life of it; with `as_new`, any ended job, as a new one."""
+        if as_new:
+            return self.store.retry_as_new(job_id_of(job), JobId(self.ids.new()), self.clock.now(), tx)
+        return self.store.retry(job_id_of(job), self.clock.now(), tx)
+
+    def move(
+        self,
+        job: JobLike,
+        *,
+        before: JobLike | None = None,
+        after: JobLike | None = None,
+        to: Literal["front", "back"] | None = None,
+        expect_version: int | None = None,
+        tx: Any = None,
+    ) -> Job:
+        """Give a waiting job another place among those of its queue and priority."""
+        from perdure.store.answers import Place
+
+        if sum(wish is not None for wish in (before, after, to)) != 1 or to not in (None, "front", "back"):
+            raise InvalidOption('say where to move to with one of before=, after=, to="front" or to="back"')
+        place = Place(
+            None if before is None else job_id_of(before), None if after is None else job_id_of(after), to == "front"
+        )
+        return self.store.move(job_id_of(job), place, self.clock.now(), expect_version, tx)
+
+    def set_priority(self, job: JobLike, priority: int, *, expect_version: int | None = None, tx: Any = None) -> Job:
+        """Give a waiting job another priority; it goes to the back of it."""
+        rank = rank_of(Options(priority=priority).priority)
+        return self.store.set_priority(job_id_of(job), rank, self.clock.now(), expect_version, tx)
+
+    def supersede(self, job: JobLike, replacement: Draft, *, tx: Any = None) -> Job:
+        """Put another job in this one's place; answers the superseded job, whose `superseded_by` names the new one.
+
+        A waiting job is cancelled at once. A running one is asked to stop, and the replacement waits for its end. The
+        business key goes over, unless the replacement brings its own.
+        """
+        now = self.clock.now()
+        new = new_job(replacement, JobId(self.ids.new()), now, self.config.name)
+        return self.store.supersede(job_id_of(job), new, now, tx)
+
+    def edit(self, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
+        """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
+        from perdure.editing import edited
+
+        current = self.existing(job)
+        edit = edited(self, current, changes)
+        return current if edit is None else self.store.edit(edit, current.version, tx)
+
+    def delete(self, job: JobLike, *, tx: Any = None) -> Job:
+        """Remove an ended job with its runs; answers it as it was. Its idempotency key stays taken."""
+        return self.store.delete(job_id_of(job), tx)
+
+    def _change(self, job: JobLike, verb: Verb, decide: Any, expect_version: int | None, tx: Any) -> Job:
+        return self.store.change(job_id_of(job), verb, decide, self.clock.now(), expect_version, tx)
+
+    # -- decide for many ---------------------------------------------------------------------------------------------
+
+    def cancel_all(self, *, limit: int | None = None, **filters: Any) -> int:
+        """Cancel every live job that fits the filters, at most `limit`; answers how many."""
+        from perdure.bulk import change_all
+
+        return change_all(self, self.cancel, _LIVE_STATES, filters, limit)
+
+    def pause_all(self, *, limit: int | None = None, **filters: Any) -> int:
+        """Pause every waiting job that fits the filters, at most `limit`; answers how many."""
+        from perdure.bulk import change_all
+
+        return change_all(self, self.pause, _PAUSABLE_STATES, filters, limit)
+
+    def resume_all(self, *, limit: int | None = None, **filters: Any) -> int:
+        """Resume every paused or parked job that fits the filters, at most `limit`; answers how many."""
+        from perdure.bulk import change_all
+
+        return change_all(self, self.resume, (State.PAUSED, State.PARKED), filters, limit)
+
+    def retry_all(self, *, limit: int | None = None, **filters: Any) -> int:
+        """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
+        from perdure.bulk import change_all
+
+        return change_all(self, self.retry, (State.FAILED,), filters, limit)
+
+    # -- the rest ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def queues(self) -> Queues:
+        """Whole queues: list, pause, resume."""
+        from perdure.queues import Queues
+
+        return Queues(self)
+
+    @cached_property
+    def aio(self) -> AsyncPerdure:
+        """The same verbs as coroutines."""
+        from perdure.aio import AsyncPerdure
+
+        return AsyncPerdure(self)
+
+    def lock(self, name: str, *, ttl: float) -> Lock:
+        """A named lease, held by at most one at a time, in any process: `with app.lock("report", ttl=60): …`."""
+        from perdure.locking import Lock
+
+        return Lock(self.store, self.clock, check_name(name, "the lock's name", 255), ttl)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """A transaction on the app's database: `tx.execute(…)` for your rows, and every call on the app joins it.
+
+        Commits at the end of the block; an exception rolls everything back. On SQLite it keeps all other writers out,
+        so keep it short.
+        """
+        return self.store.transaction()
+
+    def close(self) -> None:
+        """Give back what the app holds open. Using it again opens it again."""
+        if self._store is not None:
+            self._store.close()
+
+    def __repr__(self) -> str:
+        return f"<Perdure {self._url if self._url is not None else 'from the environment'}>"
+
+
+_LIVE_STATES = tuple(state for state in State if state in transitions.TRANSITIONS[Verb.CANCEL].sources)
+_PAUSABLE_STATES = tuple(state for state in _LIVE_STATES if state not in (State.RUNNING, State.PAUSED))
+
+
+def job_id_of(job: JobLike) -> JobId:
+    """The id of whatever stands for a job."""
+    if isinstance(job, Job):
+        return job.row.id
+    return JobId(parse_id(job))
+
+
+def pages(read: Callable[[S | None, int], list[S]], limit: int | None) -> Iterator[S]:
+    """Page after page, each read when it is wanted."""
+    last: S | None = None
+    left = limit
+    while left is None or left > 0:
+        size = PAGE if left is None else min(PAGE, left)
+        page = read(last, size)
+        yield from page
+        if len(page) < size:
+            return
+        last = page[-1]
+        left = None if left is None else left - len(page)
+
+
+def checked_limit(limit: int | None) -> int | None:
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise InvalidOption(f"limit must be a whole number, not negative, or None; not {limit!r}", code="limit_invalid")
+    return limit
+
+
+def _plain_name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", None)
+    if not callable(function) or name is None or name == "<lambda>":
+        raise KindError(
+            f"{place_of(function) if callable(function) else function!r} has no name to be a kind by; use def, or"
+            " @app.job(name=…)",
+            code="kind_invalid",
+        )
+    return name
+
+
+def _checked_version(version: object) -> int:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise InvalidInput(f"version must be a whole number from 1 on, not {version!r}", code="version_invalid")
+    return version
+
+
+def _for_a_kind(options: OptionFields) -> OptionFields:
+    for name in ("tx", "idempotency_key", "run_at"):
+        if options.get(name) is not None:
+            raise InvalidOption(
+                f"{name}= belongs to a single job, not to a kind; pass it with .options({name}=…)",
+                code="option_invalid",
+            )
+    return options

@@ -1,0 +1,151 @@
+"""Time as the rest of Perdure sees it: integer microseconds UTC from an injected clock.
+
+Worker, store, scheduler and ids take a `Clock` or a `Micros`; this module calls only `errors`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import NewType, Protocol
+
+from perdure.errors import InvalidInput, InvalidOption
+
+Micros = NewType("Micros", int)
+"""An instant: whole microseconds since 1970-01-01 UTC. Negative before that."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+_read_boottime: Callable[[], float] = time.monotonic
+if sys.platform == "linux":
+    _read_boottime = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+class Clock(Protocol):
+    """Where time comes from. Every method may be called from any thread."""
+
+    def now(self) -> Micros:
+        """The wall clock. It can step, backwards too: never measure a duration with it."""
+        ...
+
+    def boottime(self) -> float:
+        """Seconds from an arbitrary start. Never falls, and on Linux goes on while the machine sleeps."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Return once `seconds` have passed on `boottime`; at once if that is zero or less."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> Micros:
+        return Micros(time.time_ns() // 1_000)
+
+    def boottime(self) -> float:
+        return _read_boottime()
+
+    def wait(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that stands still until a test moves it.
+
+    `wait` blocks until another thread has advanced the clock far enough; `until_waiting` lets that thread know when
+    to. With a single thread nothing would ever end a wait.
+    """
+
+    def __init__(self, start: datetime | Micros) -> None:
+        self._now = to_micros(start) if isinstance(start, datetime) else start
+        self._elapsed = 0
+        self._waiting = 0
+        self._changed = threading.Condition()
+
+    def now(self) -> Micros:
+        return self._now
+
+    def boottime(self) -> float:
+        return self._elapsed / 1_000_000
+
+    def wait(self, seconds: float) -> None:
+        with self._changed:
+            # Whole microseconds: 0.1 s + 0.2 s in floats would lie beyond an advance of 0.3 s and never end.
+            end = self._elapsed + round(seconds * 1_000_000)
+            self._waiting += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: self._elapsed >= end)
+            finally:
+                self._waiting -= 1
+
+    def until_waiting(self, threads: int = 1) -> None:
+        """Block until at least that many threads are inside `wait`, so that an advance cannot come too early."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting >= threads)
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0
+    ) -> None:
+        """Let time pass: wall clock and boottime move together, and waits that are over end."""
+        passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        if passed < timedelta():
+            raise InvalidInput(
+                f"Time cannot pass backwards: advance() was given {passed.total_seconds()} s. "
+                "To set the wall clock back, use step().",
+                code="clock_backwards",
+            )
+        with self._changed:
+            self._elapsed += passed // _MICROSECOND
+            self._now = _shifted(self._now, passed)
+            self._changed.notify_all()
+
+    def step(self, *, seconds: float) -> None:
+        """Set the wall clock forward or, if negative, back, as an operator or NTP would; boottime does not notice."""
+        with self._changed:
+            self._now = _shifted(self._now, timedelta(seconds=seconds))
+
+
+def _shifted(instant: Micros, by: timedelta) -> Micros:
+    return Micros(instant + by // _MICROSECOND)
+
+
+def to_micros(value: datetime) -> Micros:
+    """The exact instant of an aware datetime, whatever its zone. Naive ones are refused, never guessed."""
+    if value.utcoffset() is None:
+        raise InvalidOption(
+            f"The datetime {value.isoformat()} has no time zone, so it names no instant. "
+            "Give it a tzinfo, for example datetime.now(timezone.utc).",
+            code="naive_datetime",
+        )
+    micros = (value - _EPOCH) // _MICROSECOND
+    if not _FIRST <= micros <= _LAST:
+        raise InvalidOption(
+            f"The datetime {value.isoformat()} lies outside the years 1 to 9999 in UTC. Choose one inside.",
+            code="datetime_out_of_range",
+        )
+    return Micros(micros)
+
+
+def to_datetime(instant: Micros) -> datetime:
+    """The same instant as an aware UTC datetime, exact to the microsecond."""
+    if not _FIRST <= instant <= _LAST:
+        raise InvalidInput(
+            f"The instant {instant} µs lies outside the years 1 to 9999. Check that it is in microseconds.",
+            code="datetime_out_of_range",
+        )
+    return _EPOCH + timedelta(microseconds=instant)
+
+
+def iso(instant: Micros) -> str:
+    """ISO 8601 in UTC with six decimals and `Z`: one width for all, so that texts sort as instants do."""
+    return to_datetime(instant).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,297 @@
+"""Arguments and results as JSON text and back, one codec per kind. Built by kind; calls signature and json_form.
+
+Loads pydantic (50 ms and more): import it where a kind is first used, never while `import perdure` runs.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, NamedTuple, Never, NoReturn, NotRequired, cast
+
+from pydantic import ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, to_json
+from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
+
+from perdure.errors import InvalidPayload, KindError
+from perdure.json_form import JsonForm, Misfit, Path, are_plain, canonical, look_over
+from perdure.signature import Secret, Signature, Trait, read_signature, traits
+
+__all__ = ["MAX_BYTES", "Codec", "Encoded", "Secret"]
+
+MAX_BYTES = 1024 * 1024
+_SHOWN = 80  # characters of a value in an error text
+_COMPLAINTS = 5  # in one error text: a million wrong items in a list are one mistake
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _SHOWN
+_ELSEWHERE = "Store the data elsewhere and pass a reference to it (a path, a key, an id)"
+
+
+class Encoded(NamedTuple):
+    """A job's arguments as they are stored. `secrets` belongs in its own column; `values` may hold secrets too."""
+
+    payload: str
+    secrets: str | None
+    values: dict[str, object]
+
+    def __repr__(self) -> str:
+        return f"Encoded(payload={self.payload!r}, secrets={'hidden' if self.secrets else None})"
+
+
+class Codec:
+    """What one kind's function takes and returns, to JSON and back. Threads may share it.
+
+    What `encode` accepts, `decode` reads back as the same values. No error, cause or repr holds a secret argument.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        kind: str,
+        context_type: type | None = None,
+        *,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """Raises KindError (`kind_signature`) if the function's arguments cannot be stored as JSON by name."""
+        self.signature = read_signature(function, kind, context_type)
+        self.secret_names = frozenset(
+            name for name, annotation in self.signature.annotations.items() if Trait.SECRET in traits(annotation)
+        )
+        self._form = _arguments_form(self.signature, self.secret_names)
+        self._max_bytes = max_bytes
+
+    @property
+    def takes_context(self) -> bool:
+        return self.signature.takes_context
+
+    def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        """The arguments by name, as passed and without defaults. Raises InvalidPayload; checks no types."""
+        return self.signature.bind(args, kwargs)
+
+    def encode(self, arguments: Mapping[str, object]) -> Encoded:
+        """Check the arguments and write them down, without defaults for those not passed.
+
+        Raises InvalidPayload: `payload_invalid`, `payload_not_json` or `payload_too_large`.
+        """
+        try:
+            closely = not are_plain(arguments.values()) and self._look_over(arguments)
+            values: dict[str, object] = self._form.validate(arguments)
+            raw, hidden = self._split(values) if self.secret_names else (self._form.write(values, closely), b"")
+        except (ValidationError, PydanticSerializationError, Misfit) as error:
+            refusal = self._refusal(error, arguments)
+        else:
+            if len(raw) + len(hidden) <= self._max_bytes:
+                return Encoded(raw.decode(), hidden.decode() if hidden else None, values)
+            refusal = self._too_large(len(raw) + len(hidden))
+        # Here and below raised outside the handler: pydantic's error holds the input and must not become the context.
+        raise refusal
+
+    def decode(self, payload: str, secrets: str | None) -> tuple[tuple[object, ...], dict[str, object]]:
+        """The stored arguments, checked again, as the function is called with them (after its context).
+
+        Raises InvalidPayload: `payload_unreadable` if it is not JSON at all, `payload_invalid` if it does not fit.
+        """
+        text = payload if secrets is None else to_json(self._merged(payload, secrets))
+        try:
+            values = cast("dict[str, object]", self._form.read(text))
+        except ValidationError as error:
+            refusal = self._unreadable() if _is_not_json(error) else self._unfit(error)
+        else:
+            return self.signature.call(values)
+        raise refusal
+
+    def fingerprint(self, payload: str, secrets: str | None) -> str:
+        """SHA-256 of the arguments, in hex: the same for equal arguments, whatever order they came in."""
+        return sha256(canonical(self._merged(payload, secrets)).encode()).hexdigest()
+
+    def encode_result(self, value: object) -> str | None:
+        """What the function returned, as JSON text; None stays None.
+
+        Raises InvalidPayload: `result_invalid` if it is not what the function says it returns, `result_not_json` or
+        `result_too_large`.
+        """
+        if value is None:
+            return None
+        try:
+            look_over(value, ())
+            raw = self._result_form.write(self._result_form.validate(value), closely=True)
+        except ValidationError as error:
+            refusal = self._bad_result(_summary(error), "result_invalid")
+        except Misfit as misfit:
+            refusal = self._bad_result(_at(misfit.path, misfit.reason), "result_not_json")
+        except PydanticSerializationError as error:
+            refusal = self._bad_result(str(error), "result_not_json")
+        else:
+            if len(raw) <= MAX_BYTES:
+                return raw.decode()
+            refusal = self._bad_result(
+                f"{len(raw):,} bytes, the limit is {MAX_BYTES:,}. {_ELSEWHERE}", "result_too_large"
+            )
+        raise refusal
+
+    def decode_result(self, text: str | None) -> object:
+        """What the function returned, as its annotation says, or plain JSON without one.
+
+        Raises InvalidPayload: `result_unreadable` or `result_invalid`.
+        """
+        if text is None:
+            return None
+        try:
+            return cast("object", self._result_form.read(text))
+        except ValidationError as error:
+            code = "result_unreadable" if _is_not_json(error) else "result_invalid"
+            refusal = self._bad_result(_summary(error), code)
+        raise refusal
+
+    @cached_property
+    def _result_form(self) -> JsonForm:
+        returns = self.signature.returns
+        if returns is NoReturn or returns is Never:
+            return JsonForm(Any, Trait.LOOSE)
+        try:
+            return JsonForm(returns, traits(returns))
+        except Exception:  # noqa: BLE001 - a type pydantic does not know: what is returned decides
+            return JsonForm(Any, Trait.LOOSE)
+
+    def _look_over(self, arguments: Mapping[str, object]) -> bool:
+        if not self.secret_names:
+            return look_over(dict(arguments), ())
+        return look_over({name: value for name, value in arguments.items() if name not in self.secret_names}, ())
+
+    def _split(self, values: dict[str, object]) -> tuple[bytes, bytes]:
+        tree = self._form.tree(values)
+        hidden = {name: tree.pop(name) for name in values if name in self.secret_names}
+        return to_json(tree), to_json(hidden) if hidden else b""
+
+    def _merged(self, payload: str, secrets: str | None) -> dict[str, object]:
+        try:
+            parts = [cast("object", from_json(text)) for text in (payload, secrets or "{}")]
+        except ValueError:
+            parts = []
+        if not parts:
+            raise self._unreadable()
+        merged: dict[str, object] = {}
+        for part in parts:
+            if not isinstance(part, dict):
+                raise self.signature.refusal(["they are not a JSON object"])
+            merged |= cast("dict[str, object]", part)
+        return merged
+
+    def _refusal(self, error: Exception, arguments: Mapping[str, object]) -> InvalidPayload:
+        if isinstance(error, ValidationError):
+            return self._unfit(error)
+        misfit = error if isinstance(error, Misfit) and error.path else self._culprit(arguments)
+        said = _at(misfit.path, misfit.reason)
+        if misfit.path and misfit.path[0] in self.secret_names:
+            said = _at(misfit.path[:1], "cannot be stored as JSON (a secret, so no more is shown)")
+        return self.signature.refusal([said], "payload_not_json")
+
+    def _culprit(self, arguments: Mapping[str, object]) -> Misfit:
+        """The argument to blame when the arguments as a whole could not be written."""
+        for name, value in self._form.validate(arguments).items():
+            if reason := self._form.fault_of(name, value):
+                return Misfit((name,), reason)
+        return Misfit((), "they cannot be written as JSON")
+
+    def _unfit(self, error: ValidationError) -> InvalidPayload:
+        details = _details(error)
+        not_text = any(item["type"] == "string_unicode" for item in details)
+        complaints = dict.fromkeys(self._complaint(item) for item in details)  # several for one secret read the same
+        return self.signature.refusal(_first(complaints), "payload_not_json" if not_text else "payload_invalid")
+
+    def _too_large(self, size: int) -> InvalidPayload:
+        problem = f"has arguments of {size:,} bytes, the limit is {self._max_bytes:,}"
+        return InvalidPayload(f"Job {self.signature.kind!r} {problem}. {_ELSEWHERE}.", code="payload_too_large")
+
+    def _complaint(self, item: ErrorDetails) -> str:
+        path = item["loc"]
+        if not path:
+            return "they are not a JSON object"
+        if path[0] not in self.signature.annotations:
+            return f"{_place(path)} is not a parameter"
+        if len(path) == 1 and item["type"] == "missing":
+            return f"{_place(path)} is missing"
+        if path[0] in self.secret_names:
+            return _at(path[:1], "does not fit its type (a secret, so not shown)")
+        return _described(item)
+
+    def _unreadable(self) -> InvalidPayload:
+        return InvalidPayload(
+            f"The stored arguments of a {self.signature.kind!r} job are not JSON: they were changed or damaged outside "
+            f"Perdure. Repair them in the database and resume the job, or cancel it and enqueue it again.",
+            code="payload_unreadable",
+        )
+
+    def _bad_result(self, problem: str, code: str) -> InvalidPayload:
+        return InvalidPayload(f"The result of a {self.signature.kind!r} job is refused: {problem}.", code=code)
+
+
+def _arguments_form(signature: Signature, secret: frozenset[str]) -> JsonForm:
+    fields = {
+        name: annotation if name in signature.required else NotRequired[cast("Any", annotation)]
+        for name, annotation in signature.annotations.items()
+    }
+    found = Trait.NONE
+    for annotation in signature.annotations.values():
+        found |= traits(annotation)
+    try:
+        shape = cast("Any", TypedDict)("Arguments", fields)
+        shape.__pydantic_config__ = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+        return JsonForm(shape, found, secret)
+    except Exception as error:  # noqa: BLE001 - pydantic runs the user's own schema code
+        problem = _unusable(signature) or str(error)
+    raise KindError(
+        f"Kind {signature.kind!r} cannot take its arguments as JSON: {problem}. Use types pydantic knows.",
+        code="kind_signature",
+    )
+
+
+def _unusable(signature: Signature) -> str | None:
+    """The first parameter whose annotation is to blame."""
+    for name, annotation in signature.annotations.items():
+        try:
+            JsonForm(annotation, Trait.NONE)
+        except Exception as error:  # noqa: BLE001 - as above
+            return f"{name!r} is {annotation!r}, and {str(error).splitlines()[0]}"
+    return None
+
+
+def _details(error: ValidationError) -> list[ErrorDetails]:
+    return error.errors(include_url=False, include_context=False)
+
+
+def _is_not_json(error: ValidationError) -> bool:
+    return any(not item["loc"] and item["type"] in ("json_invalid", "string_unicode") for item in _details(error))
+
+
+def _first(complaints: Iterable[str]) -> list[str]:
+    said = list(complaints)
+    rest = len(said) - _COMPLAINTS
+    return said if rest <= 0 else [*said[:_COMPLAINTS], f"and {rest} more"]
+
+
+def _summary(error: ValidationError) -> str:
+    return "; ".join(_first(_described(item) for item in _details(error)))
+
+
+def _described(item: ErrorDetails) -> str:
+    problem = "Input holds a lone surrogate" if item["type"] == "string_unicode" else item["msg"]
+    return _at(item["loc"], f"{problem}, got {_short(item['input'])}", between=": ")
+
+
+def _at(path: Path, said: str, between: str = " ") -> str:
+    return f"{_place(path)}{between}{said}" if path else said
+
+
+def _place(path: Path) -> str:
+    return _short(".".join(map(str, path)))
+
+
+def _short(value: object) -> str:
+    try:
+        shown = _REPR.repr(value)
+    except ValueError:  # an int too long for text
+        shown = f"a very long {type(value).__name__}"
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."

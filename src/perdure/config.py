@@ -1,0 +1,82 @@
+"""`Config`: every knob in one frozen object, checked once. Built by `app`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+from perdure.errors import ConfigError
+from perdure.store.settings import StoreSettings
+
+URL_VARIABLE = "PERDURE_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How an app behaves. Seconds end in `_s`, bytes in `_bytes`."""
+
+    name: str = "perdure"
+    """The owner of the jobs this app enqueues."""
+    durability: str = "full"
+    """`full`: an acknowledged job survives a power cut. `normal`: it survives a crash of the process only."""
+    auto_migrate: bool | None = None
+    """Upgrade the schema on first use. None: yes on SQLite, no on servers."""
+    busy_timeout_s: float = 5.0
+    """How long a write waits for its turn before DatabaseBusy."""
+    allow_network_filesystem: bool = False
+    """Use SQLite where its locks may not work. The file can be corrupted."""
+    max_payload_bytes: int = 1024 * 1024
+    """Largest payload, and largest result."""
+    queue: str = "default"
+    """Where jobs go that name no queue."""
+    lease_s: float = 60.0
+    """How long a node may be silent before its jobs are rescued."""
+    imports: tuple[str, ...] = ()
+    """Modules that declare kinds; imported by the worker."""
+
+    @classmethod
+    def of(cls, knobs: dict[str, Any]) -> Config:
+        """A checked config. Unknown knobs and impossible values are refused by name."""
+        known = [field.name for field in fields(cls)]
+        for knob in knobs:
+            if knob not in known:
+                near = get_close_matches(knob, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+                raise ConfigError(f"there is no setting {knob!r}{hint}", code="config_unknown")
+        config = cls(**knobs)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Refuse values that cannot work, naming the knob."""
+        if self.durability not in ("full", "normal"):
+            raise ConfigError(f'durability must be "full" or "normal", not {self.durability!r}')
+        for knob in ("busy_timeout_s", "lease_s", "max_payload_bytes"):
+            value = getattr(self, knob)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10**12:
+                raise ConfigError(f"{knob} must be a positive number, not {value!r}")
+        for knob in ("name", "queue"):
+            value = getattr(self, knob)
+            if not isinstance(value, str) or not value.strip():
+                raise ConfigError(f"{knob} must be a name, not {value!r}")
+
+    def store_settings(self) -> StoreSettings:
+        return StoreSettings(
+            durability=self.durability,
+            busy_timeout_s=self.busy_timeout_s,
+            auto_migrate=self.auto_migrate,
+            allow_network_filesystem=self.allow_network_filesystem,
+        )
+
+
+def resolve_url(url: str | os.PathLike[str] | None) -> str:
+    """The URL given, else the one in the environment."""
+    found = os.fspath(url) if url is not None else os.environ.get(URL_VARIABLE)
+    if not found:
+        raise ConfigError(
+            f"no database was named; pass a path or URL, as in Perdure('jobs.db'), or set {URL_VARIABLE}",
+            code="url_missing",
+        )
+    return found

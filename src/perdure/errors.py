@@ -1,0 +1,115 @@
+"""Every error a user can meet, in one tree. Raised everywhere; imports nothing.
+
+PerdureError
+├── ConfigError             a setting, URL or knob that cannot work
+├── KindError               a kind that is unknown, declared twice, or cannot be a job
+├── InvalidInput            refused before anything was written
+│   ├── InvalidPayload      the arguments do not fit the kind, or are not JSON
+│   └── InvalidOption       an option that is unknown or has an impossible value
+├── KeyConflict             a key that is already taken
+├── JobNotFound             no job has this id
+├── TransitionRefused       the job's state does not allow this
+├── JobFailed               `wait` saw the job end without a result
+├── WaitTimeout             `wait` gave up; the job goes on
+├── LockNotHeld             a named lease that is not, or no longer, ours
+└── StoreError              the database said no
+    ├── DatabaseUnavailable     cannot be opened, read or written at all
+    ├── DatabaseBusy            locked for longer than the time-out; nothing was written
+    ├── SchemaError             the file's schema is not one this version can use
+    └── TransactionError        the transaction handed in with `tx=` cannot carry a job
+
+Each error has a stable `code` (see docs/errors.md) and a message that says what happened, which value it was, and what
+to do next. Codes are finer than classes: catch the class, report the code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PerdureError(Exception):
+    """The root of every error Perdure raises on purpose."""
+
+    default_code: ClassVar[str] = "perdure_error"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.code))
+
+
+def _rebuild(cls: type[PerdureError], message: str, code: str) -> PerdureError:
+    return cls(message, code=code)
+
+
+class ConfigError(PerdureError):
+    default_code = "config_invalid"
+
+
+class KindError(PerdureError):
+    default_code = "kind_invalid"
+
+
+class InvalidInput(PerdureError, ValueError):
+    default_code = "input_invalid"
+
+
+class InvalidPayload(InvalidInput):
+    default_code = "payload_invalid"
+
+
+class InvalidOption(InvalidInput):
+    default_code = "option_invalid"
+
+
+class KeyConflict(PerdureError):
+    default_code = "key_conflict"
+
+
+class JobNotFound(PerdureError, LookupError):
+    default_code = "job_not_found"
+
+
+class TransitionRefused(PerdureError):
+    default_code = "transition_refused"
+
+
+class JobFailed(PerdureError):
+    default_code = "job_failed"
+
+
+class WaitTimeout(PerdureError, TimeoutError):
+    default_code = "wait_timeout"
+
+
+class LockNotHeld(PerdureError):
+    default_code = "lock_not_held"
+
+
+class StoreError(PerdureError):
+    default_code = "store_error"
+
+
+class DatabaseUnavailable(StoreError):
+    default_code = "database_unavailable"
+
+
+class DatabaseBusy(StoreError):
+    default_code = "database_busy"
+
+
+class SchemaError(StoreError):
+    default_code = "schema_mismatch"
+
+
+class TransactionError(StoreError):
+    default_code = "tx_invalid"

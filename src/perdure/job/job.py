@@ -1,0 +1,318 @@
+"""`Job`: a job as users see it. Made by the store from a row, or from what was just enqueued."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from perdure.clock import Micros, to_datetime
+from perdure.ids import JobId, to_uuid
+from perdure.job.model import JobRow, JobView, NewJob
+from perdure.job.ordering import priority_of
+from perdure.job.states import FINAL, State
+
+TAG_SEPARATOR = "\x1f"
+
+
+class Job:
+    """A job as it was when it was read. Frozen: ask again to see what became of it.
+
+    Two are equal when they are the same version of the same job. Secret arguments are not in it.
+    """
+
+    # A view over one row, decoded field by field on demand: enqueue_many makes thousands of which most are not looked at.
+    __slots__ = ("_new", "_position", "_row", "deduplicated")
+
+    _new: NewJob | None
+    _position: int
+    _row: JobView | None
+    deduplicated: bool
+    """True where enqueue found this job under the key instead of making a new one."""
+
+    def __init__(self, row: JobView, *, deduplicated: bool = False) -> None:
+        _set(self, "_row", row)
+        _set(self, "_new", None)
+        _set(self, "deduplicated", deduplicated)
+
+    @classmethod
+    def fresh(cls, new: NewJob, position: int) -> Job:
+        """The job just inserted, without reading it back."""
+        job = cls.__new__(cls)
+        _set(job, "_row", None)
+        _set(job, "_new", new)
+        _set(job, "_position", position)
+        _set(job, "deduplicated", False)
+        return job
+
+    @classmethod
+    def pruned(cls, job_id: JobId, like: JobRow, state: State) -> Job:
+        """What is left of a job that was deleted while its idempotency key lives on: no payload, no times."""
+        row = like._replace(id=job_id, payload="null", params=None, principal=None)
+        return cls(_view(row, state.value)._replace(payload=None), deduplicated=True)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Job is frozen; change the job itself through the app (tried to set {name!r})")
+
+    __delattr__ = __setattr__  # type: ignore[assignment]
+
+    @property
+    def row(self) -> JobView:
+        """Every stored field, undecoded."""
+        if self._row is None:
+            assert self._new is not None
+            _set(self, "_row", _view_of_new(self._new, self._position))
+        assert self._row is not None
+        return self._row
+
+    @property
+    def id(self) -> UUID:
+        return to_uuid(self._new.row.id if self._new is not None else self.row.id)
+
+    @property
+    def kind(self) -> str:
+        return self.row.kind
+
+    @property
+    def version(self) -> int:
+        """Rises with every change of the job; for `expect_version=`."""
+        return self.row.version
+
+    @property
+    def kind_version(self) -> int:
+        return self.row.kind_version
+
+    @property
+    def owner(self) -> str:
+        return self.row.owner
+
+    @property
+    def queue(self) -> str:
+        return self.row.queue
+
+    @property
+    def state(self) -> State:
+        return State(self.row.state)
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def priority(self) -> int:
+        return priority_of(self.row.rank)
+
+    @property
+    def position(self) -> int:
+        """Opaque: only its order among jobs of one queue and priority means anything."""
+        return self.row.position
+
+    @property
+    def payload(self) -> dict[str, Any] | None:
+        """The arguments as passed, without secret ones. None: the job was deleted and only its key is left."""
+        return _loads(self.row.payload)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return _loads(self.row.params) or {}
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        joined = self.row.tags
+        return tuple(sorted(joined.split(TAG_SEPARATOR))) if joined else ()
+
+    @property
+    def principal(self) -> str | None:
+        return self.row.principal
+
+    @property
+    def idempotency_key(self) -> str | None:
+        return self.row.idempotency_key
+
+    @property
+    def business_key(self) -> str | None:
+        return self.row.business_key
+
+    @property
+    def attempts(self) -> int:
+        return self.row.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        return self.row.max_attempts
+
+    @property
+    def crashes(self) -> int:
+        return self.row.crashes
+
+    @property
+    def life(self) -> int:
+        """1 at first; each retry by hand opens another."""
+        return self.row.life
+
+    @property
+    def result(self) -> Any:
+        return _loads(self.row.result)
+
+    @property
+    def error(self) -> str | None:
+        """While live, the last attempt's; after the end, why it ended that way."""
+        return self.row.error
+
+    @property
+    def error_type(self) -> str | None:
+        return self.row.error_type
+
+    @property
+    def park_reason(self) -> str | None:
+        return self.row.park_reason
+
+    @property
+    def cancel_requested(self) -> bool:
+        return bool(self.row.cancel_requested)
+
+    @property
+    def waits_for(self) -> int:
+        """How many jobs have to end before this one may start."""
+        return self.row.waits_for
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self.row.created_at)
+
+    @property
+    def queued_at(self) -> datetime:
+        return to_datetime(self.row.queued_at)
+
+    @property
+    def run_at(self) -> datetime:
+        return to_datetime(self.row.run_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return _time(self.row.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return _time(self.row.finished_at)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        return _time(self.row.scheduled_for)
+
+    @property
+    def retry_of(self) -> UUID | None:
+        return _uuid(self.row.retry_of)
+
+    @property
+    def root_id(self) -> UUID | None:
+        """The first of a chain of retries; None for a job that is no retry."""
+        return _uuid(self.row.root_id)
+
+    @property
+    def parent_id(self) -> UUID | None:
+        return _uuid(self.row.parent_id)
+
+    @property
+    def superseded_by(self) -> UUID | None:
+        return _uuid(self.row.superseded_by)
+
+    @property
+    def successor(self) -> UUID | None:
+        """The job that went on with this one's work (`Retry(as_new_job=True)`)."""
+        return _uuid(self.row.successor)
+
+    @property
+    def node_id(self) -> UUID | None:
+        return _uuid(self.row.node_id)
+
+    @property
+    def run_id(self) -> UUID | None:
+        """The open run, while the job is running."""
+        return _uuid(self.row.run_id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.row == other.row
+
+    def __hash__(self) -> int:
+        return hash(self.row.id)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.kind} {self.state}>"
+
+
+_set = object.__setattr__
+
+
+def _loads(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _time(micros: Micros | None) -> datetime | None:
+    return None if micros is None else to_datetime(micros)
+
+
+def _uuid(value: bytes | None) -> UUID | None:
+    return None if value is None else to_uuid(value)
+
+
+def _view_of_new(new: NewJob, position: int) -> JobView:
+    live = new.live
+    return _view(new.row, live.state)._replace(
+        queue=live.queue,
+        rank=live.rank,
+        position=position,
+        run_at=live.run_at,
+        queued_at=live.queued_at,
+        max_attempts=live.max_attempts,
+        waits_for=live.waits_for,
+        version=live.version,
+        tags=TAG_SEPARATOR.join(new.tags) or None,
+    )
+
+
+def _view(row: JobRow, state: str) -> JobView:
+    """A view with the cold row's fields, and the rest as for a job that nothing has happened to."""
+    return JobView(
+        id=row.id,
+        kind=row.kind,
+        kind_version=row.kind_version,
+        owner=row.owner,
+        queue=row.queue,
+        payload=row.payload,
+        params=row.params,
+        options=row.options,
+        principal=row.principal,
+        idempotency_key=row.idempotency_key,
+        business_key=row.business_key,
+        scheduled_for=row.scheduled_for,
+        parent_id=row.parent_id,
+        root_id=row.root_id,
+        retry_of=row.retry_of,
+        chain_attempt=row.chain_attempt,
+        created_at=row.created_at,
+        state=state,
+        rank=0,
+        position=0,
+        run_at=row.created_at,
+        queued_at=row.created_at,
+        started_at=None,
+        finished_at=None,
+        attempts=0,
+        crashes=0,
+        life=1,
+        max_attempts=0,
+        node_id=None,
+        run_id=None,
+        waits_for=0,
+        cancel_requested=0,
+        park_reason=None,
+        error=None,
+        error_type=None,
+        result=None,
+        superseded_by=None,
+        successor=None,
+        version=0,
+        tags=None,
+    )

@@ -1,0 +1,274 @@
+"""The values that travel between the front door, the pure decisions and the store.
+
+Rows are named tuples with one field per column, in column order: the drivers hand out and take in plain tuples, and a
+frozen dataclass of this width costs ten times as much to build. Ids are 16 bytes, times integer microseconds UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from perdure.clock import Micros
+from perdure.ids import JobId, NodeId, RunId
+from perdure.job.states import RunState, State, Verb
+
+
+class JobRow(NamedTuple):
+    """The cold row: what a job is. Never changes after the first claim."""
+
+    id: JobId
+    kind: str
+    kind_version: int
+    owner: str
+    queue: str
+    payload: str
+    secrets: str | None
+    params: str | None
+    options: str | None
+    principal: str | None
+    idempotency_key: str | None
+    business_key: str | None
+    template_id: bytes | None
+    schedule_id: bytes | None
+    scheduled_for: Micros | None
+    batch_id: bytes | None
+    group_id: bytes | None
+    sequence: int | None
+    workflow_id: bytes | None
+    parent_id: JobId | None
+    root_id: JobId | None
+    retry_of: JobId | None
+    auto_retry_of: JobId | None
+    chain_attempt: int
+    created_at: Micros
+
+
+class LiveJob(NamedTuple):
+    """The hot row: how a live job stands. Gone when the job ends."""
+
+    job_id: JobId
+    queue: str
+    kind: str
+    kind_version: int
+    state: str
+    rank: int
+    position: int
+    run_at: Micros
+    queued_at: Micros
+    started_at: Micros | None
+    attempts: int
+    crashes: int
+    life: int
+    max_attempts: int
+    as_new_job: int
+    timeout_ms: int | None
+    node_id: NodeId | None
+    run_id: RunId | None
+    claimed_at: Micros | None
+    deadline_at: Micros | None
+    waits_for: int
+    limit_key: str | None
+    business_key: str | None
+    superseded_by: JobId | None
+    paused: int
+    cancel_requested: int
+    park_reason: str | None
+    last_error: str | None
+    updated_at: Micros
+    version: int
+
+
+class NewJob(NamedTuple):
+    """A job that does not exist yet. Its place in the queue is given by the store.
+
+    `names` are all names of the kind, current first: a key used under an old name still counts.
+    """
+
+    row: JobRow
+    live: LiveJob
+    tags: tuple[str, ...] = ()
+    fingerprint: str | None = None
+    conflict: str = "raise"
+    names: tuple[str, ...] = ()
+
+
+class JobView(NamedTuple):
+    """All that can be read of a job without its secrets; the columns of the `job_view` fragment, in order."""
+
+    id: JobId
+    kind: str
+    kind_version: int
+    owner: str
+    queue: str
+    payload: str | None
+    params: str | None
+    options: str | None
+    principal: str | None
+    idempotency_key: str | None
+    business_key: str | None
+    scheduled_for: Micros | None
+    parent_id: JobId | None
+    root_id: JobId | None
+    retry_of: JobId | None
+    chain_attempt: int
+    created_at: Micros
+    state: str
+    rank: int
+    position: int
+    run_at: Micros
+    queued_at: Micros
+    started_at: Micros | None
+    finished_at: Micros | None
+    attempts: int
+    crashes: int
+    life: int
+    max_attempts: int
+    node_id: NodeId | None
+    run_id: RunId | None
+    waits_for: int
+    cancel_requested: int
+    park_reason: str | None
+    error: str | None
+    error_type: str | None
+    result: str | None
+    superseded_by: JobId | None
+    successor: JobId | None
+    version: int
+    tags: str | None
+
+
+class RunRow(NamedTuple):
+    """One attempt, as recorded."""
+
+    id: RunId
+    job_id: JobId
+    state: str
+    node_id: NodeId
+    attempt: int
+    life: int
+    started_at: Micros
+    finished_at: Micros | None
+    wait_ms: int
+    duration_ms: int | None
+    exit_code: int | None
+    error_type: str | None
+    error_message: str | None
+    traceback: str | None
+    artifacts: str | None
+    log_path: str | None
+    metrics: str | None
+    kind: str
+
+
+class OutcomeRow(NamedTuple):
+    """How a life of a job ended. Inserted once, never changed."""
+
+    job_id: JobId
+    life: int
+    state: str
+    finished_at: Micros
+    rank: int
+    position: int
+    run_at: Micros
+    queued_at: Micros
+    started_at: Micros | None
+    attempts: int
+    crashes: int
+    max_attempts: int
+    result: str | None
+    error_type: str | None
+    error: str | None
+    superseded_by: JobId | None
+    successor: JobId | None
+    version: int
+
+
+class Claim(NamedTuple):
+    """A job taken to be run: the live row after the claim, and what its handler needs."""
+
+    live: LiveJob
+    payload: str
+    secrets: str | None
+    params: str | None
+    options: str | None
+    principal: str | None
+    owner: str
+    created_at: Micros
+
+    @property
+    def job_id(self) -> JobId:
+        return self.live.job_id
+
+    @property
+    def run_id(self) -> RunId:
+        assert self.live.run_id is not None
+        return self.live.run_id
+
+
+class Failure(NamedTuple):
+    """What went wrong in an attempt. `permanent`: another attempt would not help."""
+
+    error_type: str
+    message: str
+    traceback: str | None = None
+    permanent: bool = False
+
+
+class Telling(NamedTuple):
+    """What an executor can tell about a run besides how it ended."""
+
+    duration_ms: int | None = None
+    exit_code: int | None = None
+    log_path: str | None = None
+    metrics: str | None = None
+
+
+class RunClosing(NamedTuple):
+    """How an open run closes; the parameters of `close_run`, in order."""
+
+    state: str
+    finished_at: Micros
+    duration_ms: int | None
+    exit_code: int | None
+    error_type: str | None
+    error_message: str | None
+    traceback: str | None
+    log_path: str | None
+    metrics: str | None
+    run_id: RunId
+
+
+class Successor(NamedTuple):
+    """The job that goes on with an ended one's work under a new id (`Retry(as_new_job=True)`)."""
+
+    live: LiveJob
+    auto_retry_of: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One decided change of one job: the only way a live job is ever written.
+
+    Applied in one transaction or not at all, and only while the job is still as it was decided on: held by the same
+    run where `fenced_by_run`, else at the same version.
+    """
+
+    verb: Verb
+    before: LiveJob
+    after: LiveJob | None = None
+    run: RunClosing | None = None
+    outcome: OutcomeRow | None = None
+    successor: Successor | None = None
+    fenced_by_run: bool = False
+
+    @property
+    def target(self) -> State:
+        if self.after is not None:
+            return State(self.after.state)
+        assert self.outcome is not None
+        return State(self.outcome.state)
+
+    @property
+    def run_state(self) -> RunState | None:
+        return None if self.run is None else RunState(self.run.state)

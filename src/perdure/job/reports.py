@@ -1,0 +1,100 @@
+"""What a run has to say when it comes back, and the transition it leads to.
+
+Built by the worker, handed to `store/sql/finishes`, which asks `after_run` again whenever the job has changed since the
+claim: a report stays true, a decision may not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, assert_never
+
+from perdure.clock import Micros
+from perdure.ids import JobId
+from perdure.job import transitions
+from perdure.job.model import Failure, LiveJob, Telling, Transition
+from perdure.job.states import Park, RunState, Verb
+
+
+class Completed(NamedTuple):
+    """The handler returned; `result` is JSON text."""
+
+    result: str | None = None
+
+
+class Failed(NamedTuple):
+    """The handler raised."""
+
+    failure: Failure
+    delay_us: int = 0
+
+
+class TimedOut(NamedTuple):
+    """The run went past its time-out."""
+
+    failure: Failure
+    delay_us: int = 0
+
+
+class Snoozed(NamedTuple):
+    """The handler asked to be called later."""
+
+    delay_us: int
+
+
+class Released(NamedTuple):
+    """The node gives the job back. `counts`: the handler had started and left by no checkpoint."""
+
+    counts: bool = False
+
+
+class Cancelled(NamedTuple):
+    """The handler let go because the job was cancelled."""
+
+
+class Skipped(NamedTuple):
+    """The handler found nothing to do."""
+
+    reason: str | None = None
+
+
+class Unreadable(NamedTuple):
+    """The payload could not be decoded; the handler was not called."""
+
+    message: str
+
+
+Report = Completed | Failed | TimedOut | Snoozed | Released | Cancelled | Skipped | Unreadable
+
+
+class Finish(NamedTuple):
+    """One run's report, with the job as its claim left it. `next_id` names the successor, should one be needed."""
+
+    live: LiveJob
+    report: Report
+    next_id: JobId
+    telling: Telling = transitions.NOTHING_TOLD
+
+
+def after_run(finish: Finish, live: LiveJob, now: Micros) -> Transition:
+    """What becomes of `live`, the job as it is now, given what its run reports."""
+    _, report, next_id, telling = finish
+    match report:
+        case Completed(result):
+            return transitions.complete(live, result, now, telling)
+        case Failed(failure, delay_us):
+            return transitions.fail(live, failure, delay_us, now, next_id, telling)
+        case TimedOut(failure, delay_us):
+            verb, state = Verb.TIME_OUT, RunState.TIMED_OUT
+            return transitions.fail(live, failure, delay_us, now, next_id, telling, verb=verb, run_state=state)
+        case Snoozed(delay_us):
+            return transitions.snooze(live, delay_us, now, next_id, telling)
+        case Released(counts):
+            return transitions.release(live, now, next_id, telling, counts=counts)
+        case Cancelled():
+            return transitions.cancelled(live, now, telling)
+        case Skipped(reason):
+            return transitions.skip(live, reason, now, telling)
+        case Unreadable(message):
+            return transitions.park(live, Park.UNREADABLE, now, message)
+        case _:
+            assert_never(report)

@@ -1,0 +1,111 @@
+"""`Run`: one attempt as users see it. Made by the store from a row."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from perdure.clock import to_datetime
+from perdure.ids import to_uuid
+from perdure.job.model import RunRow
+from perdure.job.states import RunState
+
+
+class Run:
+    """One attempt at a job, as recorded. Once closed it never changes."""
+
+    __slots__ = ("row",)
+
+    row: RunRow
+    """Every stored field, undecoded."""
+
+    def __init__(self, row: RunRow) -> None:
+        object.__setattr__(self, "row", row)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Run is frozen (tried to set {name!r})")
+
+    @property
+    def id(self) -> UUID:
+        return to_uuid(self.row.id)
+
+    @property
+    def job_id(self) -> UUID:
+        return to_uuid(self.row.job_id)
+
+    @property
+    def kind(self) -> str:
+        return self.row.kind
+
+    @property
+    def state(self) -> RunState:
+        return RunState(self.row.state)
+
+    @property
+    def node_id(self) -> UUID:
+        return to_uuid(self.row.node_id)
+
+    @property
+    def attempt(self) -> int:
+        return self.row.attempt
+
+    @property
+    def life(self) -> int:
+        return self.row.life
+
+    @property
+    def started_at(self) -> datetime:
+        return to_datetime(self.row.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return None if self.row.finished_at is None else to_datetime(self.row.finished_at)
+
+    @property
+    def wait_ms(self) -> int:
+        """How long the job could have started before it did."""
+        return self.row.wait_ms
+
+    @property
+    def duration_ms(self) -> int | None:
+        """By the monotonic clock of the node that ran it."""
+        return self.row.duration_ms
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.row.exit_code
+
+    @property
+    def error_type(self) -> str | None:
+        return self.row.error_type
+
+    @property
+    def error_message(self) -> str | None:
+        return self.row.error_message
+
+    @property
+    def traceback(self) -> str | None:
+        return self.row.traceback
+
+    @property
+    def artifacts(self) -> list[str]:
+        return [] if self.row.artifacts is None else json.loads(self.row.artifacts)
+
+    @property
+    def log_path(self) -> str | None:
+        return self.row.log_path
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return {} if self.row.metrics is None else json.loads(self.row.metrics)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and self.row == other.row
+
+    def __hash__(self) -> int:
+        return hash(self.row.id)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} of {self.kind} attempt {self.attempt} {self.state}>"

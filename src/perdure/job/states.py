@@ -1,0 +1,145 @@
+"""The states of jobs and runs, and TRANSITIONS: the only list of legal moves.
+
+`transitions` asks this table before it decides; the SQL statements, the contract suite and the documentation are
+compared with it by tests.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class State(StrEnum):
+    """Where a job is in its life."""
+
+    PAUSED = "paused"
+    """Set aside by hand until it is resumed."""
+    BLOCKED = "blocked"
+    """Waits for other jobs to end."""
+    SCHEDULED = "scheduled"
+    """Its time has not come."""
+    HELD = "held"
+    """Waits for a permit."""
+    QUEUED = "queued"
+    """May start now."""
+    RUNNING = "running"
+    """Claimed; one run of it is open."""
+    PARKED = "parked"
+    """A node that reached it could not run it; the reason is kept."""
+    COMPLETED = "completed"
+    """Ended with success."""
+    FAILED = "failed"
+    """Ended without success; nobody tries again by themselves."""
+    CANCELLED = "cancelled"
+    """Ended because someone asked for it."""
+    SKIPPED = "skipped"
+    """Ended because it decided that there was nothing to do."""
+
+
+class RunState(StrEnum):
+    """How one attempt stands."""
+
+    RUNNING = "running"
+    """Open: its node holds the job."""
+    COMPLETED = "completed"
+    """The handler returned."""
+    FAILED = "failed"
+    """The handler raised."""
+    CANCELLED = "cancelled"
+    """Stopped because the job was cancelled."""
+    SKIPPED = "skipped"
+    """The handler asked for the job to be skipped."""
+    TIMED_OUT = "timed_out"
+    """Went past its time-out."""
+    LOST = "lost"
+    """Its node died."""
+    RELEASED = "released"
+    """Given back before it ended."""
+
+
+class Verb(StrEnum):
+    """What can happen to a job. The same word names the method, the statement, the event and the log line."""
+
+    ENQUEUE = "enqueue"
+    PROMOTE = "promote"
+    UNBLOCK = "unblock"
+    ADMIT = "admit"
+    CLAIM = "claim"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    TIME_OUT = "time_out"
+    SNOOZE = "snooze"
+    RELEASE = "release"
+    CANCEL = "cancel"
+    REQUEST_CANCEL = "request_cancel"
+    SKIP = "skip"
+    PAUSE = "pause"
+    RESUME = "resume"
+    PARK = "park"
+    RESCUE = "rescue"
+    SUPERSEDE = "supersede"
+    RETRY = "retry"
+    MOVE = "move"
+    SET_PRIORITY = "set_priority"
+    EDIT = "edit"
+
+
+class Park(StrEnum):
+    """Why a job is parked."""
+
+    UNKNOWN_KIND = "unknown_kind"
+    """The node knew no kind of that name; a node that does takes it."""
+    NEWER_VERSION = "newer_version"
+    """The payload was written by newer code; a node that has it takes it."""
+    UNREADABLE = "unreadable"
+    """The payload could not be decoded; only resume or cancel lead out."""
+
+
+FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED, State.SKIPPED})
+LIVE = frozenset(State) - FINAL
+WAITING = LIVE - {State.RUNNING}
+CLOSED = frozenset(RunState) - {RunState.RUNNING}
+
+LANDING = frozenset({State.PAUSED, State.BLOCKED, State.SCHEDULED, State.HELD, State.QUEUED})
+"""Where `waiting_state` can put a job."""
+
+
+class Move(NamedTuple):
+    """From where to where a verb may take a job. An empty `sources` means that the job did not exist before."""
+
+    sources: frozenset[State]
+    targets: frozenset[State]
+
+
+def _states(*states: State) -> frozenset[State]:
+    return frozenset(states)
+
+
+_RUNNING = _states(State.RUNNING)
+_MOVABLE = WAITING
+
+TRANSITIONS: dict[Verb, Move] = {
+    Verb.ENQUEUE: Move(_states(), LANDING - {State.PAUSED}),
+    Verb.PROMOTE: Move(_states(State.SCHEDULED), LANDING),
+    Verb.UNBLOCK: Move(_states(State.BLOCKED), LANDING),
+    Verb.ADMIT: Move(_states(State.HELD), LANDING),
+    Verb.CLAIM: Move(_states(State.QUEUED, State.PARKED), _RUNNING),
+    Verb.COMPLETE: Move(_RUNNING, _states(State.COMPLETED)),
+    Verb.FAIL: Move(_RUNNING, LANDING | {State.FAILED, State.CANCELLED}),
+    Verb.TIME_OUT: Move(_RUNNING, LANDING | {State.FAILED, State.CANCELLED}),
+    Verb.SNOOZE: Move(_RUNNING, LANDING | {State.SKIPPED, State.CANCELLED}),
+    Verb.RELEASE: Move(_RUNNING, LANDING | {State.FAILED, State.SKIPPED, State.CANCELLED}),
+    Verb.CANCEL: Move(LIVE, _states(State.CANCELLED)),
+    Verb.REQUEST_CANCEL: Move(_RUNNING, _RUNNING),
+    Verb.SKIP: Move(LIVE, _states(State.SKIPPED)),
+    Verb.PAUSE: Move(WAITING, _states(State.PAUSED)),
+    Verb.RESUME: Move(_states(State.PAUSED, State.PARKED), LANDING - {State.PAUSED}),
+    Verb.PARK: Move(_states(State.QUEUED, State.RUNNING), _states(State.PARKED)),
+    Verb.RESCUE: Move(_RUNNING, LANDING | {State.FAILED, State.CANCELLED}),
+    Verb.SUPERSEDE: Move(LIVE, _states(State.CANCELLED, State.RUNNING)),
+    Verb.RETRY: Move(_states(State.FAILED, State.CANCELLED), LANDING - {State.PAUSED}),
+    Verb.MOVE: Move(_MOVABLE, _MOVABLE),
+    Verb.SET_PRIORITY: Move(_MOVABLE, _MOVABLE),
+    Verb.EDIT: Move(_MOVABLE, _MOVABLE),
+}

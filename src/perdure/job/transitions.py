@@ -1,0 +1,361 @@
+"""What becomes of a job: one pure function per verb, each giving a `Transition` for the store to apply.
+
+Called by `reports` (a run came back), `store/sql` (claim, promote, rescue) and the verbs of the front door. None of
+them reads a clock, a database or a random number: the same arguments give the same transition. A function that answers
+None says that there is nothing to do: the job already is what was asked for.
+"""
+
+from __future__ import annotations
+
+from perdure.clock import Micros
+from perdure.errors import TransitionRefused
+from perdure.ids import JobId, NodeId, RunId, to_uuid
+from perdure.job.model import (
+    Failure,
+    LiveJob,
+    OutcomeRow,
+    RunClosing,
+    Successor,
+    Telling,
+    Transition,
+)
+from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Verb
+
+LAST_ERROR_LIMIT = 500
+NOTHING_TOLD = Telling()
+INTERRUPTED = Failure("Interrupted", "the run was interrupted and no attempt is left")
+
+
+def waiting_state(live: LiveJob, now: Micros) -> State:
+    """Where a job that is not running waits: the one rule behind every way into and back to the queue."""
+    if live.paused:
+        return State.PAUSED
+    if live.waits_for > 0:
+        return State.BLOCKED
+    if live.run_at > now:
+        return State.SCHEDULED
+    if live.limit_key is not None:
+        return State.HELD
+    return State.QUEUED
+
+
+def require(verb: Verb, live: LiveJob) -> None:
+    """Refuse a verb that the job's state does not allow, naming both."""
+    sources = TRANSITIONS[verb].sources
+    if live.state not in sources:
+        allowed = ", ".join(sorted(sources))
+        raise TransitionRefused(
+            f"cannot {verb.replace('_', ' ')} job {to_uuid(live.job_id)}: it is {live.state}, and this needs a job that"
+            f" is {allowed}",
+            code=f"{verb}_refused",
+        )
+
+
+def land(live: LiveJob, now: Micros) -> LiveJob:
+    """The row of a job that goes (back) to where it waits. Its place in the queue is kept."""
+    row = live._replace(
+        node_id=None,
+        run_id=None,
+        claimed_at=None,
+        deadline_at=None,
+        cancel_requested=0,
+        park_reason=None,
+        updated_at=now,
+        version=live.version + 1,
+    )
+    return row._replace(state=waiting_state(row, now))
+
+
+# -- into the queue and out of it ------------------------------------------------------------------------------------
+
+
+def promote(live: LiveJob, now: Micros) -> Transition | None:
+    """A scheduled job whose time has come."""
+    require(Verb.PROMOTE, live)
+    return None if live.run_at > now else Transition(Verb.PROMOTE, live, after=land(live, now))
+
+
+def unblock(live: LiveJob, now: Micros) -> Transition:
+    """One of the jobs this one waits for has ended. A job that is paused, or waits for more, stays where it is."""
+    row = live._replace(waits_for=max(0, live.waits_for - 1))
+    if live.state != State.BLOCKED or row.waits_for:
+        return Transition(Verb.UNBLOCK, live, after=row._replace(updated_at=now, version=live.version + 1))
+    return Transition(Verb.UNBLOCK, live, after=land(row, now))
+
+
+def claim(live: LiveJob, run_id: RunId, node_id: NodeId, now: Micros, lease_us: int) -> LiveJob:
+    """The row of a job that `node_id` starts to run. The caller has seen it queued (or parked and now runnable)."""
+    limit = live.timeout_ms
+    return live._replace(
+        state=State.RUNNING.value,
+        attempts=live.attempts + 1,
+        started_at=live.started_at or now,
+        node_id=node_id,
+        run_id=run_id,
+        claimed_at=now,
+        deadline_at=None if limit is None else now + limit * 1000 + lease_us,
+        park_reason=None,
+        updated_at=now,
+        version=live.version + 1,
+    )
+
+
+def park(live: LiveJob, reason: Park, now: Micros, message: str | None = None) -> Transition:
+    """Set a job aside that this node cannot run. A running one gives its attempt back and closes its run."""
+    require(Verb.PARK, live)
+    running = live.state == State.RUNNING
+    row = land(live, now)._replace(
+        state=State.PARKED.value,
+        attempts=live.attempts - running,
+        park_reason=reason.value,
+        last_error=_short(message) or live.last_error,
+    )
+    failure = Failure("Unreadable", message) if message else None
+    return Transition(Verb.PARK, live, after=row, run=_close(live, RunState.RELEASED, now, NOTHING_TOLD, failure))
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+def end(
+    verb: Verb,
+    live: LiveJob,
+    state: State,
+    now: Micros,
+    *,
+    run_state: RunState | None = None,
+    result: str | None = None,
+    failure: Failure | None = None,
+    telling: Telling = NOTHING_TOLD,
+    superseded_by: JobId | None = None,
+    successor: Successor | None = None,
+    fenced_by_run: bool = False,
+) -> Transition:
+    """The one ending: run closed, outcome recorded, hot row gone. Every verb that ends a job comes here."""
+    outcome = OutcomeRow(
+        live.job_id,
+        live.life,
+        state.value,
+        now,
+        live.rank,
+        live.position,
+        live.run_at,
+        live.queued_at,
+        live.started_at,
+        live.attempts,
+        live.crashes,
+        live.max_attempts,
+        result,
+        failure.error_type if failure else None,
+        failure.message if failure else None,
+        superseded_by or live.superseded_by,
+        successor.live.job_id if successor else None,
+        live.version + 1,
+    )
+    run = _close(live, run_state or RunState.CANCELLED, now, telling, failure)
+    return Transition(verb, live, None, run, outcome, successor, fenced_by_run)
+
+
+def complete(live: LiveJob, result: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
+    """The handler returned. Counts even where a cancel was asked for meanwhile: the work is done."""
+    return end(
+        Verb.COMPLETE,
+        live,
+        State.COMPLETED,
+        now,
+        run_state=RunState.COMPLETED,
+        result=result,
+        telling=telling,
+        fenced_by_run=True,
+    )
+
+
+def skip(live: LiveJob, reason: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
+    """There was nothing to do."""
+    failure = Failure("Skipped", reason) if reason else None
+    return end(Verb.SKIP, live, State.SKIPPED, now, run_state=RunState.SKIPPED, failure=failure, telling=telling)
+
+
+def cancel(live: LiveJob, now: Micros) -> Transition | None:
+    """Someone wants the job gone. A waiting one ends at once; a running one is told, and ends when it lets go."""
+    if live.state != State.RUNNING:
+        return end(Verb.CANCEL, live, State.CANCELLED, now)
+    if live.cancel_requested:
+        return None
+    return Transition(
+        Verb.REQUEST_CANCEL,
+        live,
+        after=live._replace(cancel_requested=1, updated_at=now, version=live.version + 1),
+    )
+
+
+def cancelled(live: LiveJob, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
+    """The running job let go because it was cancelled."""
+    require(Verb.COMPLETE, live)
+    return end(Verb.CANCEL, live, State.CANCELLED, now, run_state=RunState.CANCELLED, telling=telling)
+
+
+def supersede(live: LiveJob, replacement: JobId, now: Micros) -> Transition:
+    """Another job takes this one's place. A running one is asked to stop; the replacement waits for its end."""
+    if live.state != State.RUNNING:
+        return end(Verb.SUPERSEDE, live, State.CANCELLED, now, superseded_by=replacement)
+    row = live._replace(cancel_requested=1, superseded_by=replacement, updated_at=now, version=live.version + 1)
+    return Transition(Verb.SUPERSEDE, live, after=row)
+
+
+# -- ways back -------------------------------------------------------------------------------------------------------
+
+
+def fail(
+    live: LiveJob,
+    failure: Failure,
+    delay_us: int,
+    now: Micros,
+    next_id: JobId,
+    telling: Telling = NOTHING_TOLD,
+    *,
+    verb: Verb = Verb.FAIL,
+    run_state: RunState = RunState.FAILED,
+) -> Transition:
+    """An attempt failed. Permanent failures and spent budgets end the job; otherwise it waits for its next attempt."""
+    require(verb, live)
+    if live.cancel_requested:
+        return end(verb, live, State.CANCELLED, now, run_state=run_state, failure=failure, telling=telling)
+    if failure.permanent or live.attempts >= live.max_attempts:
+        return end(verb, live, State.FAILED, now, run_state=run_state, failure=failure, telling=telling)
+    again = live._replace(run_at=Micros(now + delay_us), last_error=_short(f"{failure.error_type}: {failure.message}"))
+    return _back(verb, live, again, State.FAILED, now, next_id, run_state, failure, telling)
+
+
+def snooze(live: LiveJob, delay_us: int, now: Micros, next_id: JobId, telling: Telling = NOTHING_TOLD) -> Transition:
+    """The handler wants to be called later. The attempt is given back."""
+    require(Verb.SNOOZE, live)
+    if live.cancel_requested:
+        return end(Verb.SNOOZE, live, State.CANCELLED, now, run_state=RunState.RELEASED, telling=telling)
+    again = live._replace(run_at=Micros(now + delay_us), attempts=live.attempts - 1)
+    return _back(Verb.SNOOZE, live, again, State.SKIPPED, now, next_id, RunState.RELEASED, None, telling)
+
+
+def release(
+    live: LiveJob, now: Micros, next_id: JobId, telling: Telling = NOTHING_TOLD, *, counts: bool = False
+) -> Transition:
+    """The node gives the job back. `counts`: the handler had started and did not reach a checkpoint."""
+    require(Verb.RELEASE, live)
+    if live.cancel_requested:
+        return end(Verb.RELEASE, live, State.CANCELLED, now, run_state=RunState.RELEASED, telling=telling)
+    if counts and live.attempts >= live.max_attempts:
+        state, failure = State.FAILED, INTERRUPTED
+        return end(Verb.RELEASE, live, state, now, run_state=RunState.RELEASED, failure=failure, telling=telling)
+    again = live if counts else live._replace(attempts=live.attempts - 1)
+    return _back(Verb.RELEASE, live, again, State.SKIPPED, now, next_id, RunState.RELEASED, None, telling)
+
+
+def rescue(live: LiveJob, failure: Failure, max_crashes: int, now: Micros, next_id: JobId) -> Transition:
+    """The job's node died. The attempt counts, the place is kept, there is no backoff."""
+    require(Verb.RESCUE, live)
+    crashed = live._replace(crashes=live.crashes + 1)
+    if live.cancel_requested:
+        return end(Verb.RESCUE, crashed, State.CANCELLED, now, run_state=RunState.LOST, failure=failure)
+    if live.attempts >= live.max_attempts or crashed.crashes >= max_crashes:
+        return end(Verb.RESCUE, crashed, State.FAILED, now, run_state=RunState.LOST, failure=failure)
+    again = crashed._replace(last_error=_short(f"{failure.error_type}: {failure.message}"))
+    return _back(Verb.RESCUE, live, again, State.FAILED, now, next_id, RunState.LOST, failure, NOTHING_TOLD)
+
+
+def retry(last: OutcomeRow, live: LiveJob, now: Micros) -> LiveJob:
+    """The row of a new life for an ended job, on someone's order. Attempts and crashes start over.
+
+    `live` carries what the cold row knows (queue, kind, keys, budget); place and rank are those the job ended with.
+    """
+    row = live._replace(
+        rank=last.rank,
+        position=last.position,
+        life=last.life + 1,
+        run_at=now,
+        queued_at=now,
+        version=last.version + 1,
+    )
+    return row._replace(state=waiting_state(row, now))
+
+
+# -- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def pause(live: LiveJob, now: Micros) -> Transition | None:
+    """Set a waiting job aside until it is resumed."""
+    if live.paused:
+        return None
+    require(Verb.PAUSE, live)
+    return Transition(Verb.PAUSE, live, after=land(live._replace(paused=1), now))
+
+
+def resume(live: LiveJob, now: Micros) -> Transition | None:
+    """Let a paused or parked job go on from where it waits. Nothing to do for a job that is neither."""
+    if live.state not in TRANSITIONS[Verb.RESUME].sources:
+        return None
+    return Transition(Verb.RESUME, live, after=land(live._replace(paused=0), now))
+
+
+def place(live: LiveJob, rank: int, position: int, now: Micros, verb: Verb = Verb.MOVE) -> Transition | None:
+    """Give a waiting job another place in its queue."""
+    require(verb, live)
+    if (live.rank, live.position) == (rank, position):
+        return None
+    row = live._replace(rank=rank, position=position, updated_at=now, version=live.version + 1)
+    return Transition(verb, live, after=row)
+
+
+def is_waiting(live: LiveJob) -> bool:
+    return live.state in WAITING
+
+
+# -- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def _back(
+    verb: Verb,
+    live: LiveJob,
+    again: LiveJob,
+    chain_end: State,
+    now: Micros,
+    next_id: JobId,
+    run_state: RunState,
+    failure: Failure | None,
+    telling: Telling,
+) -> Transition:
+    """Back to where it waits: the same job, or its successor where every attempt is to be a job of its own."""
+    if live.as_new_job:
+        successor = Successor(_successor(again, now, next_id), live.job_id)
+        return end(
+            verb, live, chain_end, now, run_state=run_state, failure=failure, telling=telling, successor=successor
+        )
+    run = _close(live, run_state, now, telling, failure)
+    return Transition(verb, live, after=land(again, now), run=run)
+
+
+def _successor(again: LiveJob, now: Micros, next_id: JobId) -> LiveJob:
+    row = land(again._replace(job_id=next_id, life=1, started_at=None, queued_at=now), now)
+    return row._replace(version=1)
+
+
+def _close(live: LiveJob, state: RunState, now: Micros, telling: Telling, failure: Failure | None) -> RunClosing | None:
+    if live.run_id is None:
+        return None
+    error = (failure.error_type, failure.message, failure.traceback) if failure else (None, None, None)
+    return RunClosing(
+        state.value,
+        now,
+        telling.duration_ms,
+        telling.exit_code,
+        *error,
+        telling.log_path,
+        telling.metrics,
+        live.run_id,
+    )
+
+
+def _short(text: str | None) -> str | None:
+    if text is None:
+        return None
+    line = text.splitlines()[0] if text else text
+    return line[:LAST_ERROR_LIMIT]

@@ -1,0 +1,251 @@
+"""JSON text that reads back as the value it was made from, or a refusal. Called by codec; calls pydantic.
+
+Left alone, pydantic stores NaN as null, bytes as text, a secret as asterisks and a set in an order that differs from
+process to process, all in silence. Plain values are checked cheaply; everything else is compared part by part.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import urlsafe_b64encode
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType
+from typing import Any, TypeAlias, TypeGuard, cast
+from uuid import UUID
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator, from_json, to_json
+
+from perdure.signature import Trait
+
+MAX_DEPTH = 190  # pydantic reads back 200 levels, those of the payload itself included
+_SHORT = 2 * MAX_DEPTH  # bytes: a shorter text is neither too deep nor holds a number too long to be read back
+
+_PLAIN: frozenset[type] = frozenset({str, int, float, bool, NoneType, date, datetime, time, timedelta, Decimal, UUID})
+_TEXT: frozenset[type] = frozenset({str})
+_MASK = "**********"  # what pydantic writes in place of a secret
+
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, or holds itself; pass a flatter value"
+_BYTES = "is bytes, which JSON does not have; base64-encode it and pass the text"
+_NOT_FINITE = "is NaN or infinite, which JSON does not have; pass None or text instead"
+_UNDECLARED = "holds a secret where none is declared; annotate the parameter with Annotated[..., Secret]"
+_KEY = "has a key that is a container or bytes; JSON keys are text"
+_SAME_KEYS = "has two keys that are the same text in JSON"
+_UNSTABLE = "reads back from JSON as another value; its type needs a validator and a serialiser that mirror each other"
+_TOO_LONG = "holds a number of more than 4300 digits; pass it as text"
+
+# A TypedDict's own settings do not reach its serialiser (pydantic 2.14), hence one built here.
+_CONFIG = CoreConfig(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
+
+Path: TypeAlias = tuple[object, ...]
+
+
+class Misfit(Exception):
+    """A part of a value that JSON cannot hold. Knows where and why, never the value itself."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+
+class JsonForm:
+    """The values of one type and their JSON text. Immutable; threads may share it."""
+
+    def __init__(self, annotation: object, traits: Trait, secret: frozenset[str] = frozenset()) -> None:
+        schema = TypeAdapter[Any](cast("Any", annotation)).core_schema
+        validator, serializer = SchemaValidator(schema, _CONFIG), SchemaSerializer(schema, _CONFIG)
+        self.validate = validator.validate_python
+        self.read = validator.validate_json
+        self._to_json = serializer.to_json
+        self._loose = Trait.LOOSE in traits
+        self._foreign = Trait.FOREIGN in traits
+        self._secret = secret
+
+    def write(self, value: object, closely: bool) -> bytes:
+        """The JSON text of a validated value; `closely` is what `look_over` said of it before.
+
+        Raises Misfit for what JSON cannot hold, PydanticSerializationError for what pydantic cannot write.
+        """
+        if self._foreign:
+            raw = self._written(value)
+            sound = not self._loose and self._is_stable(raw)
+        else:
+            raw = self._to_json(value)
+            sound = (not self._loose and len(raw) <= _SHORT) or (not closely and _is_strict_json(raw))
+        return raw if sound else to_json(self.tree(value))
+
+    def tree(self, value: object) -> Any:
+        """What the JSON text of a validated value holds, with sets in order and secret parameters laid open.
+
+        Reading it back gives the same tree again. Raises as `write` does.
+        """
+        tree = self._mirrored(value)
+        path: Path
+        try:
+            again = self.read(to_json(tree))
+        except ValidationError as error:
+            path = error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
+        else:
+            second = self._mirrored(again)
+            if second == tree:
+                return tree
+            path = _difference(tree, second)
+        raise Misfit(path, _UNSTABLE)
+
+    def fault_of(self, name: str, value: object) -> str | None:
+        """Why this argument alone cannot be written, or None. For error texts: says nothing of the others."""
+        try:
+            self._mirrored({name: value})
+        except Misfit as misfit:
+            return misfit.reason
+        except ValueError as error:
+            return f"cannot be written as JSON ({error})"
+        return None
+
+    def _is_stable(self, raw: bytes) -> bool:
+        try:
+            return self._written(self.read(raw)) == raw
+        except ValueError:
+            return False
+
+    def _written(self, value: object) -> bytes:
+        # round_trip leaves out computed fields; aliases are what models read back by.
+        return self._to_json(value, round_trip=True, by_alias=True, warnings=False)
+
+    def _mirrored(self, value: Any) -> Any:
+        form = _parsed(self._written(value))
+        if not self._secret:
+            return _mirror(value, form, (), reveal=False)
+        return {name: _mirror(value[name], form[name], (name,), reveal=name in self._secret) for name in form}
+
+
+def are_plain(values: Iterable[object]) -> bool:
+    """Whether all are plain values, which `look_over` would find nothing in."""
+    return _PLAIN.issuperset(map(type, values))
+
+
+def look_over(value: object, path: Path) -> bool:
+    """Whether `value`, not validated yet, holds anything but plain values, lists and dicts with text keys.
+
+    Raises Misfit for bytes and for nesting too deep, before pydantic turns the first into text and fails on the second.
+    """
+    children: Iterable[tuple[object, object]]
+    own_type = type(value)
+    if own_type in _PLAIN:
+        return False
+    if _is_dict(value):
+        foreign = own_type is not dict
+        if not _TEXT.issuperset(map(type, value)):
+            _check_keys(value, path)
+            foreign = True
+        children = value.items()
+    elif _is_sequence(value):
+        foreign = own_type is not list and own_type is not tuple
+        children = () if are_plain(value) else enumerate(value)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        raise Misfit(path, _BYTES)
+    else:
+        return True
+    if len(path) > MAX_DEPTH:
+        raise Misfit(path[:1], _TOO_DEEP)
+    for key, child in children:
+        if type(child) not in _PLAIN and look_over(child, (*path, key)):
+            foreign = True
+    return foreign
+
+
+def _is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _is_sequence(value: object) -> TypeGuard[Collection[Any]]:
+    return isinstance(value, (list, tuple, set, frozenset, deque))
+
+
+def _check_keys(keys: Iterable[object], path: Path) -> None:
+    if any(isinstance(key, (bytes, tuple, frozenset)) for key in keys):
+        raise Misfit(path, _KEY)
+
+
+def canonical(tree: object) -> str:
+    """One text for equal JSON values: keys sorted, no white space."""
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _is_strict_json(raw: bytes) -> bool:
+    try:
+        from_json(raw, allow_inf_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _parsed(raw: bytes) -> Any:
+    try:
+        return from_json(raw)
+    except ValueError as error:
+        reason = _TOO_DEEP if "recursion" in str(error) else _TOO_LONG if "range" in str(error) else str(error)
+    raise Misfit((), reason)
+
+
+def _mirror(value: object, form: object, path: Path, *, reveal: bool) -> Any:
+    """`form`, the JSON form of `value`, with sets put in order and secrets laid open. Raises Misfit where it lies."""
+    if isinstance(value, float) and not math.isfinite(value) and not isinstance(form, str):
+        raise Misfit(path, _NOT_FINITE)
+    secret = getattr(value, "get_secret_value", None)
+    if secret is not None and reveal:
+        return _laid_open(secret())
+    if secret is not None or form == _MASK != value:
+        raise Misfit(path, _UNDECLARED)
+    if getattr(value, "__pydantic_root_model__", False):
+        return _mirror(cast("Any", value).root, form, path, reveal=reveal)
+    if _is_dict(form):
+        members = _members(value, form, path)
+        return {key: _mirror(members.get(key), part, (*path, key), reveal=reveal) for key, part in form.items()}
+    if _is_list(form) and _is_sequence(value) and len(value) == len(form):
+        pairs = enumerate(zip(value, form, strict=True))
+        items = [_mirror(item, part, (*path, index), reveal=reveal) for index, (item, part) in pairs]
+        return sorted(items, key=canonical) if isinstance(value, (set, frozenset)) else items
+    return form
+
+
+def _members(value: object, form: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The parts of a dict, model or dataclass by the key each has in JSON."""
+    if not _is_dict(value):
+        return _fields(value)
+    if _TEXT.issuperset(map(type, value)):
+        return value
+    if len(value) == len(form):
+        return dict(zip(form, value.values(), strict=True))
+    raise Misfit(path, _SAME_KEYS)
+
+
+def _fields(value: object) -> dict[str, Any]:
+    owner = type(value)
+    fields: Mapping[str, Any] = getattr(owner, "__pydantic_fields__", None) or getattr(
+        owner, "__dataclass_fields__", {}
+    )
+    named = {getattr(field, "serialization_alias", None) or name: name for name, field in fields.items()}
+    extra: dict[str, Any] = getattr(value, "__pydantic_extra__", None) or {}
+    return {key: getattr(value, name, None) for key, name in named.items()} | extra
+
+
+def _laid_open(secret: object) -> Any:
+    if isinstance(secret, bytes):
+        return urlsafe_b64encode(secret).decode()
+    return from_json(to_json(secret))
+
+
+def _difference(one: object, other: object) -> Path:
+    if _is_dict(one) and _is_dict(other):
+        return next(((key,) for key in one if key not in other or one[key] != other[key]), ())
+    return ()

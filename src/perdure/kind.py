@@ -1,0 +1,229 @@
+"""`Kind`: a function that can be enqueued. Made by `app.job`; hands drafts back to the app, which enqueues them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
+
+from perdure.errors import InvalidPayload, KindError
+from perdure.job.job import Job
+from perdure.options import OptionFields, Options
+from perdure.worker.context import JobContext
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from perdure.codec import Codec
+
+P = ParamSpec("P")
+"""What the function is enqueued with."""
+Q = ParamSpec("Q")
+"""What the function is called with: the same, and perhaps a context."""
+R = TypeVar("R")
+"""What a run of it results in."""
+C = TypeVar("C")
+"""What a plain call gives: the result, or a coroutine of it."""
+
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job that is not enqueued yet: made by `new`, taken by `app.enqueue_many` and `app.supersede`."""
+
+    kind: Kind[..., Any, ..., Any]
+    arguments: Mapping[str, Any] = field(repr=False)  # may hold secrets
+    options: Options = field(repr=False)
+
+
+class Desk(Protocol):
+    """What a kind needs of its app."""
+
+    def enqueue_draft(self, draft: Draft) -> Job: ...
+
+    async def aenqueue_draft(self, draft: Draft) -> Job: ...
+
+    def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]: ...
+
+    def wait(self, job: Job | UUID | str, timeout: float | None = None) -> Job: ...
+
+    async def await_(self, job: Job | UUID | str, timeout: float | None = None) -> Job: ...
+
+
+class Bound(Generic[P, R]):
+    """A kind with options: what `kind.options(…)` gives."""
+
+    def __init__(self, kind: Kind[P, R, ..., Any], options: Options) -> None:
+        self._kind = kind
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Enqueue one job. When this returns, the job is in the database for good (with `tx=`: once you commit)."""
+        return self._kind.desk.enqueue_draft(self.new(*args, **kwargs))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for coroutines."""
+        return await self._kind.desk.aenqueue_draft(self.new(*args, **kwargs))
+
+    def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """Enqueue one job for each set of arguments, all in one transaction or none."""
+        return self._kind.desk.enqueue_many(
+            (Draft(self._kind, one, self._options) for one in arguments), tx=self._options.tx
+        )
+
+    def new(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """A job for `app.enqueue_many` or `app.supersede`. Its arguments are checked when it is enqueued."""
+        return Draft(self._kind, self._kind.codec.bind(args, kwargs), self._options)
+
+    def options(self, **changes: Unpack[OptionFields]) -> Bound[P, R]:
+        """The same with further options."""
+        return Bound(self._kind, self._options.changed(changes))
+
+
+class Kind(Generic[P, R, Q, C]):
+    """A function whose calls can be enqueued as jobs. Still a plain function when called."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        function: Callable[Q, C],
+        *,
+        name: str,
+        aliases: tuple[str, ...],
+        version: int,
+        upgrades: Mapping[int, Upgrade],
+        defaults: Options,
+        isolation: str | None,
+        max_payload_bytes: int,
+    ) -> None:
+        self.desk = desk
+        self.function = function
+        self.name = name
+        self.aliases = aliases
+        self.version = version
+        self.upgrades = upgrades
+        self.defaults = defaults
+        self.isolation = isolation
+        self._max_payload_bytes = max_payload_bytes
+        self._bound: Bound[P, R] = Bound(cast("Kind[P, R, ..., Any]", self), defaults)
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
+        return self.function(*args, **kwargs)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Enqueue one job with the kind's own options. When this returns, the job is in the database for good."""
+        return self._bound.enqueue(*args, **kwargs)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for coroutines."""
+        return await self._bound.aenqueue(*args, **kwargs)
+
+    def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """Enqueue one job for each set of arguments, all in one transaction or none."""
+        return self._bound.enqueue_many(arguments)
+
+    def new(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """A job for `app.enqueue_many` or `app.supersede`."""
+        return self._bound.new(*args, **kwargs)
+
+    def options(self, **changes: Unpack[OptionFields]) -> Bound[P, R]:
+        """This kind with other options than its own, for one or more jobs."""
+        return self._bound.options(**changes)
+
+    def wait(self, job: Job | UUID | str, timeout: float | None = None) -> R:
+        """Wait for the job's end and return its result. JobFailed: it ended without one. WaitTimeout: it goes on."""
+        return self._result(self.desk.wait(job, timeout))
+
+    async def await_(self, job: Job | UUID | str, timeout: float | None = None) -> R:
+        """`wait` for coroutines."""
+        return self._result(await self.desk.await_(job, timeout))
+
+    def _result(self, job: Job) -> R:
+        from perdure.waiting import checked
+
+        return cast("R", self.codec.decode_result(checked(job).row.result))
+
+    @cached_property
+    def codec(self) -> Codec:
+        """Built on first use: annotations may name what is defined further down."""
+        from perdure.codec import Codec
+
+        return Codec(self.function, self.name, JobContext, max_bytes=self._max_payload_bytes)
+
+    def load(self, payload: str, secrets: str | None, version: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a stored job for calling the function: upgraded from its version to this one, and checked."""
+        if version < self.version and self.upgrades:
+            payload = self._upgraded(payload, version)
+        return self.codec.decode(payload, secrets)
+
+    def _upgraded(self, payload: str, version: int) -> str:
+        import json
+
+        try:
+            arguments = json.loads(payload)
+        except ValueError:
+            raise InvalidPayload(
+                f"the payload of this {self.name} job is not JSON", code="payload_unreadable"
+            ) from None
+        for step in range(version, self.version):
+            if step in self.upgrades:
+                arguments = self.upgrades[step](arguments)
+        return json.dumps(arguments, ensure_ascii=False)
+
+    @property
+    def place(self) -> str:
+        """Where the function stands, for messages."""
+        return place_of(self.function)
+
+    def __repr__(self) -> str:
+        return f"<Kind {self.name} version {self.version} from {self.place}>"
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+
+
+class Registry:
+    """The kinds of one app by name and alias."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind[..., Any, ..., Any]] = {}
+
+    def add(self, kind: Kind[..., Any, ..., Any]) -> None:
+        """Make a kind known. The same name from two places is refused; the same place again is a module reload."""
+        for name in (kind.name, *kind.aliases):
+            known = self._kinds.get(name)
+            if known is not None and known.place != kind.place:
+                raise KindError(
+                    f"two functions are declared as kind {name!r}: {known.place} and {kind.place}; give one of them"
+                    " another name with @app.job(name=…)",
+                    code="kind_duplicate",
+                )
+        for name in (kind.name, *kind.aliases):
+            self._kinds[name] = kind
+
+    def get(self, name: str) -> Kind[..., Any, ..., Any]:
+        """The kind of that name or alias."""
+        kind = self._kinds.get(name)
+        if kind is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, list(self._kinds), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "import the module that declares it first"
+            raise KindError(f"no kind is called {name!r} here; {hint}", code="kind_unknown")
+        return kind
+
+    def find(self, name: str) -> Kind[..., Any, ..., Any] | None:
+        return self._kinds.get(name)
+
+    def versions(self) -> dict[str, int]:
+        """What this process can run: every name and alias, with the newest version it has."""
+        return {name: kind.version for name, kind in self._kinds.items()}
+
+    def __iter__(self) -> Iterable[Kind[..., Any, ..., Any]]:  # type: ignore[misc]
+        return iter(dict.fromkeys(self._kinds.values()))

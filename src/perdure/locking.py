@@ -1,0 +1,55 @@
+"""`app.lock`: a named lease that one process at a time holds. Calls the store."""
+
+from __future__ import annotations
+
+import secrets
+from types import TracebackType
+
+from perdure.clock import Clock
+from perdure.errors import InvalidOption, LockNotHeld
+from perdure.store.protocols import Locks
+
+
+class Lock:
+    """A lease by name: held until released, or until `ttl` seconds have passed without `renew`.
+
+    Whoever works longer than the lease must renew it, and stop when that fails: another may hold it by then.
+    """
+
+    def __init__(self, store: Locks, clock: Clock, name: str, ttl: float) -> None:
+        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < 10**10:
+            raise InvalidOption(f"ttl must be seconds, more than 0; not {ttl!r}", code="ttl_invalid")
+        self.name = name
+        self.owner = secrets.token_hex(16)
+        self._store = store
+        self._clock = clock
+        self._ttl_us = max(1, round(ttl * 1_000_000))
+
+    def acquire(self) -> bool:
+        """Try once. False: someone else holds it."""
+        return self._store.take_lock(self.name, self.owner, self._clock.now(), self._ttl_us)
+
+    def renew(self) -> bool:
+        """Hold it for another `ttl`. False: it has run out, and may be someone else's."""
+        return self._store.renew_lock(self.name, self.owner, self._clock.now(), self._ttl_us)
+
+    def release(self) -> bool:
+        """Give it back. False: it was not ours any more."""
+        return self._store.release_lock(self.name, self.owner)
+
+    @property
+    def held(self) -> bool:
+        return self._store.lock_holder(self.name, self._clock.now()) == self.owner
+
+    def __enter__(self) -> Lock:
+        if not self.acquire():
+            raise LockNotHeld(
+                f"lock {self.name!r} is held by someone else; try again later, or call acquire() and look at the answer",
+                code="lock_taken",
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

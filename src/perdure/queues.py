@@ -1,0 +1,53 @@
+"""`app.queues`: whole queues. Calls the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from perdure.clock import to_datetime
+from perdure.options import check_name
+from perdure.store.answers import QueueRow
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as it was when it was read. `live` counts every job that has not ended."""
+
+    name: str
+    paused_at: datetime | None
+    queued: int
+    running: int
+    live: int
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_at is not None
+
+
+class Queues:
+    """List, pause and resume queues. The queue `*` stands for all of them."""
+
+    def __init__(self, app: Perdure) -> None:
+        self._app = app
+
+    def list(self) -> list[Queue]:
+        """Every queue ever used, by name."""
+        return [_queue(row) for row in self._app.store.queues()]
+
+    def pause(self, name: str) -> None:
+        """From now on nothing is claimed from this queue; jobs that run go on. A repeat changes nothing."""
+        self._app.store.pause_queue(check_name(name, "queue"), self._app.clock.now())
+
+    def resume(self, name: str) -> None:
+        """Let a paused queue go on. A repeat changes nothing."""
+        self._app.store.pause_queue(check_name(name, "queue"), None)
+
+
+def _queue(row: QueueRow) -> Queue:
+    paused_at = None if row.paused_at is None else to_datetime(row.paused_at)
+    return Queue(row.name, paused_at, row.queued, row.running, row.live)

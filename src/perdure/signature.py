@@ -1,0 +1,242 @@
+"""What a kind's function asks for, and which arguments fit it by name. Called by codec; loads no pydantic.
+
+Read when the codec is built, on first use of the kind: annotations may name things defined later.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import EnumType, Flag, auto
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from perdure.errors import InvalidPayload, KindError
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+# Types whose every value has one JSON form, which reads back as the same value.
+_EXACT: frozenset[object] = frozenset({str, int, bool, NoneType, date, datetime, time, Decimal, UUID})
+_LOOSE: frozenset[object] = frozenset({Any, object, float, list, dict, tuple})
+
+
+class Secret:
+    """Marks a parameter whose value stays out of the payload: `password: Annotated[str, Secret]`, or `Secret()`."""
+
+
+class Trait(Flag):
+    """What an annotation means for the way its values are stored."""
+
+    NONE = 0
+    LOOSE = auto()  # the value decides whether JSON can hold it: Any, float, a bare container, an unknown class
+    FOREIGN = auto()  # a type with JSON rules of its own: a model, a set, a validator
+    SECRET = auto()  # a secret, or something that holds one
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters a job is enqueued with: those of the function, but for its context."""
+
+    kind: str
+    annotations: dict[str, object]
+    required: frozenset[str]
+    by_position: tuple[str, ...]
+    only_by_position: dict[str, object]
+    takes_context: bool
+    returns: object
+    text: str
+
+    def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        """The arguments by name, as passed and without defaults; `kwargs` itself if there are no others.
+
+        Says nothing about their types. Raises InvalidPayload for too many, unknown, missing or doubled arguments.
+        """
+        arguments = self._named(args, kwargs) if args else kwargs
+        if self.required.issubset(arguments) and self.annotations.keys() >= arguments.keys():
+            return arguments
+        missing = [f"{name!r} is missing" for name in self.annotations if name in self.required - arguments.keys()]
+        unknown = [f"{name!r} is not a parameter" for name in arguments if name not in self.annotations]
+        raise self.refusal(missing + unknown)
+
+    def _named(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        if len(args) > len(self.by_position):
+            given, room = len(args), len(self.by_position)
+            raise self.refusal([f"{given} were given by position, at most {room} can be"])
+        arguments = dict(zip(self.by_position, args, strict=False))
+        if not arguments.keys().isdisjoint(kwargs):
+            raise self.refusal([f"{name!r} was given twice" for name in arguments if name in kwargs])
+        return arguments | kwargs if kwargs else arguments
+
+    def refusal(self, complaints: list[str], code: str = "payload_invalid") -> InvalidPayload:
+        """The error for arguments that do not fit, ending with what would."""
+        said = "; ".join(complaints)
+        return InvalidPayload(f"Job {self.kind!r} cannot take its arguments: {said}. Expected {self.text}.", code=code)
+
+    def call(self, values: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
+        """The arguments as the function takes them, after its context if it has one.
+
+        A positional-only parameter left out before one that was passed is given its default.
+        """
+        if not self.only_by_position:
+            return (), values
+        names = list(self.only_by_position)
+        while names and names[-1] not in values:
+            names.pop()
+        args = tuple(values.get(name, self.only_by_position[name]) for name in names)
+        return args, {name: value for name, value in values.items() if name not in names}
+
+
+def read_signature(function: Callable[..., object], kind: str, context_type: type | None) -> Signature:
+    """Read what `function` asks for. Raises KindError for a signature whose arguments cannot be stored by name."""
+    parameters, hints = _resolve(function, kind, context_type)
+    takes_context = _takes_context(parameters, hints, context_type)
+    if takes_context:
+        del parameters[0]
+    for parameter in parameters:
+        _check(parameter, hints, kind, context_type)
+    return Signature(
+        kind=kind,
+        annotations={parameter.name: hints.get(parameter.name, Any) for parameter in parameters},
+        required=frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty),
+        by_position=tuple(parameter.name for parameter in parameters if parameter.kind in _BY_POSITION),
+        only_by_position={p.name: p.default for p in parameters if p.kind is p.POSITIONAL_ONLY},
+        takes_context=takes_context,
+        returns=hints.get("return", Any),
+        text=kind + _text(parameters, hints),
+    )
+
+
+def _resolve(
+    function: Callable[..., object], kind: str, context_type: type | None
+) -> tuple[list[inspect.Parameter], dict[str, object]]:
+    inner = inspect.unwrap(function)
+    # The context's name is known even where it was imported for type checkers only.
+    known: dict[str, Any] = {} if context_type is None else {context_type.__name__: context_type}
+    try:
+        parameters = list(inspect.signature(inner).parameters.values())
+        hints = get_type_hints(inner, known | getattr(inner, "__globals__", {}), include_extras=True)
+    except Exception as error:  # noqa: BLE001 - an annotation is an expression: it can fail in any way
+        problem = f"{type(error).__name__}: {error}"
+    else:
+        return parameters, hints
+    raise KindError(
+        f"The annotations of kind {kind!r} cannot be resolved ({problem}). Define every name in them at module level, "
+        f"and import it at run time, not for type checkers only.",
+        code="kind_signature",
+    )
+
+
+def _takes_context(parameters: list[inspect.Parameter], hints: Mapping[str, object], context: type | None) -> bool:
+    if context is None or not parameters:
+        return False
+    return hints.get(parameters[0].name) is context and parameters[0].kind in _BY_POSITION
+
+
+def _check(parameter: inspect.Parameter, hints: Mapping[str, object], kind: str, context: type | None) -> None:
+    if parameter.kind in _VARIADIC:
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+        raise KindError(
+            f"Kind {kind!r} takes {stars}{parameter.name}, but a job's arguments are stored by name: "
+            f"declare each parameter, or one that is a list or a dict.",
+            code="kind_signature",
+        )
+    if context is not None and hints.get(parameter.name) is context:
+        raise KindError(
+            f"Kind {kind!r} asks for its {context.__name__} in {parameter.name!r}: make that the first parameter, "
+            f"one that can be passed by position.",
+            code="kind_signature",
+        )
+
+
+class _SomeDefault:
+    """Stands for any default in an error text: the real one may be a secret."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _text(parameters: list[inspect.Parameter], hints: Mapping[str, object]) -> str:
+    shown = [
+        parameter.replace(
+            annotation=hints.get(parameter.name, parameter.empty),
+            default=parameter.empty if parameter.default is parameter.empty else _SomeDefault(),
+        )
+        for parameter in parameters
+    ]
+    return str(inspect.Signature(shown))
+
+
+def traits(annotation: object) -> Trait:
+    """What storing a value so annotated takes. A secret is found however deep it sits, also in a model's fields."""
+    found, seen, ahead = Trait.NONE, dict[int, object](), [annotation]
+    while ahead:
+        part = ahead.pop()
+        if id(part) not in seen:
+            seen[id(part)] = part  # kept alive: a freed object's id may be given to the next
+            found |= _own_traits(part)
+            ahead.extend(_inside(part))
+    return found
+
+
+def _own_traits(annotation: object) -> Trait:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        marked = any(item is Secret or isinstance(item, Secret) for item in args[1:])
+        return Trait.SECRET | Trait.FOREIGN if marked else Trait.FOREIGN
+    if origin is Literal:
+        return Trait.NONE if _EXACT.issuperset(map(type, args)) else Trait.FOREIGN
+    if origin is Union or origin is UnionType:
+        return Trait.NONE
+    if origin is list or origin is tuple or origin is dict:
+        # JSON keys are text: only a str key is certain to come back as it was.
+        certain = origin is not dict or args[:1] == (str,)
+        return Trait.LOOSE if not args else Trait.NONE if certain else Trait.FOREIGN
+    if isinstance(annotation, type) and annotation in _EXACT:
+        return Trait.NONE
+    if isinstance(annotation, type) and annotation in _LOOSE:
+        return Trait.LOOSE
+    if hasattr(origin or annotation, "get_secret_value"):  # pydantic's SecretStr, SecretBytes and Secret[T]
+        return Trait.SECRET | Trait.FOREIGN
+    return Trait.FOREIGN if _is_known_by_parts(origin or annotation) else Trait.FOREIGN | Trait.LOOSE
+
+
+def _is_known_by_parts(named: object) -> bool:
+    """Whether the parts that `_inside` gives, or an enum's members, are all a value can hold."""
+    if getattr(named, "model_config", {}).get("extra") == "allow":
+        return False
+    return (
+        isinstance(named, EnumType) or hasattr(named, "__pydantic_fields__") or hasattr(named, "__dataclass_fields__")
+    )
+
+
+def _inside(annotation: object) -> Iterator[object]:
+    """The annotations this one is made of: arguments, fields, what an alias stands for."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return
+    yield from args[:1] if origin is Annotated else (part for part in args if part is not Ellipsis)
+    named = annotation if origin is None else origin
+    for attribute in ("__supertype__", "__value__", "__bound__"):  # NewType, type alias, type variable
+        if (meant := getattr(named, attribute, None)) is not None:
+            yield meant
+    if isinstance(named, type):
+        yield from _fields(named)
+
+
+def _fields(owner: type) -> Iterator[object]:
+    fields: Mapping[str, Any] | None = getattr(owner, "__pydantic_fields__", None)
+    if fields is not None:
+        for field in fields.values():
+            yield Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+        return
+    try:
+        hints = get_type_hints(owner, include_extras=True)
+    except Exception:  # noqa: BLE001 - names only pydantic can resolve; a secret missed here is refused when met
+        yield Any
+    else:
+        yield from hints.values()

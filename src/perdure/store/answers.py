@@ -1,0 +1,144 @@
+"""The values a store takes and gives besides the job's own: filters, lanes, rows of queues, nodes and log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from perdure.clock import Micros
+from perdure.ids import JobId, NodeId, RunId
+from perdure.job.model import JobRow, LiveJob
+from perdure.job.states import State
+
+FIRST_ID = b"\x00" * 16
+LAST_ID = b"\xff" * 16
+
+Kinds = Mapping[str, int]
+"""What a node can run: kind name → newest version it has."""
+
+
+class Lane(NamedTuple):
+    """How much a node wants of one queue."""
+
+    queue: str
+    room: int
+
+
+class Claimer(NamedTuple):
+    """Who claims: the node, the kinds it knows (None: any), the run ids to use, and its lease."""
+
+    node_id: NodeId
+    kinds: Kinds | None
+    run_ids: Sequence[RunId]
+    lease_us: int
+
+
+class Answer(StrEnum):
+    """What came of a finish."""
+
+    APPLIED = "applied"
+    """Written now."""
+    ALREADY = "already"
+    """This run was closed the same way before: a repeat after a lost answer."""
+    LOST = "lost"
+    """Someone else decided; nothing was written."""
+
+
+class Finished(NamedTuple):
+    """`state` is the job's state after the finish, None where the run had lost the job."""
+
+    answer: Answer
+    state: State | None = None
+
+
+class Edit(NamedTuple):
+    """What of a job that was never claimed becomes something else. `live` may change run_at, timeout and budget."""
+
+    row: JobRow
+    live: LiveJob
+    tags: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """Where a job should go: next to another one, or to an end of its priority."""
+
+    before: JobId | None = None
+    after: JobId | None = None
+    front: bool = False
+
+
+class JobFilter(NamedTuple):
+    """Which jobs; None means any. `from_id` and `below` bound the ids, and so the time of creation."""
+
+    state: str | None = None
+    queue: str | None = None
+    kind: str | None = None
+    owner: str | None = None
+    tag: str | None = None
+    business_key: str | None = None
+    idempotency_key: str | None = None
+    from_id: bytes = FIRST_ID
+    below: bytes = LAST_ID
+
+
+class RunFilter(NamedTuple):
+    """Which runs; None means any."""
+
+    job_id: JobId | None = None
+    state: str | None = None
+    kind: str | None = None
+    owner: str | None = None
+    from_id: bytes = FIRST_ID
+    below: bytes = LAST_ID
+
+
+class QueueRow(NamedTuple):
+    """A queue and what is in it. `live` counts every job that has not ended."""
+
+    name: str
+    paused_at: Micros | None
+    concurrency: int | None
+    reserved_until: Micros | None
+    queued: int
+    running: int
+    live: int
+
+
+class LogLine(NamedTuple):
+    """One captured line; `fields` is JSON text."""
+
+    run_id: RunId
+    line: int
+    job_id: JobId
+    at: Micros
+    level: str
+    message: str
+    fields: str | None = None
+
+
+class NodeRow(NamedTuple):
+    """A worker process lifetime. `stopped_at` set: it can claim nothing any more."""
+
+    id: NodeId
+    kinds: str | None
+    beat: int
+    started_at: Micros
+    beat_at: Micros
+    stopped_at: Micros | None
+    stop_reason: str | None
+    host: str | None
+    pid: int | None
+    process_start: str | None
+    boot_id: str | None
+    pid_namespace: str | None
+
+
+class Process(NamedTuple):
+    """What tells one process lifetime from every other."""
+
+    host: str | None = None
+    pid: int | None = None
+    process_start: str | None = None
+    boot_id: str | None = None
+    pid_namespace: str | None = None

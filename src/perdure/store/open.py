@@ -1,0 +1,65 @@
+"""From a URL to a store. Called by `app`; the only place that knows which URL means which database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from perdure.errors import ConfigError
+from perdure.store.settings import StoreSettings
+from perdure.store.sql.store import SqlStore
+
+DEFAULTS = StoreSettings()
+
+
+def open_store(url: str, settings: StoreSettings = DEFAULTS) -> SqlStore:
+    """The store at a path or URL. Nothing is opened yet: an unreachable one is noticed on first use."""
+    scheme = url.split(":", 1)[0].lower() if "://" in url else "sqlite"
+    if scheme == "sqlite":
+        return _sqlite(url, settings)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, settings)
+    raise ConfigError(
+        f"{scheme}:// is not a database Perdure knows; give a path, sqlite:///path or postgresql://host/name",
+        code="url_unsupported",
+    )
+
+
+def _sqlite(url: str, settings: StoreSettings) -> SqlStore:
+    from perdure.store.sql.dialects.sqlite.connect import Pragmas
+    from perdure.store.sql.dialects.sqlite.runner import SqliteRunner
+
+    return SqlStore(
+        SqliteRunner(
+            sqlite_path(url),
+            Pragmas(settings.durability, settings.busy_timeout_s),
+            auto_migrate=settings.auto_migrate is not False,
+            allow_network_filesystem=settings.allow_network_filesystem,
+        )
+    )
+
+
+def sqlite_path(url: str) -> Path:
+    """The file an SQLite URL or path means: sqlite:///relative.db, sqlite:////absolute.db, or the path itself."""
+    name = url
+    if "://" in url:
+        parts = urlsplit(url)
+        if parts.netloc:
+            raise ConfigError(
+                f"{url}: an SQLite URL has three slashes for a relative path (sqlite:///jobs.db) and four for an"
+                " absolute one (sqlite:////var/lib/jobs.db)",
+                code="url_invalid",
+            )
+        name = unquote(parts.path[1:])
+    if name in ("", ":memory:"):
+        raise ConfigError(
+            f"{url!r} names no file; Perdure's jobs outlive the process, so it needs one. Give a path such as jobs.db",
+            code="url_invalid",
+        )
+    return Path(name).expanduser().absolute()
+
+
+def _postgres(url: str, settings: StoreSettings) -> SqlStore:
+    from perdure.store.sql.dialects.postgres.runner import PostgresRunner
+
+    return SqlStore(PostgresRunner(url, auto_migrate=bool(settings.auto_migrate)))

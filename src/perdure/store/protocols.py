@@ -1,0 +1,250 @@
+"""What a store promises, in small protocols; `Store` is all of them. `app`, worker and ops see nothing else of a store.
+
+Every method is one transaction unless `tx` carries it in the caller's own. Errors are those of `perdure.errors`; after an
+error nothing of the call remains. All methods may be called by any number of threads and processes at the same time.
+The contract suite (`perdure.testing.contract`) has one file per protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from perdure.clock import Micros
+from perdure.ids import JobId, NodeId, RunId
+from perdure.job.job import Job
+from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
+from perdure.job.reports import Finish
+from perdure.job.run import Run
+from perdure.job.states import Verb
+from perdure.store.answers import (
+    Claimer,
+    Edit,
+    Finished,
+    JobFilter,
+    Lane,
+    LogLine,
+    NodeRow,
+    Place,
+    Process,
+    QueueRow,
+    RunFilter,
+)
+
+Decide = Callable[[LiveJob, Micros], Transition | None]
+Tx = object | None
+
+
+class Jobs(Protocol):
+    """Jobs come into being, and ended ones go."""
+
+    def enqueue(self, new: Sequence[NewJob], tx: Tx = None) -> list[Job]:
+        """Insert all of these jobs, each at the back of its queue in the order given, or none of them.
+
+        A job whose idempotency key is taken, or whose business key is and that asked for it, is answered by the job
+        that holds the key, marked `deduplicated`; in a race exactly one caller inserts. KeyConflict: nothing at all was
+        written.
+        """
+        ...
+
+    def aenqueue(self, new: Sequence[NewJob]) -> Awaitable[list[Job]]:
+        """The same for coroutines of the running event loop."""
+        ...
+
+    def edit(self, edited: Edit, expect_version: int, tx: Tx = None) -> Job:
+        """Change a waiting job that was never claimed. TransitionRefused: it is not like that any more."""
+        ...
+
+    def delete(self, job_id: JobId, tx: Tx = None) -> Job:
+        """Remove an ended job and all that hangs on it, and answer it as it was. Its idempotency key stays taken."""
+        ...
+
+
+class Control(Protocol):
+    """What people decide about single jobs. A repeat changes nothing; the impossible raises TransitionRefused."""
+
+    def change(
+        self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None, tx: Tx = None
+    ) -> Job:
+        """Apply what the pure function `decide` says of the job as it is now; it is asked inside the transaction."""
+        ...
+
+    def retry(self, job_id: JobId, now: Micros, tx: Tx = None) -> Job:
+        """Open a new life for a failed or cancelled job; its runs stay."""
+        ...
+
+    def retry_as_new(self, job_id: JobId, new_id: JobId, now: Micros, tx: Tx = None) -> Job:
+        """A new job with the shape of an ended one, linked to it."""
+        ...
+
+    def supersede(self, job_id: JobId, replacement: NewJob, now: Micros, tx: Tx = None) -> Job:
+        """Put another job in this one's place; answers the superseded job."""
+        ...
+
+
+class Order(Protocol):
+    """Places inside a queue."""
+
+    def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None, tx: Tx = None) -> Job:
+        """Another place within the job's queue and priority; the order of all other jobs stays."""
+        ...
+
+    def set_priority(
+        self, job_id: JobId, rank: int, now: Micros, expect_version: int | None = None, tx: Tx = None
+    ) -> Job:
+        """Another priority; the job goes to the back of it."""
+        ...
+
+
+class Claims(Protocol):
+    """Jobs become runs."""
+
+    def claim(self, lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> list[Claim]:
+        """Take up to `lane.room` jobs per lane, in queue order, and open a run for each.
+
+        Atomic: a job is never returned without its run, nor to two callers. Jobs of kinds or versions the claimer lacks
+        are parked in the same transaction. Empty: nothing was claimable, not that the queue is empty.
+        """
+        ...
+
+
+class Finishes(Protocol):
+    """Runs come back."""
+
+    def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
+        """Write what these runs report, in order; each is applied, was applied before, or lost its job to someone else.
+
+        The fence is the run: whoever does not hold the job by that run any more changes nothing.
+        """
+        ...
+
+
+class Rescue(Protocol):
+    """Jobs that would otherwise wait for ever."""
+
+    def promote(self, now: Micros, limit: int) -> int:
+        """Queue up to `limit` jobs that are due. Fewer: there are no more for now."""
+        ...
+
+    def rescue(
+        self, node_id: NodeId, failure: Failure, max_crashes: int, next_ids: Sequence[JobId], now: Micros
+    ) -> int:
+        """Take back up to len(next_ids) jobs from a dead node; the attempt counts. Fewer: it holds no more."""
+        ...
+
+
+class Runs(Protocol):
+    """The record of attempts."""
+
+    def runs(self, wanted: RunFilter, after: Run | None, size: int) -> list[Run]:
+        """One page, newest first, after the run `after`. Shorter than `size`: the last page."""
+        ...
+
+    def append_artifacts(self, run_id: RunId, artifacts: Sequence[str]) -> bool:
+        """Add to a run's artifacts, also when it is closed. False: no such run."""
+        ...
+
+
+class Logs(Protocol):
+    """Captured log lines."""
+
+    def append_log(self, lines: Sequence[LogLine]) -> None:
+        """Keep these lines; a repeat changes nothing."""
+        ...
+
+    def log(self, job_id: JobId, after: LogLine | None, size: int) -> list[LogLine]:
+        """One page in the order written. Shorter than `size`: the last page."""
+        ...
+
+
+class Reads(Protocol):
+    """Looking. Each call sees one consistent snapshot."""
+
+    def get(self, job_id: JobId) -> Job | None:
+        """The job as it is now. None: there is no such job."""
+        ...
+
+    def row(self, job_id: JobId) -> JobRow | None:
+        """What the job was made from, secrets included. None: there is no such job."""
+        ...
+
+    def live(self, job_id: JobId) -> LiveJob | None:
+        """The hot row. None: the job is not live."""
+        ...
+
+    def jobs(self, wanted: JobFilter, after: Job | None, size: int) -> list[Job]:
+        """One page after the job `after`: newest first, or in queue order for the queued jobs of one queue."""
+        ...
+
+
+class Queues(Protocol):
+    """Whole lanes."""
+
+    def queues(self) -> list[QueueRow]:
+        """Every queue ever used."""
+        ...
+
+    def pause_queue(self, queue: str, paused_at: Micros | None) -> None:
+        """From the commit on nothing is claimed from it (`*`: from any); None lets it go on."""
+        ...
+
+
+class Nodes(Protocol):
+    """Worker process lifetimes."""
+
+    def register(self, node_id: NodeId, kinds: str | None, process: Process, now: Micros) -> None:
+        """Make the node known; before that it claims nothing."""
+        ...
+
+    def beat(self, node_id: NodeId, now: Micros) -> bool:
+        """Say that the node lives. False: it was declared stopped and stays so."""
+        ...
+
+    def stop(self, node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None) -> bool:
+        """Declare a node stopped, if it has not beaten since `seen_beat`. False: it has, or it was stopped before."""
+        ...
+
+    def nodes(self, limit: int) -> list[NodeRow]:
+        """The newest nodes first."""
+        ...
+
+
+class Locks(Protocol):
+    """Named leases."""
+
+    def take_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
+        """True: `owner` holds it until now + ttl, and nobody else does."""
+        ...
+
+    def renew_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
+        """False: it ran out or is someone else's."""
+        ...
+
+    def release_lock(self, name: str, owner: str) -> bool:
+        """False: it was not held by `owner`."""
+        ...
+
+    def lock_holder(self, name: str, now: Micros) -> str | None:
+        """Who holds it. None: nobody."""
+        ...
+
+
+class Schema(Protocol):
+    """The store as a whole."""
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """A transaction of the caller's that calls on the same thread or task join. Commits unless left by an error."""
+        ...
+
+    def upgrade(self) -> str:
+        """Bring the schema to the newest revision and say what was done. A repeat does nothing."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections. The store opens them again when it is used again."""
+        ...
+
+
+class Store(Jobs, Control, Order, Claims, Finishes, Rescue, Runs, Logs, Reads, Queues, Nodes, Locks, Schema, Protocol):
+    """All of it."""

@@ -1,0 +1,1 @@
+"""The SQL store: statements written as SQL, operations as generators, one small dialect and driver per database."""

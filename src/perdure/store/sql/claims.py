@@ -1,0 +1,107 @@
+"""Claiming: jobs into runs. Called by the worker through `store`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from perdure.clock import Micros
+from perdure.ids import RunId
+from perdure.job import transitions
+from perdure.job.model import Claim, LiveJob
+from perdure.job.states import Park
+from perdure.store.answers import Claimer, Kinds, Lane
+from perdure.store.sql.apply import apply
+from perdure.store.sql.engine import Call, Op, Serialization
+
+_WIDTH = len(LiveJob._fields)
+
+
+def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim]]:
+    """Take up to `room` jobs per lane, in queue order, and open a run for each.
+
+    Jobs this node cannot run are parked on the way and the lane is filled up behind them.
+    """
+    found: list[Claim] = []
+    for lane in lanes:
+        found += yield from _fill(lane, claimer, now)
+    if found:
+        found = [_start(job, run_id, claimer, now) for job, run_id in zip(found, claimer.run_ids, strict=False)]
+        yield from _open_runs(found, now)
+    return found
+
+
+def _fill(lane: Lane, claimer: Claimer, now: Micros) -> Op[list[Claim]]:
+    taken = yield from _parked(lane, claimer, now)
+    while True:
+        head = yield from _read("claim_head", lane.queue, lane.room, claimer, now)
+        strangers = [] if claimer.kinds is None else [job for job in head if _stranger(job.live, claimer.kinds)]
+        if not strangers:
+            break
+        yield from _park(strangers, cast("Kinds", claimer.kinds), now)
+    if not taken:
+        return head
+    return sorted([*taken, *head], key=_place)[: lane.room]
+
+
+def _parked(lane: Lane, claimer: Claimer, now: Micros) -> Op[list[Claim]]:
+    """Jobs another node set aside that this one can run."""
+    found: list[Claim] = []
+    kind: tuple[object, ...] = ("", 0)
+    while True:
+        rows = (yield Call("next_parked_kind", {"queue": lane.queue, "kind": kind[0], "kind_version": kind[1]})).rows
+        if not rows:
+            return found
+        kind = rows[0]
+        name, version = cast("tuple[str, int]", kind)
+        if claimer.kinds is None or claimer.kinds.get(name, 0) >= version:
+            more = {"kind": name, "kind_version": version}
+            found += yield from _read("claim_parked", lane.queue, lane.room, claimer, now, more)
+
+
+def _read(
+    name: str, queue: str, room: int, claimer: Claimer, now: Micros, more: Mapping[str, object] | None = None
+) -> Op[list[Claim]]:
+    params = {"queue": queue, "now": now, "node_id": claimer.node_id, "room": room, **(more or {})}
+    rows = (yield Call(name, params)).rows
+    return [Claim(LiveJob._make(row[:_WIDTH]), *row[_WIDTH:]) for row in rows]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def _stranger(live: LiveJob, kinds: Kinds) -> bool:
+    return kinds.get(live.kind, 0) < live.kind_version
+
+
+def _park(strangers: Sequence[Claim], kinds: Kinds, now: Micros) -> Op[None]:
+    parked = [
+        transitions.park(job.live, Park.NEWER_VERSION if job.live.kind in kinds else Park.UNKNOWN_KIND, now)
+        for job in strangers
+    ]
+    if not (yield from apply(parked, now)):
+        raise _outrun()
+
+
+def _place(job: Claim) -> tuple[int, int, bytes]:
+    return job.live.rank, job.live.position, job.live.job_id
+
+
+def _start(job: Claim, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:
+    return job._replace(live=transitions.claim(job.live, run_id, claimer.node_id, now, claimer.lease_us))
+
+
+def _open_runs(claims: Sequence[Claim], now: Micros) -> Op[None]:
+    updates: list[tuple[object, ...]] = []
+    runs: list[tuple[object, ...]] = []
+    for job in claims:
+        live = job.live
+        updates.append(
+            (live.started_at, live.node_id, live.run_id, now, live.deadline_at, live.job_id, live.version - 1)
+        )
+        waited = max(0, now - max(live.run_at, live.queued_at)) // 1000
+        runs.append((live.run_id, live.job_id, live.node_id, live.attempts, live.life, now, waited))
+    if (yield Call("claim_ready", updates)).changed != len(updates):
+        raise _outrun()
+    yield Call("insert_run", runs)
+
+
+def _outrun() -> Serialization:
+    return Serialization("another node changed a job between reading and claiming it; the claim is tried again")

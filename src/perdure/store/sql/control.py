@@ -1,0 +1,289 @@
+"""The verbs that people give: cancel, pause, resume, retry, supersede, edit, delete. Called by `app` through `store`.
+
+Each reads the job, asks a pure function of `job/transitions`, and writes the answer under its guard, in one
+transaction. A refusal is an answer too: it is returned as the error to raise, so that it disturbs nobody who shares the
+transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import cast
+
+from perdure.clock import Micros
+from perdure.errors import JobNotFound, KeyConflict, PerdureError, TransitionRefused
+from perdure.ids import JobId, to_uuid
+from perdure.job import transitions
+from perdure.job.job import Job
+from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
+from perdure.job.states import FINAL, State, Verb
+from perdure.store.answers import Edit
+from perdure.store.sql.apply import apply, copy, read_live
+from perdure.store.sql.engine import Call, Op, Serialization
+from perdure.store.sql.jobs import insert
+from perdure.store.sql.reads import row_of, view_of
+
+Decide = Callable[[LiveJob, Micros], Transition | None]
+Seen = Job | PerdureError
+
+
+def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None) -> Op[Seen]:
+    """Let `decide` say what becomes of a live job, and write it. An ended job is refused, unless it ended that way."""
+    live = yield from read_live(job_id)
+    if live is None:
+        return (yield from _ended(job_id, verb))
+    try:
+        _expect(live, expect_version)
+        transition = decide(live, now)
+    except TransitionRefused as refused:
+        return refused
+    if transition is not None:
+        yield from _apply(transition, now)
+    return (yield from seen(job_id))
+
+
+def seen(job_id: JobId) -> Op[Seen]:
+    """The job as it now is, or the error that says there is none."""
+    job = yield from view_of(job_id)
+    return job if job is not None else not_found(job_id)
+
+
+def not_found(job_id: JobId) -> JobNotFound:
+    return JobNotFound(f"there is no job {to_uuid(job_id)}; it may have been deleted, or belong to another database")
+
+
+def _apply(transition: Transition, now: Micros) -> Op[None]:
+    if not (yield from apply([transition], now)):
+        raise Serialization("the job changed while it was being changed; the operation is tried again")
+
+
+def _expect(live: LiveJob, version: int | None) -> None:
+    if version is not None and live.version != version:
+        raise TransitionRefused(
+            f"job {to_uuid(live.job_id)} is at version {live.version}, not {version}: someone changed it; read it again"
+            " and decide anew",
+            code="version_changed",
+        )
+
+
+def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
+    """Cancelling the cancelled is a repeat; anything else on an ended job is impossible."""
+    job = yield from view_of(job_id)
+    if job is None:
+        return not_found(job_id)
+    if verb in (Verb.CANCEL, Verb.SUPERSEDE) and job.state == State.CANCELLED:
+        return job
+    return TransitionRefused(
+        f"cannot {verb.replace('_', ' ')} job {job.id}: it is {job.state}, which is final"
+        + ("; retry opens a new life" if job.state in (State.FAILED, State.CANCELLED) else ""),
+        code=f"{verb}_refused",
+    )
+
+
+def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
+    """Put another job in this one's place: cancelled if it waits; if it runs, told to stop and waited for.
+
+    The business key goes to the replacement in the same transaction.
+    """
+    live = yield from read_live(job_id)
+    if live is None:
+        return (yield from _ended(job_id, Verb.SUPERSEDE))
+    if live.superseded_by is not None:
+        return (yield from seen(job_id))
+    transition = transitions.supersede(live, replacement.row.id, now)
+    yield from _apply(transition, now)
+    running = transition.after is not None
+    replacement = _inheriting(replacement, live, blocked=running)
+    if running and live.business_key is not None:
+        yield Call("free_business_key", {"key": live.business_key, "job_id": job_id})
+    inserted = yield from insert([replacement])
+    if isinstance(inserted, PerdureError):
+        raise inserted
+    if inserted[0].deduplicated:
+        raise KeyConflict(
+            f"cannot supersede job {to_uuid(job_id)}: the replacement's idempotency key belongs to job {inserted[0].id}",
+            code="supersede_conflict",
+        )
+    if running:
+        yield Call("insert_edge", {"depends_on": job_id, "job_id": replacement.row.id})
+    return (yield from seen(job_id))
+
+
+def _inheriting(new: NewJob, old: LiveJob, *, blocked: bool) -> NewJob:
+    """The replacement takes over the business key, unless it brings one, and waits for a job that still runs."""
+    key = new.row.business_key or old.business_key
+    live = new.live._replace(business_key=key)
+    if blocked:
+        live = live._replace(waits_for=1, state=State.BLOCKED.value)
+    return new._replace(row=new.row._replace(business_key=key), live=live)
+
+
+def retry(job_id: JobId, now: Micros) -> Op[Seen]:
+    """Open a new life for a failed or cancelled job. A job that is already in a later life is left as it is."""
+    live = yield from read_live(job_id)
+    if live is not None:
+        return (yield from _already_live(live))
+    found = yield from _last(job_id)
+    if isinstance(found, PerdureError):
+        return found
+    row, last = found
+    refusal = _no_new_life(row, last)
+    if refusal is not None:
+        return refusal
+    again = transitions.retry(last, _reborn(row, last, job_id, now), now)
+    taken = yield from _take_key_again(again)
+    if taken is not None:
+        return taken
+    yield Call("insert_ready", again)
+    return (yield from seen(job_id))
+
+
+def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
+    """A new job with the shape of an ended one, linked by retry_of. Works from any final state."""
+    if (yield from read_live(job_id)) is not None:
+        return TransitionRefused(
+            f"cannot retry job {to_uuid(job_id)}: it has not ended yet", code=f"{Verb.RETRY}_refused"
+        )
+    found = yield from _last(job_id)
+    if isinstance(found, PerdureError):
+        return found
+    row, last = found
+    again = _reborn(row, last, new_id, now)._replace(life=1)
+    position = (yield Call("allocate_positions", {"queue": again.queue, "room": 100})).rows[0][0]
+    again = again._replace(position=cast("int", position) - 100)
+    taken = yield from _take_key_again(again)
+    if taken is not None:
+        return taken
+    yield from copy(job_id, again, now, auto_retry_of=None, chain_step=0)
+    return (yield from seen(new_id))
+
+
+def _already_live(live: LiveJob) -> Op[Seen]:
+    if live.life > 1:
+        return (yield from seen(live.job_id))
+    return TransitionRefused(
+        f"cannot retry job {to_uuid(live.job_id)}: it is {live.state} and has not ended yet",
+        code=f"{Verb.RETRY}_refused",
+    )
+
+
+def _last(job_id: JobId) -> Op[tuple[JobRow, OutcomeRow] | JobNotFound]:
+    row = yield from row_of(job_id)
+    outcomes = (yield Call("read_last_outcome", {"job_id": job_id})).rows
+    if row is None or not outcomes:
+        return not_found(job_id)
+    return row, OutcomeRow(*outcomes[0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
+    if last.successor is not None:
+        why = f"job {to_uuid(last.successor)} already goes on with its work; retry the newest of the chain"
+    elif last.superseded_by is not None:
+        why = f"job {to_uuid(last.superseded_by)} took its place; use retry(j, as_new=True) to run it all the same"
+    elif last.state not in (State.FAILED, State.CANCELLED):
+        why = f"it is {last.state}; use retry(j, as_new=True) to run it again as a new job"
+    else:
+        return None
+    return TransitionRefused(f"cannot retry job {to_uuid(row.id)}: {why}", code=f"{Verb.RETRY}_refused")
+
+
+def _reborn(row: JobRow, last: OutcomeRow, job_id: JobId, now: Micros) -> LiveJob:
+    """A live row as enqueue would make it, from what the cold row and the last outcome remember."""
+    options = json.loads(row.options) if row.options else {}
+    return LiveJob(
+        job_id=job_id,
+        queue=row.queue,
+        kind=row.kind,
+        kind_version=row.kind_version,
+        state=State.QUEUED.value,
+        rank=last.rank,
+        position=last.position,
+        run_at=now,
+        queued_at=now,
+        started_at=None,
+        attempts=0,
+        crashes=0,
+        life=last.life,
+        max_attempts=last.max_attempts,
+        as_new_job=int(options.get("as_new_job", False)),
+        timeout_ms=options.get("timeout_ms"),
+        node_id=None,
+        run_id=None,
+        claimed_at=None,
+        deadline_at=None,
+        waits_for=0,
+        limit_key=None,
+        business_key=row.business_key,
+        superseded_by=None,
+        paused=0,
+        cancel_requested=0,
+        park_reason=None,
+        last_error=None,
+        updated_at=now,
+        version=1,
+    )
+
+
+def _take_key_again(live: LiveJob) -> Op[TransitionRefused | None]:
+    if live.business_key is None:
+        return None
+    own = {"key": live.business_key, "job_id": live.job_id}
+    if (yield Call("reserve_business_key", own)).changed:
+        return None
+    holder = (yield Call("read_business_key", {"key": live.business_key})).rows
+    name = to_uuid(cast("JobId", holder[0][0])) if holder else "another job"
+    return TransitionRefused(
+        f"cannot retry job {to_uuid(live.job_id)}: its business key {live.business_key!r} is held by live job {name};"
+        " wait for that one to end, or cancel it",
+        code=f"{Verb.RETRY}_refused",
+    )
+
+
+def edit(edited: Edit, expect_version: int) -> Op[Seen]:
+    """Give a job that was never claimed another shape. `expect_version` is the version the edit was made from."""
+    job_id, now = edited.row.id, edited.live.updated_at
+    live = yield from read_live(job_id)
+    if live is None:
+        return (yield from _ended(job_id, Verb.EDIT))
+    try:
+        _expect(live, expect_version)
+        transitions.require(Verb.EDIT, live)
+        never_claimed(live)
+    except TransitionRefused as refused:
+        return refused
+    yield from _apply(Transition(Verb.EDIT, live, after=edited.live), now)
+    row = edited.row
+    yield Call("edit_job", (row.payload, row.secrets, row.params, row.principal, row.queue, row.kind_version, row.id))
+    yield Call("delete_tags", {"job_id": job_id})
+    if edited.tags:
+        yield Call("insert_tag", [(job_id, tag) for tag in edited.tags])
+    return (yield from seen(job_id))
+
+
+def never_claimed(live: LiveJob) -> None:
+    """Refuse where a run may have seen the job's payload: what ran stays what is recorded."""
+    if live.started_at is not None or live.life > 1:
+        raise TransitionRefused(
+            f"cannot edit job {to_uuid(live.job_id)}: it was claimed before, and its record must show what ran;"
+            " supersede it with a new job instead",
+            code=f"{Verb.EDIT}_refused",
+        )
+
+
+def delete(job_id: JobId) -> Op[Seen]:
+    """Remove an ended job with its runs, outcomes, tags and log lines. Its idempotency key stays taken for ever."""
+    job = yield from seen(job_id)
+    if isinstance(job, PerdureError):
+        return job
+    if job.state not in FINAL:
+        return TransitionRefused(
+            f"cannot delete job {job.id}: it is {job.state}; cancel it first", code="delete_refused"
+        )
+    row = job.row
+    if row.idempotency_key is not None:
+        settled = {"final_state": row.state, "kind": row.kind, "key": row.idempotency_key, "job_id": job_id}
+        yield Call("settle_idempotency_key", settled)
+    for statement in ("delete_logs", "delete_runs", "delete_outcomes", "delete_tags", "delete_job"):
+        yield Call(statement, {"job_id": job_id})
+    return job

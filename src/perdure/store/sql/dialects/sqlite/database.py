@@ -1,0 +1,335 @@
+"""One SQLite file in one process: who writes when, who reads, and when the WAL is checkpointed. Used by `store`.
+
+There is one `Database` per file and process, shared by every app that uses the file, because record locks and group
+commit belong to the process. A forked child starts with a fresh one and leaves the inherited connections alone: closing
+them would drop locks and roll back work that belong to the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+from perdure.errors import DatabaseBusy, StoreError
+from perdure.store.sql import migrate, statements
+from perdure.store.sql.dialects.sqlite import connect, naming, schema
+from perdure.store.sql.dialects.sqlite.connect import Pragmas
+from perdure.store.sql.dialects.sqlite.files import create_private, refuse_network_filesystem
+from perdure.store.sql.dialects.sqlite.gate import gate_for
+from perdure.store.sql.dialects.sqlite.group import GroupCommit, Member
+from perdure.store.sql.dialects.sqlite.mutex import FifoMutex
+from perdure.store.sql.dialects.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
+from perdure.store.sql.drivers.sqlite import SqliteDriver, translate
+from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Make, drive
+
+T = TypeVar("T")
+
+OWN_STATEMENTS = (Path(__file__).parent / "statements.sql").read_text("utf-8")
+STATEMENTS = statements.load(OWN_STATEMENTS, naming.table, naming.marker)
+"""Every statement as SQLite gets it."""
+
+_SPARE_READERS = 8
+
+
+class Transaction:
+    """An open transaction of ours that plain calls on the same thread or task join."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.driver = SqliteDriver(connection, STATEMENTS)
+
+    def run(self, make: Make[T]) -> T:
+        """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
+        self.driver.execute(SAVEPOINT)
+        try:
+            answer = drive(make(), self.driver)
+        except BaseException:
+            if self.connection.in_transaction:
+                self.driver.execute(ROLLBACK_TO)
+                self.driver.execute(RELEASE)
+            raise
+        self.driver.execute(RELEASE)
+        return answer
+
+
+_joined: ContextVar[dict[Database, Transaction] | None] = ContextVar("perdure_sqlite_transaction", default=None)
+
+
+class Database:
+    """The writer, the readers and the queue in front of them for one file. Get it from `database_at`."""
+
+    def __init__(self, path: Path, pragmas: Pragmas) -> None:
+        self.path = path
+        self._pragmas = pragmas
+        self._mutex = FifoMutex()
+        self._gate = gate_for(path)
+        self._group = GroupCommit(self._run_group)
+        self._meter = WalMeter(path)
+        self._readers: list[tuple[sqlite3.Connection, SqliteDriver]] = []
+        self._writer = connect.open_writer(path, pragmas)
+        self._holder = connect.open_writer(path, pragmas) if connect.guarded() else None
+        self._write_driver = SqliteDriver(self._writer, STATEMENTS)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, make: Make[T]) -> T:
+        """Run an operation in a transaction shared with whoever writes now; returns when it is durable."""
+        joined = self.joined()
+        return self._group.submit(make) if joined is None else joined.run(make)
+
+    async def awrite(self, make: Make[T]) -> T:
+        joined = self.joined()
+        return await self._group.asubmit(make) if joined is None else joined.run(make)
+
+    def joined(self) -> Transaction | None:
+        """The transaction of ours that this thread or task is inside of."""
+        open_ones = _joined.get()
+        return None if open_ones is None else open_ones.get(self)
+
+    @contextmanager
+    def transaction(self) -> Generator[Transaction, None, None]:
+        """A write transaction of its own that holds the turn at the file for as long as it is open."""
+        outer = self.joined()
+        if outer is not None:
+            raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
+        with self._turn():
+            connection = connect.open_writer(self.path, self._pragmas)
+            try:
+                with self._joining(connection) as joined:
+                    yield joined
+            finally:
+                connection.close()
+
+    @contextmanager
+    def _joining(self, connection: sqlite3.Connection) -> Generator[Transaction, None, None]:
+        self._begin(connection)
+        joined = Transaction(connection)
+        token = _joined.set({**(_joined.get() or {}), self: joined})
+        try:
+            yield joined
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translate(error, str(self.path)) from error
+        finally:
+            _joined.reset(token)
+            _roll_back(connection)
+        self._checkpoint_if_due()
+
+    def _run_group(self, take: Callable[[], list[Member[Any]]]) -> None:
+        try:
+            with self._turn():
+                members = take()
+                self._transact(members)
+                self._checkpoint_if_due()
+        except StoreError as error:
+            for member in take():
+                if not member.answered:
+                    member.fail(error)
+
+    @contextmanager
+    def _turn(self) -> Generator[None, None, None]:
+        """This process's turn at the file, and this thread's turn in the process. The gate is fairness only."""
+        if not self._mutex.acquire(self._pragmas.busy_timeout_s):
+            raise DatabaseBusy(
+                f"{self.path}: another thread of this process held the write transaction for longer than"
+                f" {self._pragmas.busy_timeout_s:g} s; nothing was written. Keep app.transaction() blocks short"
+            )
+        try:
+            self._gate.enter(self._pragmas.busy_timeout_s)
+            try:
+                yield
+            finally:
+                self._gate.leave()
+        finally:
+            self._mutex.release()
+
+    def _transact(self, members: list[Member[Any]]) -> None:
+        """All members in one transaction; if one of them fails, once more with a savepoint each."""
+        try:
+            self._attempt(members, _plainly)
+        except Exception as error:
+            if len(members) == 1:
+                members[0].fail(error)
+            else:
+                self._attempt(members, _separately)
+
+    def _attempt(self, members: list[Member[Any]], each: Callable[[Member[Any], SqliteDriver], object]) -> None:
+        writer = self._writer
+        self._begin(writer)
+        answers: list[object] = []
+        committing = False
+        try:
+            answers = [each(member, self._write_driver) for member in members]
+            committing = True
+            writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            _roll_back(writer)
+            raise translate(error, str(self.path)) from error
+        except BaseException:
+            # an interrupt that comes right after the COMMIT must not make the group run twice
+            if not (committing and not writer.in_transaction):
+                _roll_back(writer)
+                raise
+            _settle(members, answers)
+            raise
+        _settle(members, answers)
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise translate(error, str(self.path)) from error
+
+    # -- the WAL -----------------------------------------------------------------------------------------------------
+
+    def _checkpoint_if_due(self) -> None:
+        """Only on an affected SQLite, where nobody checkpoints by themselves. The caller has the turn."""
+        if self._holder is not None and self._meter.frames() >= CHECKPOINT_FRAMES:
+            with suppress(sqlite3.Error):
+                checkpoint_guarded(self._writer, self._holder)
+
+    def wal_frames(self) -> int:
+        """Frames in the -wal that are not in the database file yet."""
+        return self._meter.frames()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, make: Make[T]) -> T:
+        """Run a reading operation on one snapshot, on a connection that cannot write."""
+        joined = self.joined()
+        if joined is not None:
+            return joined.run(make)
+        connection, driver = self._take_reader()
+        try:
+            connection.execute("BEGIN")
+            answer = drive(make(), driver)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, str(self.path)) from error
+            raise
+        self._give_back(connection, driver)
+        return answer
+
+    def _take_reader(self) -> tuple[sqlite3.Connection, SqliteDriver]:
+        with suppress(IndexError):
+            return self._readers.pop()
+        connection = connect.open_reader(self.path, self._pragmas)
+        return connection, SqliteDriver(connection, STATEMENTS)
+
+    def _give_back(self, connection: sqlite3.Connection, driver: SqliteDriver) -> None:
+        if len(self._readers) < _SPARE_READERS:
+            self._readers.append((connection, driver))
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Give back every connection. The last one to leave a file lets SQLite tidy up its -wal."""
+        while self._readers:
+            self._readers.pop()[0].close()
+        if self._holder is not None:
+            self._holder.close()
+        self._writer.close()
+
+
+def _plainly(member: Member[Any], driver: SqliteDriver) -> object:
+    return drive(member.make(), driver)
+
+
+def _separately(member: Member[Any], driver: SqliteDriver) -> object:
+    driver.execute(SAVEPOINT)
+    try:
+        answer = drive(member.make(), driver)
+    except Exception as error:
+        driver.execute(ROLLBACK_TO)
+        driver.execute(RELEASE)
+        member.fail(error)
+        return None
+    driver.execute(RELEASE)
+    return answer
+
+
+def _settle(members: list[Member[Any]], answers: list[object]) -> None:
+    for member, answer in zip(members, answers, strict=True):
+        if not member.answered:
+            member.settle(answer)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """A full disk or an I/O error ends the transaction by itself; a ROLLBACK would then be an error."""
+    if connection.in_transaction:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+
+
+# -- one database per file and process -------------------------------------------------------------------------------
+
+_databases: dict[tuple[int, int], Database] = {}
+_left_behind: list[Database] = []
+_registry = threading.Lock()
+generation = 0
+"""Rises in a forked child: what a store looked up before the fork is not its own any more."""
+
+
+def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_network_filesystem: bool) -> Database:
+    """The one database object of this process for this file; makes the file at the newest schema on first use."""
+    refuse_network_filesystem(path, allow=allow_network_filesystem)
+    create_private(path)
+    with _registry:
+        identity = _identity(path)
+        known = _databases.get(identity)
+        if known is None:
+            known = _prepared(path, pragmas, may_upgrade=may_upgrade)
+            _databases[identity] = known
+        return known
+
+
+def _prepared(path: Path, pragmas: Pragmas, *, may_upgrade: bool) -> Database:
+    gate = gate_for(path)
+    connection = connect.open_writer(path, pragmas)
+    try:
+        entered = gate.enter(30.0)
+        try:
+            connect.use_wal(connection, path)
+            schema.upgrade(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
+        finally:
+            if entered:
+                gate.leave()
+        return Database(path, pragmas)
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
+    finally:
+        connection.close()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    info = path.stat()
+    return info.st_dev, info.st_ino
+
+
+def forget(database: Database) -> None:
+    """Close a database and let the next use open it afresh."""
+    with _registry:
+        for identity, known in list(_databases.items()):
+            if known is database:
+                del _databases[identity]
+    database.close()
+
+
+def _start_afresh() -> None:
+    global _registry, generation  # noqa: PLW0603 - a forked child must not inherit a held lock
+    _registry = threading.Lock()
+    generation += 1
+    _left_behind.extend(_databases.values())
+    _databases.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)

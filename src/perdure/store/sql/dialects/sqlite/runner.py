@@ -1,0 +1,68 @@
+"""The runner of SQLite stores: opens the file on first use, and afresh after a fork. Used by `store/open`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+from perdure.store.sql.dialects.sqlite import database as databases
+from perdure.store.sql.dialects.sqlite import tx as borrowed
+from perdure.store.sql.dialects.sqlite.connect import Pragmas
+from perdure.store.sql.dialects.sqlite.database import Database, database_at
+from perdure.store.sql.engine import Make
+
+T = TypeVar("T")
+
+
+class SqliteRunner:
+    """Runs operations on one SQLite file. Nothing is opened before the first call."""
+
+    def __init__(
+        self, path: Path, pragmas: Pragmas, *, auto_migrate: bool = True, allow_network_filesystem: bool = False
+    ) -> None:
+        self.path = path
+        self._pragmas = pragmas
+        self._auto_migrate = auto_migrate
+        self._allow_network_filesystem = allow_network_filesystem
+        self._database: Database | None = None
+        self._generation = -1
+
+    @property
+    def database(self) -> Database:
+        if self._database is None or self._generation != databases.generation:
+            self._database = self._opened(may_upgrade=self._auto_migrate)
+            self._generation = databases.generation
+        return self._database
+
+    def _opened(self, *, may_upgrade: bool) -> Database:
+        return database_at(
+            self.path,
+            self._pragmas,
+            may_upgrade=may_upgrade,
+            allow_network_filesystem=self._allow_network_filesystem,
+        )
+
+    def write(self, make: Make[T]) -> T:
+        return self.database.write(make)
+
+    async def awrite(self, make: Make[T]) -> T:
+        return await self.database.awrite(make)
+
+    def write_within(self, tx: object, make: Make[T]) -> T:
+        return borrowed.write_within(tx, make, self.database.path)
+
+    def read(self, make: Make[T]) -> T:
+        return self.database.read(make)
+
+    def transaction(self) -> AbstractContextManager[object]:
+        return self.database.transaction()
+
+    def upgrade(self) -> str:
+        self._opened(may_upgrade=True)
+        return f"{self.path} is at the newest schema"
+
+    def close(self) -> None:
+        if self._database is not None and self._generation == databases.generation:
+            databases.forget(self._database)
+        self._database = None

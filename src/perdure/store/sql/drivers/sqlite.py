@@ -1,0 +1,147 @@
+"""Calls on a `sqlite3` connection, ours or the user's, and what SQLite's errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
+from perdure.store.sql.engine import Call, Result, UniqueViolation
+from perdure.store.sql.statements import Statement, Statements
+
+_NO_ROWS: list[tuple[object, ...]] = []
+
+
+class SqliteDriver:
+    """Executes calls on one connection. A cursor of our own with plain tuples, whatever the connection's factories."""
+
+    def __init__(self, connection: sqlite3.Connection, statements: Statements) -> None:
+        self._statements = statements
+        try:
+            self._cursor = connection.cursor(sqlite3.Cursor)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        self._cursor.row_factory = None
+
+    def execute(self, call: Call) -> Result:
+        statement = self._statements[call.name]
+        params = call.params
+        cursor = self._cursor
+        try:
+            if type(params) is list:
+                cursor.executemany(statement.sql, _rows(statement, params))
+                return Result(_NO_ROWS, cursor.rowcount)
+            cursor.execute(statement.sql, _row(statement, params))
+            rows = cursor.fetchall() if statement.returns_rows else _NO_ROWS
+            return Result(rows, cursor.rowcount)
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
+            raise translate(error) from error
+
+
+def _row(statement: Statement, params: object) -> tuple[object, ...]:
+    if isinstance(params, tuple):
+        return cast("tuple[object, ...]", params)
+    named = cast("Mapping[str, object]", params)
+    return tuple([named[name] for name in statement.names])
+
+
+def _rows(statement: Statement, params: Sequence[object]) -> Sequence[tuple[object, ...]]:
+    if params and not isinstance(params[0], tuple):
+        return [_row(statement, row) for row in params]
+    return cast("Sequence[tuple[object, ...]]", params)
+
+
+_UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
+def translate(error: Exception, path: str = "the database") -> StoreError:
+    """The error a user gets for what SQLite said: what it means and what to do, with a stable code."""
+    if isinstance(error, (OverflowError, UnicodeEncodeError)):
+        return StoreError(
+            f"a value does not fit into the database ({error}); nothing was written", code="value_invalid"
+        )
+    extended = getattr(error, "sqlite_errorcode", None)
+    if extended is None:
+        return _without_code(error)
+    if extended in _UNIQUE:
+        return UniqueViolation(f"a row with this key exists already ({error})")
+    if extended == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return TransactionError(
+            "the transaction was begun as a reader (plain BEGIN) and someone else has written since, so SQLite cannot"
+            " let it write; begin it with BEGIN IMMEDIATE, or enqueue before the first SELECT",
+            code="tx_cannot_upgrade",
+        )
+    known = _BY_CODE.get(extended & 0xFF)
+    if known is None:
+        return _unknown(error)
+    cls, code, advice = known
+    return cls(f"{path}: {error}; {advice}", code=code)
+
+
+_BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
+    sqlite3.SQLITE_BUSY: (
+        DatabaseBusy,
+        "database_busy",
+        "another process held the write lock for longer than busy_timeout_s; nothing was written, try again, and look"
+        " for a long transaction on this file",
+    ),
+    sqlite3.SQLITE_LOCKED: (
+        DatabaseBusy,
+        "database_busy",
+        "another connection of this process holds it; nothing was written, try again",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        DatabaseUnavailable,
+        "database_readonly",
+        "make the file and its folder writable for this user; nothing was written",
+    ),
+    sqlite3.SQLITE_FULL: (
+        DatabaseUnavailable,
+        "disk_full",
+        "free some space; nothing of this operation was written, and it can be tried again",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        DatabaseUnavailable,
+        "disk_error",
+        "the disk refused to read or write; check its health and the system log before going on",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        DatabaseUnavailable,
+        "database_corrupt",
+        "stop writing, keep the files as they are, and restore a backup (perdure db check tells more)",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        DatabaseUnavailable,
+        "not_a_database",
+        "the file exists but is not an SQLite database; give another path, or move the file away",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        DatabaseUnavailable,
+        "database_unreachable",
+        "check that the path exists and that this user may open it",
+    ),
+}
+
+
+def _without_code(error: Exception) -> StoreError:
+    text = str(error)
+    if "closed" in text:
+        return TransactionError(
+            "the connection given as tx= is closed; give an open one, inside the transaction that the job belongs to",
+            code="tx_closed",
+        )
+    if "thread" in text:
+        return TransactionError(f"the connection given as tx= belongs to another thread ({text})", code="tx_thread")
+    return _unknown(error)
+
+
+def _unknown(error: Exception) -> StoreError:
+    text = str(error)
+    if "no such table" in text:
+        return SchemaError(
+            f"the database has no Perdure tables ({text}); open it once with Perdure(path), or run perdure db upgrade,"
+            " and make sure that tx= is a connection to the same database",
+            code="schema_missing",
+        )
+    return StoreError(f"the database refused: {text}; nothing was written")

@@ -1,0 +1,91 @@
+"""Operations and what carries them to a database.
+
+An operation (`jobs`, `claims`, `finishes`, …) is a generator: it yields a `Call` and receives a `Result`, so it is
+written once and runs on any connection, also on the user's own. A driver (`drivers/`) executes calls; a runner
+(`dialects/*/`) owns BEGIN, COMMIT and the retry of whole operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from perdure.errors import DatabaseBusy, StoreError
+
+T = TypeVar("T")
+
+Params = tuple[object, ...] | Mapping[str, object]
+
+
+class Call(NamedTuple):
+    """One named statement with its parameters: by name, or a tuple in the order of their first appearance.
+
+    A list means the same statement once per element, in one round trip where the database can; it answers no rows.
+    """
+
+    name: str
+    params: Params | Sequence[Params] = ()
+
+
+class Result(NamedTuple):
+    """`rows` as plain tuples; `changed`: how many rows the call wrote."""
+
+    rows: list[tuple[object, ...]]
+    changed: int
+
+
+Op = Generator[Call, Result, T]
+"""An operation with answer T. It may yield savepoints, never BEGIN or COMMIT. It is run again from the start after a
+serialisation failure, so what it is given must not be used up by running it."""
+
+
+class UniqueViolation(StoreError):
+    """A unique index refused a row."""
+
+    default_code = "unique_violation"
+
+
+class Serialization(DatabaseBusy):
+    """The database chose this transaction to give way; running it again is safe."""
+
+    default_code = "serialization_failure"
+
+
+class ConnectionLost(StoreError):
+    """The connection ended; whether the last statement took effect is unknown."""
+
+    default_code = "connection_lost"
+
+
+class Driver(Protocol):
+    """Executes calls on one connection, inside a transaction that someone else began."""
+
+    def execute(self, call: Call) -> Result:
+        """Run the call to its end. Raises the errors above, or another StoreError, never the driver's own."""
+        ...
+
+
+def drive(op: Op[T], driver: Driver) -> T:
+    """Run an operation to its end on one connection. A failed call is raised inside the operation, at its `yield`."""
+    execute = driver.execute
+    try:
+        call = next(op)
+        while True:
+            try:
+                result = execute(call)
+            except StoreError as error:
+                call = op.throw(error)
+            else:
+                call = op.send(result)
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+
+
+Make = Callable[[], Op[T]]
+"""Begins an operation afresh; called again when the operation has to be run again."""
+
+
+SAVEPOINT = Call("savepoint")
+RELEASE = Call("release")
+ROLLBACK_TO = Call("rollback_to")

@@ -1,0 +1,58 @@
+"""Finishing: what runs report, into the database. Called by the worker through `store`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.clock import Micros
+from perdure.job.model import Transition
+from perdure.job.reports import Finish, after_run
+from perdure.store.answers import Answer, Finished
+from perdure.store.sql.apply import apply, read_live
+from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op
+
+
+def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
+    """Write what these runs report, each guarded by the run that holds the job.
+
+    All at once where every run still holds its job as it was claimed; otherwise one by one, each on the job as it now
+    is, and a run that lost its job changes nothing.
+    """
+    decided = [after_run(entry, entry.live, now) for entry in batch]
+    yield SAVEPOINT
+    if (yield from apply(decided, now)):
+        yield RELEASE
+        return [_applied(transition) for transition in decided]
+    yield ROLLBACK_TO
+    yield RELEASE
+    answers: list[Finished] = []
+    for entry in batch:
+        answers.append((yield from _finish_one(entry, now)))
+    return answers
+
+
+def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
+    live = yield from read_live(entry.live.job_id)
+    if live is None or live.run_id != entry.live.run_id:
+        return (yield from _too_late(entry, now))
+    transition = after_run(entry, live, now)
+    yield SAVEPOINT
+    if (yield from apply([transition], now)):
+        yield RELEASE
+        return _applied(transition)
+    yield ROLLBACK_TO
+    yield RELEASE
+    return Finished(Answer.LOST)
+
+
+def _too_late(entry: Finish, now: Micros) -> Op[Finished]:
+    """The run no longer holds the job: because this very report was written before, or because someone else decided."""
+    rows = (yield Call("read_run_state", {"run_id": entry.live.run_id})).rows
+    mine = after_run(entry, entry.live, now)
+    if rows and rows[0] == (mine.run_state, entry.live.node_id):
+        return Finished(Answer.ALREADY, mine.target)
+    return Finished(Answer.LOST)
+
+
+def _applied(transition: Transition) -> Finished:
+    return Finished(Answer.APPLIED, transition.target)

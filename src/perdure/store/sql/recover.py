@@ -1,0 +1,41 @@
+"""Promote and rescue: jobs whose time has come, and jobs whose node is gone. Called by every worker's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perdure.clock import Micros
+from perdure.ids import JobId, NodeId
+from perdure.job import transitions
+from perdure.job.model import Failure, LiveJob, Transition
+from perdure.store.sql.apply import apply
+from perdure.store.sql.engine import Call, Op, Serialization
+
+
+def promote(now: Micros, limit: int) -> Op[int]:
+    """Queue up to `limit` scheduled jobs that are due. Less than `limit`: there are no more for now."""
+    return (yield from _each("due_jobs", {"now": now, "room": limit}, lambda live: transitions.promote(live, now), now))
+
+
+def rescue(node_id: NodeId, failure: Failure, max_crashes: int, next_ids: Sequence[JobId], now: Micros) -> Op[int]:
+    """Take back up to len(next_ids) jobs of a node that was declared dead. May be repeated by anyone."""
+    spare = iter(next_ids)
+    wanted = {"node_id": node_id, "room": len(next_ids)}
+    return (
+        yield from _each(
+            "running_of_node",
+            wanted,
+            lambda live: transitions.rescue(live, failure, max_crashes, now, next(spare)),
+            now,
+        )
+    )
+
+
+def _each(
+    statement: str, params: dict[str, object], decide: Callable[[LiveJob], Transition | None], now: Micros
+) -> Op[int]:
+    rows = (yield Call(statement, params)).rows
+    decided = [t for t in (decide(LiveJob(*row)) for row in rows) if t is not None]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    if decided and not (yield from apply(decided, now)):
+        raise Serialization("jobs changed between reading and writing them; the operation is tried again")
+    return len(decided)

@@ -1,0 +1,82 @@
+-- fragment: claimable
+SELECT
+    r.job_id, r.queue, r.kind, r.kind_version, r.state, r.rank, r.position, r.run_at, r.queued_at, r.started_at,
+    r.attempts, r.crashes, r.life, r.max_attempts, r.as_new_job, r.timeout_ms, r.node_id, r.run_id, r.claimed_at,
+    r.deadline_at, r.waits_for, r.limit_key, r.business_key, r.superseded_by, r.paused, r.cancel_requested, r.park_reason,
+    r.last_error, r.updated_at, r.version, j.payload, j.secrets, j.params, j.options, j.principal, j.owner, j.created_at
+FROM {ready} AS r
+JOIN {job} AS j ON j.id = r.job_id
+
+-- fragment: lane_open
+-- Nothing while the queue (or everything, '*') is paused or reserved, or when the node has stopped or was declared dead.
+NOT EXISTS (
+        SELECT 1
+        FROM {queue} AS q
+        WHERE q.name IN (:queue, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until > :now)
+    )
+    AND EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
+
+-- name: claim_head
+-- verb: claim
+-- The head of a lane, without a look at the kinds.
+{claimable}
+WHERE r.queue = :queue
+    AND r.state = 'queued'
+    AND {lane_open}
+ORDER BY r.rank, r.position, r.job_id
+LIMIT :room
+{claim_lock}
+
+-- name: next_parked_kind
+-- verb: claim
+-- The parked kinds of a queue one after the other, each found by one step down the index.
+SELECT kind, kind_version
+FROM {ready}
+WHERE queue = :queue
+    AND state = 'parked'
+    AND park_reason IN ('unknown_kind', 'newer_version')
+    AND (kind, kind_version) > (:kind, :kind_version)
+ORDER BY kind, kind_version
+LIMIT 1
+
+-- name: claim_parked
+-- verb: claim
+-- Parked jobs of one kind and version that this node can run after all.
+{claimable}
+WHERE r.queue = :queue
+    AND r.state = 'parked'
+    AND r.park_reason IN ('unknown_kind', 'newer_version')
+    AND r.kind = :kind
+    AND r.kind_version = :kind_version
+    AND {lane_open}
+ORDER BY r.rank, r.position, r.job_id
+LIMIT :room
+{claim_lock}
+
+-- name: claim_ready
+-- verb: claim
+UPDATE {ready}
+SET state = 'running', attempts = attempts + 1, started_at = :started_at, node_id = :node_id, run_id = :run_id,
+    claimed_at = :now, deadline_at = :deadline_at, park_reason = NULL, updated_at = :now, version = version + 1
+WHERE job_id = :job_id AND version = :expected AND state IN ('queued', 'parked')
+
+-- name: insert_run
+INSERT INTO {run} (id, job_id, state, node_id, attempt, life, started_at, wait_ms)
+VALUES (:id, :job_id, 'running', :node_id, :attempt, :life, :started_at, :wait_ms)
+
+-- name: due_jobs
+-- verb: promote
+SELECT {live_columns}
+FROM {ready}
+WHERE state = 'scheduled' AND run_at <= :now
+ORDER BY run_at, job_id
+LIMIT :room
+{skip_locked}
+
+-- name: running_of_node
+SELECT {live_columns}
+FROM {ready}
+WHERE state = 'running' AND node_id = :node_id
+ORDER BY claimed_at, job_id
+LIMIT :room
+{skip_locked}

@@ -1,0 +1,83 @@
+-- name: allocate_positions
+-- Take :room consecutive places at the back of a queue, making the queue on first use; answers the first place after them.
+INSERT INTO {queue} (name, next_position)
+VALUES (:queue, 100 + :room)
+ON CONFLICT (name) DO UPDATE SET next_position = {queue}.next_position + :room
+RETURNING next_position
+
+-- name: insert_job
+INSERT INTO {job} (
+    id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
+    template_id, schedule_id, scheduled_for, batch_id, group_id, sequence, workflow_id, parent_id, root_id, retry_of,
+    auto_retry_of, chain_attempt, created_at
+)
+VALUES (
+    :id, :kind, :kind_version, :owner, :queue, :payload, :secrets, :params, :options, :principal, :idempotency_key,
+    :business_key, :template_id, :schedule_id, :scheduled_for, :batch_id, :group_id, :sequence, :workflow_id,
+    :parent_id, :root_id, :retry_of, :auto_retry_of, :chain_attempt, :created_at
+)
+
+-- name: insert_ready
+INSERT INTO {ready} ({live_columns})
+VALUES (
+    :job_id, :queue, :kind, :kind_version, :state, :rank, :position, :run_at, :queued_at, :started_at, :attempts,
+    :crashes, :life, :max_attempts, :as_new_job, :timeout_ms, :node_id, :run_id, :claimed_at, :deadline_at,
+    :waits_for, :limit_key, :business_key, :superseded_by, :paused, :cancel_requested, :park_reason, :last_error,
+    :updated_at, :version
+)
+
+-- name: insert_tag
+INSERT INTO {tag} (job_id, tag)
+VALUES (:job_id, :tag)
+ON CONFLICT (job_id, tag) DO NOTHING
+
+-- name: insert_edge
+INSERT INTO {edge} (depends_on, job_id)
+VALUES (:depends_on, :job_id)
+
+-- name: copy_job
+-- A new cold row with the shape of :source, for a successor (auto_retry_of given) or a retry as a new job.
+INSERT INTO {job} (
+    id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
+    template_id, schedule_id, scheduled_for, batch_id, group_id, sequence, workflow_id, parent_id, root_id, retry_of,
+    auto_retry_of, chain_attempt, created_at
+)
+SELECT
+    :id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
+    template_id, schedule_id, scheduled_for, batch_id, group_id, sequence, workflow_id, parent_id,
+    COALESCE(root_id, id), id, :auto_retry_of, chain_attempt + :chain_step, :created_at
+FROM {job}
+WHERE id = :source
+
+-- name: copy_tags
+INSERT INTO {tag} (job_id, tag)
+SELECT :id, tag
+FROM {tag}
+WHERE job_id = :source
+
+-- name: edit_job
+-- Only before the first claim: the live row has been checked in the same transaction.
+UPDATE {job}
+SET payload = :payload, secrets = :secrets, params = :params, principal = :principal, queue = :queue,
+    kind_version = :kind_version
+WHERE id = :job_id
+
+-- name: delete_job
+DELETE FROM {job}
+WHERE id = :job_id
+
+-- name: delete_runs
+DELETE FROM {run}
+WHERE job_id = :job_id
+
+-- name: delete_outcomes
+DELETE FROM {outcome}
+WHERE job_id = :job_id
+
+-- name: delete_tags
+DELETE FROM {tag}
+WHERE job_id = :job_id
+
+-- name: delete_logs
+DELETE FROM {job_log}
+WHERE job_id = :job_id

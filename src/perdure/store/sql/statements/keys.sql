@@ -1,0 +1,35 @@
+-- name: reserve_idempotency_key
+INSERT INTO {idempotency_key} (kind, key, job_id, kind_version, fingerprint, created_at)
+VALUES (:kind, :key, :job_id, :kind_version, :fingerprint, :created_at)
+ON CONFLICT (kind, key) DO NOTHING
+
+-- name: read_idempotency_key
+SELECT job_id, kind_version, fingerprint, final_state
+FROM {idempotency_key}
+WHERE kind = :kind AND key = :key
+
+-- name: settle_idempotency_key
+-- Before a job is deleted: what is left to say of it.
+UPDATE {idempotency_key}
+SET final_state = :final_state
+WHERE kind = :kind AND key = :key AND job_id = :job_id
+
+-- name: reserve_business_key
+INSERT INTO {business_key} (key, job_id)
+VALUES (:key, :job_id)
+ON CONFLICT (key) DO NOTHING
+
+-- name: read_business_key
+SELECT job_id
+FROM {business_key}
+WHERE key = :key
+
+-- name: free_business_key
+-- Only where this job still owns it: a replacement may have it by now.
+DELETE FROM {business_key}
+WHERE key = :key AND job_id = :job_id
+
+-- name: move_business_key
+UPDATE {business_key}
+SET job_id = :new_owner
+WHERE key = :key AND job_id = :job_id

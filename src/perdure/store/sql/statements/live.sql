@@ -1,0 +1,82 @@
+-- fragment: live_columns
+job_id, queue, kind, kind_version, state, rank, position, run_at, queued_at, started_at, attempts, crashes, life,
+    max_attempts, as_new_job, timeout_ms, node_id, run_id, claimed_at, deadline_at, waits_for, limit_key, business_key,
+    superseded_by, paused, cancel_requested, park_reason, last_error, updated_at, version
+
+-- name: read_live
+SELECT {live_columns}
+FROM {ready}
+WHERE job_id = :job_id
+{for_update}
+
+-- name: update_ready
+-- The one guarded write of a live row: nothing happens unless it is still at the version it was decided on.
+UPDATE {ready}
+SET queue = :queue, kind = :kind, kind_version = :kind_version, state = :state, rank = :rank, position = :position,
+    run_at = :run_at, queued_at = :queued_at, started_at = :started_at, attempts = :attempts, crashes = :crashes,
+    life = :life, max_attempts = :max_attempts, as_new_job = :as_new_job, timeout_ms = :timeout_ms, node_id = :node_id,
+    run_id = :run_id, claimed_at = :claimed_at, deadline_at = :deadline_at, waits_for = :waits_for,
+    limit_key = :limit_key, business_key = :business_key, superseded_by = :superseded_by, paused = :paused,
+    cancel_requested = :cancel_requested, park_reason = :park_reason, last_error = :last_error, updated_at = :updated_at, version = :version
+WHERE job_id = :job_id AND version = :expected
+
+-- name: delete_ready
+DELETE FROM {ready}
+WHERE job_id = :job_id AND version = :expected
+
+-- name: delete_ready_of_run
+-- The fence: only the run that holds the job can end it.
+DELETE FROM {ready}
+WHERE job_id = :job_id AND run_id = :run_id
+
+-- name: close_run
+-- A run closes once.
+UPDATE {run}
+SET state = :state, finished_at = :finished_at, duration_ms = :duration_ms, exit_code = :exit_code,
+    error_type = :error_type, error_message = :error_message, traceback = :traceback, log_path = :log_path,
+    metrics = :metrics
+WHERE id = :run_id AND state = 'running'
+
+-- name: insert_outcome
+INSERT INTO {outcome} (
+    job_id, life, state, finished_at, rank, position, run_at, queued_at, started_at, attempts, crashes, max_attempts,
+    result, error_type, error, superseded_by, successor, version
+)
+VALUES (
+    :job_id, :life, :state, :finished_at, :rank, :position, :run_at, :queued_at, :started_at, :attempts, :crashes,
+    :max_attempts, :result, :error_type, :error, :superseded_by, :successor, :version
+)
+
+-- name: any_edge
+SELECT 1
+FROM {edge}
+LIMIT 1
+
+-- name: read_dependents
+SELECT job_id
+FROM {edge}
+WHERE depends_on = :job_id
+ORDER BY job_id
+
+-- name: delete_edges
+DELETE FROM {edge}
+WHERE depends_on = :job_id
+
+-- name: move_edges
+-- Whoever waited for a job waits for its successor now.
+UPDATE {edge}
+SET depends_on = :new_owner
+WHERE depends_on = :job_id
+
+-- name: read_last_outcome
+SELECT job_id, life, state, finished_at, rank, position, run_at, queued_at, started_at, attempts, crashes,
+    max_attempts, result, error_type, error, superseded_by, successor, version
+FROM {outcome}
+WHERE job_id = :job_id
+ORDER BY life DESC
+LIMIT 1
+
+-- name: read_run_state
+SELECT state, node_id
+FROM {run}
+WHERE id = :run_id

@@ -1,0 +1,21 @@
+-- name: take_lock
+-- Free, expired, or mine already: then it is mine until :expires_at.
+INSERT INTO {lock} (name, owner, acquired_at, expires_at)
+VALUES (:name, :owner, :now, :expires_at)
+ON CONFLICT (name) DO UPDATE
+SET owner = :owner, acquired_at = :now, expires_at = :expires_at
+WHERE {lock}.expires_at <= :now OR {lock}.owner = :owner
+
+-- name: renew_lock
+UPDATE {lock}
+SET expires_at = :expires_at
+WHERE name = :name AND owner = :owner AND expires_at > :now
+
+-- name: release_lock
+DELETE FROM {lock}
+WHERE name = :name AND owner = :owner
+
+-- name: read_lock
+SELECT owner, expires_at
+FROM {lock}
+WHERE name = :name

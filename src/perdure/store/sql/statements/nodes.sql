@@ -1,0 +1,20 @@
+-- name: register_node
+INSERT INTO {node} (id, kinds, beat, started_at, beat_at, host, pid, process_start, boot_id, pid_namespace)
+VALUES (:id, :kinds, 0, :now, :now, :host, :pid, :process_start, :boot_id, :pid_namespace)
+
+-- name: beat_node
+UPDATE {node}
+SET beat = beat + 1, beat_at = :now
+WHERE id = :node_id AND stopped_at IS NULL
+
+-- name: stop_node
+-- Stops once, whoever says so first; :beat is given by who saw it unchanged.
+UPDATE {node}
+SET stopped_at = :now, stop_reason = :reason
+WHERE id = :node_id AND stopped_at IS NULL AND (:beat IS NULL OR beat = :beat)
+
+-- name: list_nodes
+SELECT id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace
+FROM {node}
+ORDER BY id DESC
+LIMIT :page

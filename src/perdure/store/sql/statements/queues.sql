@@ -1,0 +1,14 @@
+-- name: ensure_queue
+INSERT INTO {queue} (name, next_position)
+VALUES (:queue, 100)
+ON CONFLICT (name) DO NOTHING
+
+-- name: set_queue_pause
+UPDATE {queue}
+SET paused_at = :paused_at
+WHERE name = :queue
+
+-- name: read_queue
+SELECT name, paused_at, concurrency, reserved_until, 0, 0, 0
+FROM {queue}
+WHERE name = :queue

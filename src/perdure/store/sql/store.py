@@ -1,0 +1,220 @@
+"""`SqlStore`: every protocol of `store/protocols`, by running the operations of this folder on a database's runner.
+
+The runner knows the database; the operations know the statements; this file only brings them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+from perdure.clock import Micros
+from perdure.errors import PerdureError
+from perdure.ids import JobId, NodeId, RunId
+from perdure.job.job import Job
+from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob
+from perdure.job.reports import Finish
+from perdure.job.run import Run
+from perdure.job.states import Verb
+from perdure.store.answers import (
+    Claimer,
+    Edit,
+    Finished,
+    JobFilter,
+    Lane,
+    LogLine,
+    NodeRow,
+    Place,
+    Process,
+    QueueRow,
+    RunFilter,
+)
+from perdure.store.protocols import Decide, Tx
+from perdure.store.sql import (
+    claims,
+    control,
+    finishes,
+    jobs,
+    locks,
+    logs,
+    nodes,
+    order,
+    queues,
+    reads,
+    recover,
+)
+from perdure.store.sql.apply import read_live
+from perdure.store.sql.engine import Make
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Runs whole operations in transactions on one database."""
+
+    def write(self, make: Make[T]) -> T:
+        """Run the operation in a transaction and return when it is durable. On an error nothing of it remains."""
+        ...
+
+    async def awrite(self, make: Make[T]) -> T:
+        """The same for coroutines."""
+        ...
+
+    def write_within(self, tx: object, make: Make[T]) -> T:
+        """Run the operation inside the caller's transaction, whose commit makes it durable."""
+        ...
+
+    def read(self, make: Make[T]) -> T:
+        """Run a reading operation on one consistent snapshot. It cannot write."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[object]: ...
+
+    def upgrade(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class SqlStore:
+    """A store in an SQL database."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+
+    def _write(self, make: Make[T | PerdureError], tx: Tx = None) -> T:
+        return _raised(self.runner.write(make) if tx is None else self.runner.write_within(tx, make))
+
+    # -- Jobs --------------------------------------------------------------------------------------------------------
+
+    def enqueue(self, new: Sequence[NewJob], tx: Tx = None) -> list[Job]:
+        return self._write(lambda: jobs.insert(new), tx)
+
+    async def aenqueue(self, new: Sequence[NewJob]) -> list[Job]:
+        return _raised(await self.runner.awrite(lambda: jobs.insert(new)))
+
+    def edit(self, edited: Edit, expect_version: int, tx: Tx = None) -> Job:
+        return self._write(lambda: control.edit(edited, expect_version), tx)
+
+    def delete(self, job_id: JobId, tx: Tx = None) -> Job:
+        return self._write(lambda: control.delete(job_id), tx)
+
+    # -- Control -----------------------------------------------------------------------------------------------------
+
+    def change(
+        self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None, tx: Tx = None
+    ) -> Job:
+        return self._write(lambda: control.change(job_id, verb, decide, now, expect_version), tx)
+
+    def retry(self, job_id: JobId, now: Micros, tx: Tx = None) -> Job:
+        return self._write(lambda: control.retry(job_id, now), tx)
+
+    def retry_as_new(self, job_id: JobId, new_id: JobId, now: Micros, tx: Tx = None) -> Job:
+        return self._write(lambda: control.retry_as_new(job_id, new_id, now), tx)
+
+    def supersede(self, job_id: JobId, replacement: NewJob, now: Micros, tx: Tx = None) -> Job:
+        return self._write(lambda: control.supersede(job_id, replacement, now), tx)
+
+    # -- Order -------------------------------------------------------------------------------------------------------
+
+    def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None, tx: Tx = None) -> Job:
+        return self._write(lambda: order.move(job_id, to, now, expect_version), tx)
+
+    def set_priority(
+        self, job_id: JobId, rank: int, now: Micros, expect_version: int | None = None, tx: Tx = None
+    ) -> Job:
+        return self._write(lambda: order.set_priority(job_id, rank, now, expect_version), tx)
+
+    # -- Claims, Finishes, Rescue ------------------------------------------------------------------------------------
+
+    def claim(self, lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> list[Claim]:
+        return self._write(lambda: claims.claim(lanes, claimer, now))
+
+    def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
+        return self._write(lambda: finishes.finish(batch, now))
+
+    def promote(self, now: Micros, limit: int) -> int:
+        return self._write(lambda: recover.promote(now, limit))
+
+    def rescue(
+        self, node_id: NodeId, failure: Failure, max_crashes: int, next_ids: Sequence[JobId], now: Micros
+    ) -> int:
+        return self._write(lambda: recover.rescue(node_id, failure, max_crashes, next_ids, now))
+
+    # -- Runs, Logs --------------------------------------------------------------------------------------------------
+
+    def runs(self, wanted: RunFilter, after: Run | None, size: int) -> list[Run]:
+        return self.runner.read(lambda: reads.page_of_runs(wanted, after, size))
+
+    def append_artifacts(self, run_id: RunId, artifacts: Sequence[str]) -> bool:
+        return self._write(lambda: logs.append_artifacts(run_id, artifacts))
+
+    def append_log(self, lines: Sequence[LogLine]) -> None:
+        return self._write(lambda: logs.append(lines))
+
+    def log(self, job_id: JobId, after: LogLine | None, size: int) -> list[LogLine]:
+        return self.runner.read(lambda: logs.page(job_id, after, size))
+
+    # -- Reads, Queues -----------------------------------------------------------------------------------------------
+
+    def get(self, job_id: JobId) -> Job | None:
+        return self.runner.read(lambda: reads.view_of(job_id))
+
+    def row(self, job_id: JobId) -> JobRow | None:
+        return self.runner.read(lambda: reads.row_of(job_id))
+
+    def live(self, job_id: JobId) -> LiveJob | None:
+        return self.runner.read(lambda: read_live(job_id))
+
+    def jobs(self, wanted: JobFilter, after: Job | None, size: int) -> list[Job]:
+        return self.runner.read(lambda: reads.page_of_jobs(wanted, after, size))
+
+    def queues(self) -> list[QueueRow]:
+        return self.runner.read(queues.listing)
+
+    def pause_queue(self, queue: str, paused_at: Micros | None) -> None:
+        return self._write(lambda: queues.set_paused(queue, paused_at))
+
+    # -- Nodes, Locks ------------------------------------------------------------------------------------------------
+
+    def register(self, node_id: NodeId, kinds: str | None, process: Process, now: Micros) -> None:
+        return self._write(lambda: nodes.register(node_id, kinds, process, now))
+
+    def beat(self, node_id: NodeId, now: Micros) -> bool:
+        return self._write(lambda: nodes.beat(node_id, now))
+
+    def stop(self, node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None) -> bool:
+        return self._write(lambda: nodes.stop(node_id, reason, now, seen_beat))
+
+    def nodes(self, limit: int) -> list[NodeRow]:
+        return self.runner.read(lambda: nodes.listing(limit))
+
+    def take_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
+        return self._write(lambda: locks.take(name, owner, now, ttl_us))
+
+    def renew_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
+        return self._write(lambda: locks.renew(name, owner, now, ttl_us))
+
+    def release_lock(self, name: str, owner: str) -> bool:
+        return self._write(lambda: locks.release(name, owner))
+
+    def lock_holder(self, name: str, now: Micros) -> str | None:
+        return self.runner.read(lambda: locks.holder(name, now))
+
+    # -- Schema ------------------------------------------------------------------------------------------------------
+
+    def transaction(self) -> AbstractContextManager[object]:
+        return self.runner.transaction()
+
+    def upgrade(self) -> str:
+        return self.runner.upgrade()
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+def _raised(answer: T | PerdureError) -> T:
+    """An operation answers a refusal as a value; here, outside the transaction, it becomes the error."""
+    if isinstance(answer, PerdureError):
+        raise answer
+    return answer

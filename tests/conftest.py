@@ -1,0 +1,36 @@
+"""Test sizes, for every suite: small by default, full with PERDURE_TEST_SIZE=full (`make test-full`)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SIZES = ("small", "full")
+SIZE = os.environ.get("PERDURE_TEST_SIZE") or "small"
+
+# No deadline and no "too slow": how long one example takes depends on the machine and on who else is using it.
+settings.register_profile("small", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", settings.get_profile("small"), max_examples=1_000)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if SIZE not in SIZES:
+        raise pytest.UsageError(f"PERDURE_TEST_SIZE is {SIZE!r}; it must be one of: {', '.join(SIZES)}.")
+    settings.load_profile(SIZE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `full` are shown as skipped in a small run, never silently left out."""
+    if SIZE == "full":
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="runs at full size only (make test-full)"))
+
+
+@pytest.fixture(scope="session")
+def full_size() -> bool:
+    """True when every number is to be as written in the requirements; False for the quick everyday run."""
+    return SIZE == "full"
