@@ -1,7 +1,6 @@
 """Perdure: durable jobs for Python on one SQLite file, or on PostgreSQL by changing the URL."""
 
 from perdure.app import Perdure
-from perdure.drafting import principal
 from perdure.errors import (
     ConfigError,
     DatabaseBusy,
@@ -29,6 +28,7 @@ from perdure.job.states import RunState, State
 from perdure.kind import Draft, Kind
 from perdure.options import Unique
 from perdure.signature import Secret
+from perdure.verbs.drafting import principal
 from perdure.version import __version__
 from perdure.worker.context import JobContext
 

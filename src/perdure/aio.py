@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
-from perdure import waiting
 from perdure.job.job import Job
 from perdure.job.run import Run
 from perdure.kind import Draft
 from perdure.options import OptionFields
-from perdure.queues import Queue
+from perdure.verbs import waiting
+from perdure.verbs.queues import Queue
 
 if TYPE_CHECKING:
     from perdure.app import JobLike, Perdure

@@ -10,13 +10,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, Unpack, cast, overload
 from uuid import UUID
 
-from perdure import waiting
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
-from perdure.drafting import new_job
 from perdure.errors import InvalidInput, InvalidOption, KindError
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
@@ -24,24 +22,23 @@ from perdure.job.job import Job
 from perdure.job.model import NewJob
 from perdure.job.ordering import rank_of
 from perdure.job.run import Run
-from perdure.job.states import State, Verb
+from perdure.job.states import TRANSITIONS, State, Verb
 from perdure.kind import C, Draft, Kind, P, Q, R, Registry, Upgrade, place_of
 from perdure.options import OptionFields, Options, check_name
+from perdure.verbs import waiting
+from perdure.verbs.drafting import new_job
+from perdure.verbs.paging import checked_limit, pages
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from perdure.aio import AsyncPerdure
-    from perdure.locking import Lock
-    from perdure.queues import Queues
     from perdure.store.protocols import Store
+    from perdure.verbs.locking import Lock
+    from perdure.verbs.queues import Queues
     from perdure.worker.context import JobContext
 
 JobLike = Job | UUID | str
-S = TypeVar("S")
-
-PAGE = 200
-"""Listings read this many at a time, so that no snapshot is held for long."""
 
 
 class _Declare(Protocol):
@@ -124,7 +121,6 @@ class Perdure:
     def job(
         self,
         function: Callable[..., Any] | None = None,
-        /,
         *,
         name: str | None = None,
         aliases: Sequence[str] = (),
@@ -203,14 +199,14 @@ class Perdure:
         Filters: state, queue, kind, owner, tag, business_key, idempotency_key, since, until (aware datetimes, compared
         with the time of creation).
         """
-        from perdure.filters import job_filter
+        from perdure.verbs.filters import job_filter
 
         wanted = job_filter(filters)
         return pages(lambda last, size: self.store.jobs(wanted, last, size), checked_limit(limit))
 
     def runs(self, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> Iterator[Run]:
         """Attempts, newest first: of one job, or of all that fit the filters kind, state, owner, since, until."""
-        from perdure.filters import run_filter
+        from perdure.verbs.filters import run_filter
 
         wanted = run_filter(None if job is None else job_id_of(job), filters)
         return pages(lambda last, size: self.store.runs(wanted, last, size), checked_limit(limit))
@@ -231,7 +227,7 @@ class Perdure:
         return await self.aio.wait(job, timeout)
 
     def existing(self, job: JobLike) -> Job:
-        from perdure.store.sql.control import not_found
+        from perdure.store.answers import not_found
 
         found = self.get(job)
         if found is None:
@@ -302,7 +298,7 @@ class Perdure:
 
     def edit(self, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
         """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
-        from perdure.editing import edited
+        from perdure.verbs.editing import edited
 
         current = self.existing(job)
         edit = edited(self, current, changes)
@@ -319,25 +315,25 @@ class Perdure:
 
     def cancel_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Cancel every live job that fits the filters, at most `limit`; answers how many."""
-        from perdure.bulk import change_all
+        from perdure.verbs.bulk import change_all
 
         return change_all(self, self.cancel, _LIVE_STATES, filters, limit)
 
     def pause_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Pause every waiting job that fits the filters, at most `limit`; answers how many."""
-        from perdure.bulk import change_all
+        from perdure.verbs.bulk import change_all
 
         return change_all(self, self.pause, _PAUSABLE_STATES, filters, limit)
 
     def resume_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Resume every paused or parked job that fits the filters, at most `limit`; answers how many."""
-        from perdure.bulk import change_all
+        from perdure.verbs.bulk import change_all
 
         return change_all(self, self.resume, (State.PAUSED, State.PARKED), filters, limit)
 
     def retry_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
-        from perdure.bulk import change_all
+        from perdure.verbs.bulk import change_all
 
         return change_all(self, self.retry, (State.FAILED,), filters, limit)
 
@@ -346,7 +342,7 @@ class Perdure:
     @cached_property
     def queues(self) -> Queues:
         """Whole queues: list, pause, resume."""
-        from perdure.queues import Queues
+        from perdure.verbs.queues import Queues
 
         return Queues(self)
 
@@ -359,7 +355,7 @@ class Perdure:
 
     def lock(self, name: str, *, ttl: float) -> Lock:
         """A named lease, held by at most one at a time, in any process: `with app.lock("report", ttl=60): …`."""
-        from perdure.locking import Lock
+        from perdure.verbs.locking import Lock
 
         return Lock(self.store, self.clock, check_name(name, "the lock's name", 255), ttl)
 
@@ -380,7 +376,7 @@ class Perdure:
         return f"<Perdure {self._url if self._url is not None else 'from the environment'}>"
 
 
-_LIVE_STATES = tuple(state for state in State if state in transitions.TRANSITIONS[Verb.CANCEL].sources)
+_LIVE_STATES = tuple(state for state in State if state in TRANSITIONS[Verb.CANCEL].sources)
 _PAUSABLE_STATES = tuple(state for state in _LIVE_STATES if state not in (State.RUNNING, State.PAUSED))
 
 
@@ -391,32 +387,11 @@ def job_id_of(job: JobLike) -> JobId:
     return JobId(parse_id(job))
 
 
-def pages(read: Callable[[S | None, int], list[S]], limit: int | None) -> Iterator[S]:
-    """Page after page, each read when it is wanted."""
-    last: S | None = None
-    left = limit
-    while left is None or left > 0:
-        size = PAGE if left is None else min(PAGE, left)
-        page = read(last, size)
-        yield from page
-        if len(page) < size:
-            return
-        last = page[-1]
-        left = None if left is None else left - len(page)
-
-
-def checked_limit(limit: int | None) -> int | None:
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise InvalidOption(f"limit must be a whole number, not negative, or None; not {limit!r}", code="limit_invalid")
-    return limit
-
-
 def _plain_name(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__name__", None)
-    if not callable(function) or name is None or name == "<lambda>":
+    name: str | None = getattr(function, "__name__", None)
+    if name is None or name == "<lambda>":
         raise KindError(
-            f"{place_of(function) if callable(function) else function!r} has no name to be a kind by; use def, or"
-            " @app.job(name=…)",
+            f"{place_of(function)} has no name to be a kind by; use def, or @app.job(name=…)",
             code="kind_invalid",
         )
     return name

@@ -43,7 +43,8 @@ class Encoded(NamedTuple):
 class Codec:
     """What one kind's function takes and returns, to JSON and back. Threads may share it.
 
-    What `encode` accepts, `decode` reads back as the same values. No error, cause or repr holds a secret argument.
+    What `encode` accepts, `decode` reads back: as the declared type, or as JSON has it where none is declared. In a
+    union of types written alike (`str | UUID`) the first that fits is read. No error, cause or repr holds a secret.
     """
 
     def __init__(
@@ -56,10 +57,9 @@ class Codec:
     ) -> None:
         """Raises KindError (`kind_signature`) if the function's arguments cannot be stored as JSON by name."""
         self.signature = read_signature(function, kind, context_type)
-        self.secret_names = frozenset(
-            name for name, annotation in self.signature.annotations.items() if Trait.SECRET in traits(annotation)
-        )
-        self._form = _arguments_form(self.signature, self.secret_names)
+        found = {name: traits(annotation) for name, annotation in self.signature.annotations.items()}
+        self.secret_names = frozenset(name for name in found if Trait.SECRET in found[name])
+        self._form = _arguments_form(self.signature, found, self.secret_names)
         self._max_bytes = max_bytes
 
     @property
@@ -75,12 +75,13 @@ class Codec:
 
         Raises InvalidPayload: `payload_invalid`, `payload_not_json` or `payload_too_large`.
         """
+        values: dict[str, object] = {}
         try:
             closely = not are_plain(arguments.values()) and self._look_over(arguments)
-            values: dict[str, object] = self._form.validate(arguments)
+            values = self._form.validate(arguments)
             raw, hidden = self._split(values) if self.secret_names else (self._form.write(values, closely), b"")
         except (ValidationError, PydanticSerializationError, Misfit) as error:
-            refusal = self._refusal(error, arguments)
+            refusal = self._refusal(error, values)
         else:
             if len(raw) + len(hidden) <= self._max_bytes:
                 return Encoded(raw.decode(), hidden.decode() if hidden else None, values)
@@ -120,7 +121,7 @@ class Codec:
         except ValidationError as error:
             refusal = self._bad_result(_summary(error), "result_invalid")
         except Misfit as misfit:
-            refusal = self._bad_result(_at(misfit.path, misfit.reason), "result_not_json")
+            refusal = self._bad_result(_said(misfit), "result_not_json")
         except PydanticSerializationError as error:
             refusal = self._bad_result(str(error), "result_not_json")
         else:
@@ -162,7 +163,7 @@ class Codec:
 
     def _split(self, values: dict[str, object]) -> tuple[bytes, bytes]:
         tree = self._form.tree(values)
-        hidden = {name: tree.pop(name) for name in values if name in self.secret_names}
+        hidden = {name: tree.pop(name) for name in list(tree) if name in self.secret_names}
         return to_json(tree), to_json(hidden) if hidden else b""
 
     def _merged(self, payload: str, secrets: str | None) -> dict[str, object]:
@@ -179,27 +180,28 @@ class Codec:
             merged |= cast("dict[str, object]", part)
         return merged
 
-    def _refusal(self, error: Exception, arguments: Mapping[str, object]) -> InvalidPayload:
+    def _refusal(self, error: Exception, values: dict[str, object]) -> InvalidPayload:
         if isinstance(error, ValidationError):
             return self._unfit(error)
-        misfit = error if isinstance(error, Misfit) and error.path else self._culprit(arguments)
-        said = _at(misfit.path, misfit.reason)
+        misfit = error if isinstance(error, Misfit) else Misfit((), "cannot be written as JSON")
+        if not misfit.path:
+            misfit = self._culprit(values) or misfit
         if misfit.path and misfit.path[0] in self.secret_names:
-            said = _at(misfit.path[:1], "cannot be stored as JSON (a secret, so no more is shown)")
-        return self.signature.refusal([said], "payload_not_json")
+            misfit = Misfit(misfit.path[:1], "cannot be stored as JSON (a secret, so no more is shown)")
+        return self.signature.refusal([_said(misfit)], "payload_not_json")
 
-    def _culprit(self, arguments: Mapping[str, object]) -> Misfit:
+    def _culprit(self, values: dict[str, object]) -> Misfit | None:
         """The argument to blame when the arguments as a whole could not be written."""
-        for name, value in self._form.validate(arguments).items():
+        for name, value in values.items():
             if reason := self._form.fault_of(name, value):
                 return Misfit((name,), reason)
-        return Misfit((), "they cannot be written as JSON")
+        return None
 
     def _unfit(self, error: ValidationError) -> InvalidPayload:
         details = _details(error)
-        not_text = any(item["type"] == "string_unicode" for item in details)
+        not_json = any(item["type"] in ("string_unicode", "finite_number") for item in details)
         complaints = dict.fromkeys(self._complaint(item) for item in details)  # several for one secret read the same
-        return self.signature.refusal(_first(complaints), "payload_not_json" if not_text else "payload_invalid")
+        return self.signature.refusal(_first(complaints), "payload_not_json" if not_json else "payload_invalid")
 
     def _too_large(self, size: int) -> InvalidPayload:
         problem = f"has arguments of {size:,} bytes, the limit is {self._max_bytes:,}"
@@ -214,7 +216,7 @@ class Codec:
         if len(path) == 1 and item["type"] == "missing":
             return f"{_place(path)} is missing"
         if path[0] in self.secret_names:
-            return _at(path[:1], "does not fit its type (a secret, so not shown)")
+            return f"{_place(path[:1])} does not fit its type (a secret, so not shown)"
         return _described(item)
 
     def _unreadable(self) -> InvalidPayload:
@@ -228,33 +230,34 @@ class Codec:
         return InvalidPayload(f"The result of a {self.signature.kind!r} job is refused: {problem}.", code=code)
 
 
-def _arguments_form(signature: Signature, secret: frozenset[str]) -> JsonForm:
+def _arguments_form(signature: Signature, found: dict[str, Trait], secret: frozenset[str]) -> JsonForm:
     fields = {
         name: annotation if name in signature.required else NotRequired[cast("Any", annotation)]
         for name, annotation in signature.annotations.items()
     }
-    found = Trait.NONE
-    for annotation in signature.annotations.values():
-        found |= traits(annotation)
+    for name, trait in found.items():
+        if Trait.ONCE in trait:
+            raise _unusable(signature, f"{name!r} can be read only once; make it a list or a Sequence")
     try:
         shape = cast("Any", TypedDict)("Arguments", fields)
         shape.__pydantic_config__ = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
-        return JsonForm(shape, found, secret)
+        return JsonForm(shape, traits(*signature.annotations.values()), secret)
     except Exception as error:  # noqa: BLE001 - pydantic runs the user's own schema code
-        problem = _unusable(signature) or str(error)
-    raise KindError(
-        f"Kind {signature.kind!r} cannot take its arguments as JSON: {problem}. Use types pydantic knows.",
-        code="kind_signature",
-    )
+        problem = _unknown_type(signature) or str(error)
+    raise _unusable(signature, f"{problem}. Use types pydantic knows")
 
 
-def _unusable(signature: Signature) -> str | None:
+def _unusable(signature: Signature, problem: str) -> KindError:
+    return KindError(f"Kind {signature.kind!r} cannot be a job: {problem}.", code="kind_signature")
+
+
+def _unknown_type(signature: Signature) -> str | None:
     """The first parameter whose annotation is to blame."""
     for name, annotation in signature.annotations.items():
         try:
             JsonForm(annotation, Trait.NONE)
         except Exception as error:  # noqa: BLE001 - as above
-            return f"{name!r} is {annotation!r}, and {str(error).splitlines()[0]}"
+            return f"{name!r} is {annotation!r}, and {str(error).splitlines()[0].rstrip('.')}"
     return None
 
 
@@ -278,11 +281,12 @@ def _summary(error: ValidationError) -> str:
 
 def _described(item: ErrorDetails) -> str:
     problem = "Input holds a lone surrogate" if item["type"] == "string_unicode" else item["msg"]
-    return _at(item["loc"], f"{problem}, got {_short(item['input'])}", between=": ")
+    place = f"{_place(item['loc'])}: " if item["loc"] else ""
+    return f"{place}{problem}, got {_short(item['input'])}"
 
 
-def _at(path: Path, said: str, between: str = " ") -> str:
-    return f"{_place(path)}{between}{said}" if path else said
+def _said(misfit: Misfit) -> str:
+    return f"{_place(misfit.path) if misfit.path else 'it'} {misfit.reason}"
 
 
 def _place(path: Path) -> str:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import repeat
 from types import NoneType
 from typing import Any, TypeAlias, TypeGuard, cast
 from uuid import UUID
@@ -62,7 +63,7 @@ class JsonForm:
         self.validate = validator.validate_python
         self.read = validator.validate_json
         self._to_json = serializer.to_json
-        self._loose = Trait.LOOSE in traits
+        self._loose = bool(traits & (Trait.LOOSE | Trait.SECRET))
         self._foreign = Trait.FOREIGN in traits
         self._secret = secret
 
@@ -71,27 +72,31 @@ class JsonForm:
 
         Raises Misfit for what JSON cannot hold, PydanticSerializationError for what pydantic cannot write.
         """
-        if self._foreign:
+        # Written once: a generator has nothing left the second time.
+        if closely or self._foreign:
             raw = self._written(value)
             sound = not self._loose and self._is_stable(raw)
         else:
             raw = self._to_json(value)
-            sound = (not self._loose and len(raw) <= _SHORT) or (not closely and _is_strict_json(raw))
-        return raw if sound else to_json(self.tree(value))
+            sound = (not self._loose and len(raw) <= _SHORT) or _is_strict_json(raw)
+        return raw if sound else to_json(self._checked(value, raw))
 
     def tree(self, value: object) -> Any:
         """What the JSON text of a validated value holds, with sets in order and secret parameters laid open.
 
         Reading it back gives the same tree again. Raises as `write` does.
         """
-        tree = self._mirrored(value)
+        return self._checked(value, self._written(value))
+
+    def _checked(self, value: object, raw: bytes) -> Any:
+        tree = self._mirrored(value, raw)
         path: Path
         try:
             again = self.read(to_json(tree))
         except ValidationError as error:
             path = error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
         else:
-            second = self._mirrored(again)
+            second = self._mirrored(again, self._written(again))
             if second == tree:
                 return tree
             path = _difference(tree, second)
@@ -100,7 +105,7 @@ class JsonForm:
     def fault_of(self, name: str, value: object) -> str | None:
         """Why this argument alone cannot be written, or None. For error texts: says nothing of the others."""
         try:
-            self._mirrored({name: value})
+            self._mirrored({name: value}, self._written({name: value}))
         except Misfit as misfit:
             return misfit.reason
         except ValueError as error:
@@ -117,8 +122,8 @@ class JsonForm:
         # round_trip leaves out computed fields; aliases are what models read back by.
         return self._to_json(value, round_trip=True, by_alias=True, warnings=False)
 
-    def _mirrored(self, value: Any) -> Any:
-        form = _parsed(self._written(value))
+    def _mirrored(self, value: Any, raw: bytes) -> Any:
+        form = _parsed(raw)
         if not self._secret:
             return _mirror(value, form, (), reveal=False)
         return {name: _mirror(value[name], form[name], (name,), reveal=name in self._secret) for name in form}
@@ -199,7 +204,7 @@ def _parsed(raw: bytes) -> Any:
 
 def _mirror(value: object, form: object, path: Path, *, reveal: bool) -> Any:
     """`form`, the JSON form of `value`, with sets put in order and secrets laid open. Raises Misfit where it lies."""
-    if isinstance(value, float) and not math.isfinite(value) and not isinstance(form, str):
+    if _is_not_finite(form) or (_is_not_finite(value) and not isinstance(form, str)):
         raise Misfit(path, _NOT_FINITE)
     secret = getattr(value, "get_secret_value", None)
     if secret is not None and reveal:
@@ -211,11 +216,16 @@ def _mirror(value: object, form: object, path: Path, *, reveal: bool) -> Any:
     if _is_dict(form):
         members = _members(value, form, path)
         return {key: _mirror(members.get(key), part, (*path, key), reveal=reveal) for key, part in form.items()}
-    if _is_list(form) and _is_sequence(value) and len(value) == len(form):
-        pairs = enumerate(zip(value, form, strict=True))
+    if _is_list(form):
+        known = value if _is_sequence(value) and len(value) == len(form) else repeat(None, len(form))
+        pairs = enumerate(zip(known, form, strict=True))
         items = [_mirror(item, part, (*path, index), reveal=reveal) for index, (item, part) in pairs]
         return sorted(items, key=canonical) if isinstance(value, (set, frozenset)) else items
     return form
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _members(value: object, form: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
@@ -143,7 +143,7 @@ class Kind(Generic[P, R, Q, C]):
         return self._result(await self.desk.await_(job, timeout))
 
     def _result(self, job: Job) -> R:
-        from perdure.waiting import checked
+        from perdure.verbs.waiting import checked
 
         return cast("R", self.codec.decode_result(checked(job).row.result))
 
@@ -155,7 +155,7 @@ class Kind(Generic[P, R, Q, C]):
         return Codec(self.function, self.name, JobContext, max_bytes=self._max_payload_bytes)
 
     def load(self, payload: str, secrets: str | None, version: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a stored job for calling the function: upgraded from its version to this one, and checked."""
+        """The arguments of a stored job, upgraded to this version and checked, to call the function with."""
         if version < self.version and self.upgrades:
             payload = self._upgraded(payload, version)
         return self.codec.decode(payload, secrets)
@@ -225,5 +225,5 @@ class Registry:
         """What this process can run: every name and alias, with the newest version it has."""
         return {name: kind.version for name, kind in self._kinds.items()}
 
-    def __iter__(self) -> Iterable[Kind[..., Any, ..., Any]]:  # type: ignore[misc]
+    def __iter__(self) -> Iterator[Kind[..., Any, ..., Any]]:
         return iter(dict.fromkeys(self._kinds.values()))

@@ -18,6 +18,7 @@ from perdure.job.retry import Retry
 NAME_LIMIT = 128
 KEY_LIMIT = 255
 PARAMS_LIMIT = 64 * 1024
+DEFAULT_RETRY = Retry()
 
 Conflict = Literal["raise", "return"]
 
@@ -68,7 +69,7 @@ class Unique:
 
 @dataclass(frozen=True)
 class Options:
-    """Checked options. What the database needs of them is worked out once and shared by every job enqueued with them."""
+    """Checked options. What the database needs of them is worked out once for all jobs enqueued with them."""
 
     delay: float | timedelta | None = None
     run_at: datetime | None = None
@@ -80,7 +81,7 @@ class Options:
     tags: Sequence[str] = ()
     principal: str | None = None
     params: Mapping[str, Any] | None = None
-    retry: Retry | int = Retry()
+    retry: Retry | int = DEFAULT_RETRY
     timeout: float | timedelta | None = None
     unique: Unique | None = None
     tx: Any = None
@@ -152,7 +153,7 @@ class Options:
     def stored(self) -> str | None:
         """What a retry by hand needs to know again, as JSON; None where all is as by default."""
         kept: dict[str, Any] = {}
-        if self.policy != Retry():
+        if self.policy != DEFAULT_RETRY:
             kept["retry"] = self.policy.to_json()
         if self.policy.as_new_job:
             kept["as_new_job"] = True

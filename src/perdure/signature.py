@@ -6,7 +6,7 @@ Read when the codec is built, on first use of the kind: annotations may name thi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -19,6 +19,7 @@ from perdure.errors import InvalidPayload, KindError
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_ALIASES = ("alias", "validation_alias", "serialization_alias")
 
 # Types whose every value has one JSON form, which reads back as the same value.
 _EXACT: frozenset[object] = frozenset({str, int, bool, NoneType, date, datetime, time, Decimal, UUID})
@@ -36,6 +37,7 @@ class Trait(Flag):
     LOOSE = auto()  # the value decides whether JSON can hold it: Any, float, a bare container, an unknown class
     FOREIGN = auto()  # a type with JSON rules of its own: a model, a set, a validator
     SECRET = auto()  # a secret, or something that holds one
+    ONCE = auto()  # can be read only once, and is checked only then: an iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Signature:
     def _named(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
         if len(args) > len(self.by_position):
             given, room = len(args), len(self.by_position)
-            raise self.refusal([f"{given} were given by position, at most {room} can be"])
+            raise self.refusal([f"at most {room} can be given by position, not {given}"])
         arguments = dict(zip(self.by_position, args, strict=False))
         if not arguments.keys().isdisjoint(kwargs):
             raise self.refusal([f"{name!r} was given twice" for name in arguments if name in kwargs])
@@ -145,6 +147,12 @@ def _check(parameter: inspect.Parameter, hints: Mapping[str, object], kind: str,
             f"declare each parameter, or one that is a list or a dict.",
             code="kind_signature",
         )
+    if any(getattr(item, alias, None) for item in get_args(hints.get(parameter.name))[1:] for alias in _ALIASES):
+        raise KindError(
+            f"Kind {kind!r} gives {parameter.name!r} an alias, but arguments are stored under the parameter's name: "
+            f"rename the parameter instead.",
+            code="kind_signature",
+        )
     if context is not None and hints.get(parameter.name) is context:
         raise KindError(
             f"Kind {kind!r} asks for its {context.__name__} in {parameter.name!r}: make that the first parameter, "
@@ -171,9 +179,9 @@ def _text(parameters: list[inspect.Parameter], hints: Mapping[str, object]) -> s
     return str(inspect.Signature(shown))
 
 
-def traits(annotation: object) -> Trait:
-    """What storing a value so annotated takes. A secret is found however deep it sits, also in a model's fields."""
-    found, seen, ahead = Trait.NONE, dict[int, object](), [annotation]
+def traits(*annotations: object) -> Trait:
+    """What storing values so annotated takes. A secret is found however deep it sits, also in a model's fields."""
+    found, seen, ahead = Trait.NONE, dict[int, object](), list(annotations)
     while ahead:
         part = ahead.pop()
         if id(part) not in seen:
@@ -188,6 +196,8 @@ def _own_traits(annotation: object) -> Trait:
     if origin is Annotated:
         marked = any(item is Secret or isinstance(item, Secret) for item in args[1:])
         return Trait.SECRET | Trait.FOREIGN if marked else Trait.FOREIGN
+    if (origin or annotation) in (Iterable, Iterator, Generator):
+        return Trait.ONCE
     if origin is Literal:
         return Trait.NONE if _EXACT.issuperset(map(type, args)) else Trait.FOREIGN
     if origin is Union or origin is UnionType:

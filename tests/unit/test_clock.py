@@ -164,6 +164,13 @@ def test_time_cannot_pass_backwards() -> None:
     assert clock.now() == to_micros(NOON)
 
 
+def waiting(clock: ManualClock, seconds: float) -> threading.Thread:
+    # A daemon: a wait that wrongly never ends must fail its test, not keep the process alive.
+    thread = threading.Thread(target=clock.wait, args=(seconds,), daemon=True)
+    thread.start()
+    return thread
+
+
 def has_ended(thread: threading.Thread, within_s: float) -> bool:
     thread.join(within_s)
     return not thread.is_alive()
@@ -172,8 +179,7 @@ def has_ended(thread: threading.Thread, within_s: float) -> bool:
 def test_a_manual_wait_ends_when_enough_time_has_passed_in_steps_and_not_before() -> None:
     clock = ManualClock(NOON)
     clock.advance(seconds=0.1)
-    waiter = threading.Thread(target=clock.wait, args=(0.2,))
-    waiter.start()
+    waiter = waiting(clock, 0.2)
     clock.until_waiting()
 
     clock.advance(seconds=0.1)
@@ -185,8 +191,7 @@ def test_a_manual_wait_ends_when_enough_time_has_passed_in_steps_and_not_before(
 
 def test_a_step_of_the_wall_clock_ends_no_wait() -> None:
     clock = ManualClock(NOON)
-    waiter = threading.Thread(target=clock.wait, args=(5,))
-    waiter.start()
+    waiter = waiting(clock, 5)
     clock.until_waiting()
 
     clock.step(seconds=3600)
@@ -198,9 +203,7 @@ def test_a_step_of_the_wall_clock_ends_no_wait() -> None:
 
 def test_one_advance_ends_the_waits_of_all_threads() -> None:
     clock = ManualClock(NOON)
-    waiters = [threading.Thread(target=clock.wait, args=(seconds,)) for seconds in (1, 2, 3)]
-    for waiter in waiters:
-        waiter.start()
+    waiters = [waiting(clock, seconds) for seconds in (1, 2, 3)]
     clock.until_waiting(3)
 
     clock.advance(minutes=1)

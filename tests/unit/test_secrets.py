@@ -162,11 +162,10 @@ class TestShowingNothing:
         def refuse(value: str) -> str:
             raise ValueError(f"bad: {value}")
 
-        for tool in (AfterValidator(refuse), PlainSerializer(refuse)):
-            codec = Codec(handler_of(Annotated[str, tool, Secret]), "login", None)
-            assert WORD not in everything_said(
-                error_of(lambda codec=codec: codec.encode({"to": "a", "password": WORD}))
-            )
+        validated = Codec(handler_of(Annotated[str, AfterValidator(refuse), Secret]), "login", None)
+        assert WORD not in everything_said(error_of(lambda: validated.encode({"to": "a", "password": WORD})))
+        written = Codec(handler_of(Annotated[str, PlainSerializer(refuse), Secret]), "login", None)
+        assert WORD not in everything_said(error_of(lambda: written.encode({"to": "a", "password": WORD})))
 
     def test_a_default_that_is_a_secret_is_not_shown(self):
         def handler(to: str, password: Annotated[str, Secret] = WORD) -> None: ...
@@ -210,6 +209,11 @@ class TestLosingNothing:
         error = error_of(lambda: codec.encode({"to": "a", "password": KeyHolder(key=SecretBytes(WORD.encode()))}))
         assert error.code == "payload_not_json"
         assert WORD not in everything_said(error)
+
+    def test_secrets_that_can_be_read_only_once_are_refused(self):
+        codec = Codec(handler_of(Any), "login", None)
+        error = error_of(lambda: codec.encode({"to": "a", "password": (SecretStr(word) for word in [WORD])}))
+        assert error.code == "payload_not_json"
 
     def test_a_secret_cannot_be_a_result(self):
         def handler() -> SecretStr:

@@ -22,7 +22,7 @@ class Job:
     Two are equal when they are the same version of the same job. Secret arguments are not in it.
     """
 
-    # A view over one row, decoded field by field on demand: enqueue_many makes thousands of which most are not looked at.
+    # A view over one row, decoded on demand: enqueue_many makes thousands of which most are not looked at.
     __slots__ = ("_new", "_position", "_row", "deduplicated")
 
     _new: NewJob | None
@@ -111,11 +111,13 @@ class Job:
     @property
     def payload(self) -> dict[str, Any] | None:
         """The arguments as passed, without secret ones. None: the job was deleted and only its key is left."""
-        return _loads(self.row.payload)
+        payload: dict[str, Any] | None = _loads(self.row.payload)
+        return payload
 
     @property
     def params(self) -> dict[str, Any]:
-        return _loads(self.row.params) or {}
+        params: dict[str, Any] = _loads(self.row.params) or {}
+        return params
 
     @property
     def tags(self) -> tuple[str, ...]:

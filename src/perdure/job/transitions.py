@@ -7,6 +7,8 @@ None says that there is nothing to do: the job already is what was asked for.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId, to_uuid
@@ -23,6 +25,7 @@ from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Verb
 
 LAST_ERROR_LIMIT = 500
 NOTHING_TOLD = Telling()
+NO_FAILURE = (None, None, None, False)
 INTERRUPTED = Failure("Interrupted", "the run was interrupted and no attempt is left")
 
 
@@ -93,7 +96,7 @@ def claim(live: LiveJob, run_id: RunId, node_id: NodeId, now: Micros, lease_us: 
         node_id=node_id,
         run_id=run_id,
         claimed_at=now,
-        deadline_at=None if limit is None else now + limit * 1000 + lease_us,
+        deadline_at=None if limit is None else Micros(now + limit * 1000 + lease_us),
         park_reason=None,
         updated_at=now,
         version=live.version + 1,
@@ -224,7 +227,7 @@ def fail(
     if failure.permanent or live.attempts >= live.max_attempts:
         return end(verb, live, State.FAILED, now, run_state=run_state, failure=failure, telling=telling)
     again = live._replace(run_at=Micros(now + delay_us), last_error=_short(f"{failure.error_type}: {failure.message}"))
-    return _back(verb, live, again, State.FAILED, now, next_id, run_state, failure, telling)
+    return _back(verb, live, again, State.FAILED, next_id, _Close(run_state, now, telling, failure))
 
 
 def snooze(live: LiveJob, delay_us: int, now: Micros, next_id: JobId, telling: Telling = NOTHING_TOLD) -> Transition:
@@ -233,7 +236,7 @@ def snooze(live: LiveJob, delay_us: int, now: Micros, next_id: JobId, telling: T
     if live.cancel_requested:
         return end(Verb.SNOOZE, live, State.CANCELLED, now, run_state=RunState.RELEASED, telling=telling)
     again = live._replace(run_at=Micros(now + delay_us), attempts=live.attempts - 1)
-    return _back(Verb.SNOOZE, live, again, State.SKIPPED, now, next_id, RunState.RELEASED, None, telling)
+    return _back(Verb.SNOOZE, live, again, State.SKIPPED, next_id, _Close(RunState.RELEASED, now, telling))
 
 
 def release(
@@ -247,7 +250,7 @@ def release(
         state, failure = State.FAILED, INTERRUPTED
         return end(Verb.RELEASE, live, state, now, run_state=RunState.RELEASED, failure=failure, telling=telling)
     again = live if counts else live._replace(attempts=live.attempts - 1)
-    return _back(Verb.RELEASE, live, again, State.SKIPPED, now, next_id, RunState.RELEASED, None, telling)
+    return _back(Verb.RELEASE, live, again, State.SKIPPED, next_id, _Close(RunState.RELEASED, now, telling))
 
 
 def rescue(live: LiveJob, failure: Failure, max_crashes: int, now: Micros, next_id: JobId) -> Transition:
@@ -259,7 +262,7 @@ def rescue(live: LiveJob, failure: Failure, max_crashes: int, now: Micros, next_
     if live.attempts >= live.max_attempts or crashed.crashes >= max_crashes:
         return end(Verb.RESCUE, crashed, State.FAILED, now, run_state=RunState.LOST, failure=failure)
     again = crashed._replace(last_error=_short(f"{failure.error_type}: {failure.message}"))
-    return _back(Verb.RESCUE, live, again, State.FAILED, now, next_id, RunState.LOST, failure, NOTHING_TOLD)
+    return _back(Verb.RESCUE, live, again, State.FAILED, next_id, _Close(RunState.LOST, now, failure=failure))
 
 
 def retry(last: OutcomeRow, live: LiveJob, now: Micros) -> LiveJob:
@@ -312,25 +315,22 @@ def is_waiting(live: LiveJob) -> bool:
 # -- pieces ----------------------------------------------------------------------------------------------------------
 
 
-def _back(
-    verb: Verb,
-    live: LiveJob,
-    again: LiveJob,
-    chain_end: State,
-    now: Micros,
-    next_id: JobId,
-    run_state: RunState,
-    failure: Failure | None,
-    telling: Telling,
-) -> Transition:
+class _Close(NamedTuple):
+    """How the run closes on a way back."""
+
+    state: RunState
+    now: Micros
+    telling: Telling = NOTHING_TOLD
+    failure: Failure | None = None
+
+
+def _back(verb: Verb, live: LiveJob, again: LiveJob, chain_end: State, next_id: JobId, close: _Close) -> Transition:
     """Back to where it waits: the same job, or its successor where every attempt is to be a job of its own."""
+    state, now, telling, failure = close
     if live.as_new_job:
-        successor = Successor(_successor(again, now, next_id), live.job_id)
-        return end(
-            verb, live, chain_end, now, run_state=run_state, failure=failure, telling=telling, successor=successor
-        )
-    run = _close(live, run_state, now, telling, failure)
-    return Transition(verb, live, after=land(again, now), run=run)
+        following = Successor(_successor(again, now, next_id), live.job_id)
+        return end(verb, live, chain_end, now, run_state=state, failure=failure, telling=telling, successor=following)
+    return Transition(verb, live, after=land(again, now), run=_close(live, state, now, telling, failure))
 
 
 def _successor(again: LiveJob, now: Micros, next_id: JobId) -> LiveJob:
@@ -341,13 +341,15 @@ def _successor(again: LiveJob, now: Micros, next_id: JobId) -> LiveJob:
 def _close(live: LiveJob, state: RunState, now: Micros, telling: Telling, failure: Failure | None) -> RunClosing | None:
     if live.run_id is None:
         return None
-    error = (failure.error_type, failure.message, failure.traceback) if failure else (None, None, None)
+    error_type, message, traceback, _ = failure or NO_FAILURE
     return RunClosing(
         state.value,
         now,
         telling.duration_ms,
         telling.exit_code,
-        *error,
+        error_type,
+        message,
+        traceback,
         telling.log_path,
         telling.metrics,
         live.run_id,

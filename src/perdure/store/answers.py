@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from perdure.clock import Micros
-from perdure.ids import JobId, NodeId, RunId
+from perdure.errors import JobNotFound
+from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import JobRow, LiveJob
 from perdure.job.states import State
 
@@ -142,3 +143,7 @@ class Process(NamedTuple):
     process_start: str | None = None
     boot_id: str | None = None
     pid_namespace: str | None = None
+
+
+def not_found(job_id: JobId) -> JobNotFound:
+    return JobNotFound(f"there is no job {to_uuid(job_id)}; it may have been deleted, or belong to another database")

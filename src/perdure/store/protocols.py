@@ -1,7 +1,7 @@
 """What a store promises, in small protocols; `Store` is all of them. `app`, worker and ops see nothing else of a store.
 
-Every method is one transaction unless `tx` carries it in the caller's own. Errors are those of `perdure.errors`; after an
-error nothing of the call remains. All methods may be called by any number of threads and processes at the same time.
+Every method is one transaction unless `tx` carries it in the caller's own. Errors are those of `perdure.errors`; after
+an error nothing of the call remains. All methods may be called by any number of threads and processes at the same time.
 The contract suite (`perdure.testing.contract`) has one file per protocol.
 """
 

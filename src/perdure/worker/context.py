@@ -1,4 +1,4 @@
-"""`JobContext`: what a handler is given besides its arguments. `kind` recognises the annotation; the worker fills it."""
+"""`JobContext`: what a handler is given besides its arguments. `kind` knows the annotation; the worker fills it."""
 
 from __future__ import annotations
 

@@ -103,4 +103,4 @@ def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
 def read_live(job_id: JobId) -> Op[LiveJob | None]:
     """The live row, locked until the transaction ends where the database locks rows. None: the job is not live."""
     rows = (yield Call("read_live", {"job_id": job_id})).rows
-    return LiveJob._make(rows[0]) if rows else None  # pyright: ignore[reportArgumentType]  # a row of that statement
+    return LiveJob._make(rows[0]) if rows else None

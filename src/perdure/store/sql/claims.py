@@ -64,7 +64,7 @@ def _read(
 ) -> Op[list[Claim]]:
     params = {"queue": queue, "now": now, "node_id": claimer.node_id, "room": room, **(more or {})}
     rows = (yield Call(name, params)).rows
-    return [Claim(LiveJob._make(row[:_WIDTH]), *row[_WIDTH:]) for row in rows]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return [Claim._make((LiveJob._make(row[:_WIDTH]), *row[_WIDTH:])) for row in rows]
 
 
 def _stranger(live: LiveJob, kinds: Kinds) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound, KeyConflict, PerdureError, TransitionRefused
@@ -18,7 +18,7 @@ from perdure.job import transitions
 from perdure.job.job import Job
 from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
 from perdure.job.states import FINAL, State, Verb
-from perdure.store.answers import Edit
+from perdure.store.answers import Edit, not_found
 from perdure.store.sql.apply import apply, copy, read_live
 from perdure.store.sql.engine import Call, Op, Serialization
 from perdure.store.sql.jobs import insert
@@ -47,10 +47,6 @@ def seen(job_id: JobId) -> Op[Seen]:
     """The job as it now is, or the error that says there is none."""
     job = yield from view_of(job_id)
     return job if job is not None else not_found(job_id)
-
-
-def not_found(job_id: JobId) -> JobNotFound:
-    return JobNotFound(f"there is no job {to_uuid(job_id)}; it may have been deleted, or belong to another database")
 
 
 def _apply(transition: Transition, now: Micros) -> Op[None]:
@@ -102,7 +98,7 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
         raise inserted
     if inserted[0].deduplicated:
         raise KeyConflict(
-            f"cannot supersede job {to_uuid(job_id)}: the replacement's idempotency key belongs to job {inserted[0].id}",
+            f"cannot supersede job {to_uuid(job_id)}: the replacement's key belongs to job {inserted[0].id} already",
             code="supersede_conflict",
         )
     if running:
@@ -173,7 +169,7 @@ def _last(job_id: JobId) -> Op[tuple[JobRow, OutcomeRow] | JobNotFound]:
     outcomes = (yield Call("read_last_outcome", {"job_id": job_id})).rows
     if row is None or not outcomes:
         return not_found(job_id)
-    return row, OutcomeRow(*outcomes[0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return row, OutcomeRow._make(outcomes[0])
 
 
 def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
@@ -190,7 +186,7 @@ def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
 
 def _reborn(row: JobRow, last: OutcomeRow, job_id: JobId, now: Micros) -> LiveJob:
     """A live row as enqueue would make it, from what the cold row and the last outcome remember."""
-    options = json.loads(row.options) if row.options else {}
+    options: dict[str, Any] = json.loads(row.options) if row.options else {}
     return LiveJob(
         job_id=job_id,
         queue=row.queue,

@@ -27,7 +27,7 @@ def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     yield RELEASE
     answers: list[Finished] = []
     for entry in batch:
-        answers.append((yield from _finish_one(entry, now)))
+        answers += [(yield from _finish_one(entry, now))]
     return answers
 
 

@@ -22,7 +22,7 @@ def page(job_id: JobId, after: LogLine | None, size: int) -> Op[list[LogLine]]:
     place = (after.run_id, after.line) if after else (b"\x00" * 16, -1)
     params = {"job_id": job_id, "after_run": place[0], "after_line": place[1], "page": size}
     rows = (yield Call("list_log", params)).rows
-    return [LogLine(*row) for row in rows]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return [LogLine._make(row) for row in rows]
 
 
 def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
@@ -31,6 +31,6 @@ def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
     if not rows:
         return False
     known = cast("str | None", rows[0][0])
-    joined = [*(json.loads(known) if known else []), *artifacts]
+    joined: list[str] = [*(json.loads(known) if known else []), *artifacts]
     yield Call("append_artifact", {"run_id": run_id, "artifacts": json.dumps(joined)})
     return True

@@ -49,7 +49,7 @@ class Naming(NamedTuple):
 
 def migrations_of(dialect: str) -> list[Migration]:
     """All steps of a dialect, in order."""
-    folder = files(__package__) / "migrations" / dialect
+    folder = files("perdure.store.sql") / "migrations" / dialect
     found = [(match, entry) for entry in folder.iterdir() if (match := _FILE.fullmatch(entry.name))]
     steps = [Migration(int(match[1]), match[2], entry.read_text("utf-8")) for match, entry in found]
     return sorted(steps)
@@ -57,7 +57,7 @@ def migrations_of(dialect: str) -> list[Migration]:
 
 def clean_schema(dialect: str) -> str:
     """What a new database gets in one go."""
-    return (files(__package__) / "schema" / f"{dialect}.sql").read_text("utf-8")
+    return (files("perdure.store.sql") / "schema" / f"{dialect}.sql").read_text("utf-8")
 
 
 def script(text: str, naming: Naming) -> list[str]:

@@ -27,4 +27,4 @@ def stop(node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None
 def listing(limit: int) -> Op[list[NodeRow]]:
     """The newest nodes first."""
     rows = (yield Call("list_nodes", {"page": limit})).rows
-    return [NodeRow(*row) for row in rows]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return [NodeRow._make(row) for row in rows]

@@ -12,9 +12,9 @@ from perdure.job.job import Job
 from perdure.job.model import LiveJob
 from perdure.job.ordering import GAP, RESPACE, between
 from perdure.job.states import Verb
-from perdure.store.answers import Place
+from perdure.store.answers import Place, not_found
 from perdure.store.sql.apply import read_live
-from perdure.store.sql.control import change, not_found, seen
+from perdure.store.sql.control import change, seen
 from perdure.store.sql.engine import Call, Op, Serialization
 from perdure.store.sql.jobs import allocate
 
@@ -37,7 +37,7 @@ def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | No
 
 
 def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None) -> Op[Job | PerdureError]:
-    """Give a waiting job another place within its priority, renumbering at most 64 neighbours where the gap is spent."""
+    """Give a waiting job another place within its priority; where the gap is spent, at most 64 neighbours shift."""
     live = yield from read_live(job_id)
     if live is None:
         return (yield from change(job_id, Verb.MOVE, lambda _live, _now: None, now))
@@ -116,7 +116,7 @@ def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front
         step = abs(cast("int", rows[RESPACE][1]) - edge) // (RESPACE + 2)
     if step < 1:
         return TransitionRefused(
-            f"cannot move there: {RESPACE} jobs stand too close together; move the job to the front or the back instead",
+            f"cannot move there: {RESPACE} jobs stand too close together; move the job to the front or the back",
             code="gap_spent",
         )
     places = [

@@ -12,12 +12,12 @@ EVERYTHING = "*"
 def listing() -> Op[list[QueueRow]]:
     """Every queue ever used, by name; `*` (everything) is among them once it was paused."""
     rows = (yield Call("list_queues")).rows
-    return [QueueRow(*row) for row in rows]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return [QueueRow._make(row) for row in rows]
 
 
 def set_paused(queue: str, paused_at: Micros | None) -> Op[None]:
     """From the commit on no claim takes a job of a paused queue; jobs that run go on. A repeat keeps the first time."""
     yield Call("ensure_queue", {"queue": queue})
-    row = QueueRow(*(yield Call("read_queue", {"queue": queue})).rows[0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    row = QueueRow._make((yield Call("read_queue", {"queue": queue})).rows[0])
     if (row.paused_at is None) != (paused_at is None):
         yield Call("set_queue_pause", {"queue": queue, "paused_at": paused_at})

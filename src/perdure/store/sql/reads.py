@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
 
 from perdure.ids import JobId
 from perdure.job.job import Job
@@ -33,7 +32,7 @@ def view_of(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
 def row_of(job_id: JobId) -> Op[JobRow | None]:
     """The cold row, secrets included. None: there is no such job."""
     rows = (yield Call("read_job_row", {"job_id": job_id})).rows
-    return JobRow(*rows[0]) if rows else None  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return JobRow._make(rows[0]) if rows else None
 
 
 def page_of_jobs(wanted: JobFilter, after: Job | None, size: int) -> Op[list[Job]]:
@@ -76,8 +75,8 @@ def page_of_runs(wanted: RunFilter, after: Run | None, size: int) -> Op[list[Run
     if after is not None:
         params["below"] = after.row.id
     rows = (yield Call("list_runs" if wanted.job_id is None else "list_runs_of_job", params)).rows
-    return [Run(RunRow(*row)) for row in rows]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return [Run(RunRow._make(row)) for row in rows]
 
 
 def _job_view(row: Iterable[object]) -> JobView:
-    return cast("JobView", tuple.__new__(JobView, row))
+    return JobView._make(row)

@@ -20,7 +20,7 @@ def promote(now: Micros, limit: int) -> Op[int]:
 def rescue(node_id: NodeId, failure: Failure, max_crashes: int, next_ids: Sequence[JobId], now: Micros) -> Op[int]:
     """Take back up to len(next_ids) jobs of a node that was declared dead. May be repeated by anyone."""
     spare = iter(next_ids)
-    wanted = {"node_id": node_id, "room": len(next_ids)}
+    wanted: dict[str, object] = {"node_id": node_id, "room": len(next_ids)}
     return (
         yield from _each(
             "running_of_node",
@@ -35,7 +35,7 @@ def _each(
     statement: str, params: dict[str, object], decide: Callable[[LiveJob], Transition | None], now: Micros
 ) -> Op[int]:
     rows = (yield Call(statement, params)).rows
-    decided = [t for t in (decide(LiveJob(*row)) for row in rows) if t is not None]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    decided = [t for t in (decide(LiveJob._make(row)) for row in rows) if t is not None]
     if decided and not (yield from apply(decided, now)):
         raise Serialization("jobs changed between reading and writing them; the operation is tried again")
     return len(decided)

@@ -34,7 +34,7 @@ Statements = Mapping[str, Statement]
 
 def statement_texts() -> dict[str, str]:
     """The files shared by all databases, by name."""
-    folder = files(__package__) / "statements"
+    folder = files("perdure.store.sql") / "statements"
     return {entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
 
 
@@ -43,7 +43,7 @@ def load(
     table: Callable[[str], str],
     marker: Callable[[int], str],
 ) -> Statements:
-    """All statements of a dialect. `own` is its file of overrides; `table` names a table, `marker` the nth parameter."""
+    """All statements of a dialect: `own` are its overrides, `table` names a table, `marker` the nth parameter."""
     fragments: dict[str, str] = {}
     bodies: dict[str, str] = {}
     for text in (*statement_texts().values(), own):

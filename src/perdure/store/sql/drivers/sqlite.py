@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store.sql.engine import Call, Result, UniqueViolation
@@ -26,7 +26,7 @@ class SqliteDriver:
 
     def execute(self, call: Call) -> Result:
         statement = self._statements[call.name]
-        params = call.params
+        params: Any = call.params
         cursor = self._cursor
         try:
             if type(params) is list:
@@ -83,8 +83,7 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_BUSY: (
         DatabaseBusy,
         "database_busy",
-        "another process held the write lock for longer than busy_timeout_s; nothing was written, try again, and look"
-        " for a long transaction on this file",
+        "another process held the write lock for longer than busy_timeout_s; nothing was written, try again",
     ),
     sqlite3.SQLITE_LOCKED: (
         DatabaseBusy,

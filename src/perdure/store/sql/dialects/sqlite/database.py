@@ -153,7 +153,7 @@ class Database:
         """All members in one transaction; if one of them fails, once more with a savepoint each."""
         try:
             self._attempt(members, _plainly)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
             if len(members) == 1:
                 members[0].fail(error)
             else:
@@ -247,7 +247,7 @@ def _separately(member: Member[Any], driver: SqliteDriver) -> object:
     driver.execute(SAVEPOINT)
     try:
         answer = drive(member.make(), driver)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
         driver.execute(ROLLBACK_TO)
         driver.execute(RELEASE)
         member.fail(error)
@@ -274,7 +274,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 _databases: dict[tuple[int, int], Database] = {}
 _left_behind: list[Database] = []
 _registry = threading.Lock()
-generation = 0
+generation: int = 0
 """Rises in a forked child: what a store looked up before the fork is not its own any more."""
 
 

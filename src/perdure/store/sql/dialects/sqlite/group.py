@@ -170,7 +170,7 @@ class GroupCommit:
             raise
 
     def _abandon(self, member: Member[Any]) -> None:
-        """A waiter was interrupted: if its operation has not begun it never will; if it was to lead, the next one is."""
+        """A waiter was interrupted: an operation that has not begun never will; if it was to lead, the next one is."""
         with self._lock:
             if member in self._waiting:
                 self._waiting.remove(member)

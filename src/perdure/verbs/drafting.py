@@ -33,9 +33,8 @@ def new_job(draft: Draft, job_id: JobId, now: Micros, owner: str) -> NewJob:
             business_key, conflict = business_key or derived, options.unique.conflict
     run_at = options.start_at(now)
     policy = options.policy
-    # tuple.__new__ in the order of the fields: half the cost of the constructors, in the inner loop of enqueue_many
-    row = tuple.__new__(
-        JobRow,
+    # _make, in the order of the fields: half the cost of the constructors, in the inner loop of enqueue_many
+    row = JobRow._make(
         (
             job_id,
             kind.name,
@@ -54,8 +53,7 @@ def new_job(draft: Draft, job_id: JobId, now: Micros, owner: str) -> NewJob:
             now,
         ),
     )
-    live = tuple.__new__(
-        LiveJob,
+    live = LiveJob._make(
         (
             job_id,
             options.queue,
@@ -90,7 +88,7 @@ def new_job(draft: Draft, job_id: JobId, now: Micros, owner: str) -> NewJob:
         ),
     )
     if idempotency_key is None and business_key is None:
-        return tuple.__new__(NewJob, (row, live, options.tags, None, conflict, ()))
+        return NewJob(row, live, tuple(options.tags), None, conflict)
     fingerprint = codec.fingerprint(payload, secrets) if idempotency_key is not None else None
     return NewJob(row, live, tuple(options.tags), fingerprint, conflict, (kind.name, *kind.aliases))
 

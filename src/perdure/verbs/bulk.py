@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import JobNotFound, TransitionRefused
-from perdure.filters import job_filter
 from perdure.job.job import Job
 from perdure.job.states import State
+from perdure.verbs.filters import job_filter
+from perdure.verbs.paging import checked_limit
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -21,8 +22,6 @@ def change_all(
     app: Perdure, verb: Callable[..., Job], states: Sequence[State], filters: Mapping[str, Any], limit: int | None
 ) -> int:
     """Apply a verb to the jobs that fit and are in one of these states; one that has moved on meanwhile is left out."""
-    from perdure.app import checked_limit
-
     left = checked_limit(limit)
     wanted = job_filter(filters)
     done = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from types import TracebackType
+from typing import Self
 
 from perdure.clock import Clock
 from perdure.errors import InvalidOption, LockNotHeld
@@ -17,7 +18,7 @@ class Lock:
     """
 
     def __init__(self, store: Locks, clock: Clock, name: str, ttl: float) -> None:
-        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < 10**10:
+        if type(ttl) not in (int, float) or not 0 < ttl < 10**10:
             raise InvalidOption(f"ttl must be seconds, more than 0; not {ttl!r}", code="ttl_invalid")
         self.name = name
         self.owner = secrets.token_hex(16)
@@ -41,10 +42,10 @@ class Lock:
     def held(self) -> bool:
         return self._store.lock_holder(self.name, self._clock.now()) == self.owner
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> Self:
         if not self.acquire():
             raise LockNotHeld(
-                f"lock {self.name!r} is held by someone else; try again later, or call acquire() and look at the answer",
+                f"lock {self.name!r} is held by someone else; try again later, or use acquire() and its answer",
                 code="lock_taken",
             )
         return self
