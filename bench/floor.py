@@ -63,7 +63,7 @@ class Floor:
 
     def __init__(self, path: Path, sample: Sample, *, guarded: bool = False) -> None:
         self.path = path
-        self._sample = sample
+        self.sample = sample
         self._ids = IdFactory()
         self._node = self._ids.new()
         self._connection = _open(path)
@@ -85,9 +85,9 @@ class Floor:
         return [self._laid_out(job_id, at) for job_id in self._ids.new_many(count)]
 
     def _laid_out(self, job_id: bytes, at: Columns) -> LaidOut:
-        ready = _changed(self._sample.ready, {"job_id": job_id, **at})
-        place = list(self._sample.ready).index("position")
-        return LaidOut(_changed(self._sample.job, {"id": job_id, **at}), ready[:place], ready[place + 1 :])
+        ready = _changed(self.sample.ready, {"job_id": job_id, **at})
+        place = list(self.sample.ready).index("position")
+        return LaidOut(_changed(self.sample.job, {"id": job_id, **at}), ready[:place], ready[place + 1 :])
 
     def run_ids(self, count: int) -> list[bytes]:
         return self._ids.new_many(count)
@@ -144,7 +144,7 @@ class Floor:
         return len(head)
 
     def _complete(self, head: list[Any], runs: list[bytes], started: int, now: int) -> None:
-        connection, budget = self._connection, self._sample.ready["max_attempts"]
+        connection, budget = self._connection, self.sample.ready["max_attempts"]
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(_END, [row[:1] for row in head])
         connection.executemany(_CLOSE_RUN, [(now, run) for run in runs])

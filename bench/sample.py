@@ -27,6 +27,7 @@ class Desk:
     def __init__(self, path: Path) -> None:
         self.app = Perdure(path)
         self.kind = _declare(self.app)
+        self._kinds = self.app.kinds.versions()
         self.node = NodeId(self.app.ids.new())
         self.app.store.register(self.node, None, Process(), self.app.clock.now())
 
@@ -34,7 +35,7 @@ class Desk:
         """One claim as a worker makes it."""
         app = self.app
         run_ids = [RunId(run_id) for run_id in app.ids.new_many(room)]
-        return app.store.claim([Lane(QUEUE, room)], Claimer(self.node, None, run_ids, LEASE_US), app.clock.now())
+        return app.store.claim([Lane(QUEUE, room)], Claimer(self.node, self._kinds, run_ids, LEASE_US), app.clock.now())
 
     def finish(self, claims: list[Claim]) -> None:
         """One batch of finishes as a worker makes it: every job completed, with a result."""

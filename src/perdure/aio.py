@@ -16,6 +16,8 @@ from perdure.verbs.queues import Queue
 
 if TYPE_CHECKING:
     from perdure.app import JobLike, Perdure
+    from perdure.ops.explain import Explanation
+    from perdure.store.answers import LogLine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,6 +55,12 @@ class AsyncPerdure:
 
     def runs(self, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> AsyncIterator[Run]:
         return _stepwise(self._app.runs(job, limit=limit, **filters))
+
+    def logs(self, job: JobLike) -> AsyncIterator[LogLine]:
+        return _stepwise(self._app.logs(job))
+
+    async def explain(self, job: JobLike) -> Explanation:
+        return await _lifted(self._app.explain, job)
 
     async def wait(self, job: JobLike, timeout: float | None = None) -> Job:
         current = await _lifted(self._app.existing, job)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from perdure.aio import AsyncPerdure
+    from perdure.ops.explain import Explanation
+    from perdure.store.answers import LogLine
     from perdure.store.protocols import Store
     from perdure.verbs.locking import Lock
     from perdure.verbs.queues import Queues
@@ -210,6 +212,17 @@ class Perdure:
 
         wanted = run_filter(None if job is None else job_id_of(job), filters)
         return pages(lambda last, size: self.store.runs(wanted, last, size), checked_limit(limit))
+
+    def logs(self, job: JobLike) -> Iterator[LogLine]:
+        """The log lines captured from all runs of a job, in the order they were written."""
+        job_id = job_id_of(job)
+        return pages(lambda last, size: self.store.log(job_id, last, size), None)
+
+    def explain(self, job: JobLike) -> Explanation:
+        """Why the job is where it is, and what would move it on."""
+        from perdure.ops.explain import explain
+
+        return explain(self.store, self.existing(job), self.clock.now())
 
     def wait(self, job: JobLike, timeout: float | None = None) -> Job:
         """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it goes on."""

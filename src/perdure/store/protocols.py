@@ -177,6 +177,14 @@ class Reads(Protocol):
         """One page after the job `after`: newest first, or in queue order for the queued jobs of one queue."""
         ...
 
+    def count_ahead(self, job: Job) -> int:
+        """How many queued jobs of its queue start before this one."""
+        ...
+
+    def waited_for(self, job_id: JobId, limit: int) -> list[JobId]:
+        """Up to `limit` of the jobs that have to end before this one may start."""
+        ...
+
 
 class Queues(Protocol):
     """Whole lanes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 from perdure.ids import JobId
 from perdure.job.job import Job
@@ -67,6 +68,19 @@ def _driving_statement(wanted: JobFilter) -> str:
     if wanted.state in _LISTED_LIVE:
         return _LISTED_LIVE[State(wanted.state)]
     return "list_all" if wanted.kind is None else "list_by_kind"
+
+
+def count_ahead(job: Job) -> Op[int]:
+    """How many queued jobs start before this one."""
+    row = job.row
+    place = {"queue": row.queue, "rank": row.rank, "position": row.position, "job_id": row.id}
+    return cast("int", (yield Call("count_ahead", place)).rows[0][0])
+
+
+def waited_for(job_id: JobId, limit: int) -> Op[list[JobId]]:
+    """The jobs that have to end before this one may start."""
+    rows = (yield Call("list_waited_for", {"job_id": job_id, "page": limit})).rows
+    return [cast("JobId", row[0]) for row in rows]
 
 
 def page_of_runs(wanted: RunFilter, after: Run | None, size: int) -> Op[list[Run]]:

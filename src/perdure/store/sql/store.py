@@ -169,6 +169,12 @@ class SqlStore:
     def jobs(self, wanted: JobFilter, after: Job | None, size: int) -> list[Job]:
         return self.runner.read(lambda: reads.page_of_jobs(wanted, after, size))
 
+    def count_ahead(self, job: Job) -> int:
+        return self.runner.read(lambda: reads.count_ahead(job))
+
+    def waited_for(self, job_id: JobId, limit: int) -> list[JobId]:
+        return self.runner.read(lambda: reads.waited_for(job_id, limit))
+
     def queues(self) -> list[QueueRow]:
         return self.runner.read(queues.listing)
 

@@ -185,3 +185,18 @@ SELECT
     (SELECT COUNT(*) FROM {ready} AS r WHERE r.queue = q.name)
 FROM {queue} AS q
 ORDER BY q.name
+
+-- name: count_ahead
+-- verb: claim
+-- How many jobs of the queue start before this one.
+SELECT COUNT(*)
+FROM {ready}
+WHERE queue = :queue AND state = 'queued' AND (rank, position, job_id) < (:rank, :position, :job_id)
+
+-- name: list_waited_for
+-- The jobs that have to end before this one may start.
+SELECT depends_on
+FROM {edge}
+WHERE job_id = :job_id
+ORDER BY depends_on
+LIMIT :page

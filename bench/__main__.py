@@ -1,0 +1,91 @@
+"""`python -m bench [--large] [names…]`: measures and prints the table. A missed figure is printed, not an error."""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import cycle, depth, enqueue, fairness
+from bench.measure import ROUNDS, scratch_folder
+from bench.report import Figure, environment, headline, table, write_json
+
+
+class Row(NamedTuple):
+    """`run` measures; `profile` prepares Perdure's side of it and gives the part worth profiling."""
+
+    run: Callable[[int], list[Figure]]
+    profile: Callable[[Path], Callable[[], object]] | None = None
+
+
+def rows(*, large: bool) -> dict[str, Row]:
+    jobs = depth.LARGE if large else depth.USUAL
+    return {
+        "enqueue": Row(enqueue.single, enqueue.profile_single),
+        "threads": Row(enqueue.threads),
+        "many": Row(enqueue.bulk, enqueue.profile_bulk),
+        "cycle": Row(cycle.small, cycle.profile_small),
+        "cycle-50k": Row(cycle.large, cycle.profile_large),
+        "fairness": Row(fairness.beside_busy_writers),
+        "depth": Row(lambda rounds: depth.claim_cost(rounds, jobs), depth.profile_claims),
+    }
+
+
+def main() -> None:
+    known = rows(large=False)
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Perdure beside the bare driver.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"which rows; all by default: {', '.join(known)}")
+    parser.add_argument("--large", action="store_true", help="the depth row with 1 M + 1 M + 5 M jobs (file is kept)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each side (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    profiled = [name for name, row in known.items() if row.profile]
+    parser.add_argument("--profile", choices=profiled, help="profile Perdure's side of one row instead")
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in known]:
+        parser.error(f"no row is called {unknown[0]!r}; there are {', '.join(known)}")
+    if given.rounds < 2:
+        parser.error("a spread needs at least 2 rounds")
+    if given.profile:
+        profile(known[given.profile])
+    else:
+        measure(rows(large=given.large), given.names or list(known), given.rounds, given.json)
+
+
+def measure(known: dict[str, Row], names: list[str], rounds: int, target: Path | None) -> None:
+    facts = environment()
+    print(headline(facts), flush=True)
+    started = time.monotonic()
+    figures: list[Figure] = []
+    for name in names:
+        print(f"  {name} …", end="", flush=True)
+        begun = time.monotonic()
+        found = known[name].run(rounds)
+        figures += found
+        print(f" {'; '.join(f'{figure.value:.2f} {figure.unit}' for figure in found)} ({_since(begun)})", flush=True)
+    print(f"\n{table(figures)}\n")
+    missed = [figure.what for figure in figures if figure.verdict == "MISSED"]
+    print(f"MISSED: {'; '.join(missed)}" if missed else "All targets met.")
+    print(f"{rounds} rounds of each side in turns, after a warm-up; {_since(started)}; load now {environment()['load']}")
+    if target:
+        write_json(target, facts, figures)
+
+
+def profile(row: Row) -> None:
+    assert row.profile is not None
+    with scratch_folder() as folder:
+        work = row.profile(folder / "ours.db")
+        profiler = cProfile.Profile()
+        profiler.runcall(work)
+        pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(35)
+
+
+def _since(begun: float) -> str:
+    return f"{time.monotonic() - begun:.0f} s"
+
+
+if __name__ == "__main__":
+    main()
