@@ -204,7 +204,7 @@ def _parsed(raw: bytes) -> Any:
 
 def _mirror(value: object, form: object, path: Path, *, reveal: bool) -> Any:
     """`form`, the JSON form of `value`, with sets put in order and secrets laid open. Raises Misfit where it lies."""
-    if _is_not_finite(form) or (_is_not_finite(value) and not isinstance(form, str)):
+    if isinstance(value, float) and not math.isfinite(value) and not isinstance(form, str):
         raise Misfit(path, _NOT_FINITE)
     secret = getattr(value, "get_secret_value", None)
     if secret is not None and reveal:
@@ -222,10 +222,6 @@ def _mirror(value: object, form: object, path: Path, *, reveal: bool) -> Any:
         items = [_mirror(item, part, (*path, index), reveal=reveal) for index, (item, part) in pairs]
         return sorted(items, key=canonical) if isinstance(value, (set, frozenset)) else items
     return form
-
-
-def _is_not_finite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _members(value: object, form: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def _own_traits(annotation: object) -> Trait:
         return Trait.NONE
     if isinstance(annotation, type) and annotation in _LOOSE:
         return Trait.LOOSE
-    if hasattr(origin or annotation, "get_secret_value"):  # pydantic's SecretStr, SecretBytes and Secret[T]
+    if _is_secret_type(annotation):
         return Trait.SECRET | Trait.FOREIGN
     return Trait.FOREIGN if _is_known_by_parts(origin or annotation) else Trait.FOREIGN | Trait.LOOSE
 
@@ -224,10 +224,15 @@ def _is_known_by_parts(named: object) -> bool:
     )
 
 
+def _is_secret_type(annotation: object) -> bool:
+    """Whether it is pydantic's SecretStr, SecretBytes or Secret[T]."""
+    return hasattr(annotation, "get_secret_value")
+
+
 def _inside(annotation: object) -> Iterator[object]:
     """The annotations this one is made of: arguments, fields, what an alias stands for."""
     origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
+    if origin is Literal or _is_secret_type(annotation):
         return
     yield from args[:1] if origin is Annotated else (part for part in args if part is not Ellipsis)
     named = annotation if origin is None else origin

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure.errors import DatabaseBusy, StoreError
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from perdure.store.sql import migrate, statements
 from perdure.store.sql.dialects.sqlite import connect, naming, schema
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
@@ -35,6 +35,9 @@ STATEMENTS = statements.load(OWN_STATEMENTS, naming.table, naming.marker)
 """Every statement as SQLite gets it."""
 
 _SPARE_READERS = 8
+
+GATE_PATIENCE_S = 2.0
+SHORT_GATE_PATIENCE_S = 0.01
 
 
 class Transaction:
@@ -58,6 +61,15 @@ class Transaction:
         return answer
 
 
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """What tells this file from every other. None: there is none at this path."""
+    try:
+        info = os.stat(path)  # noqa: PTH116 - twice as fast, and on the way of every write
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
+
+
 _joined: ContextVar[dict[Database, Transaction] | None] = ContextVar("perdure_sqlite_transaction", default=None)
 
 
@@ -66,7 +78,10 @@ class Database:
 
     def __init__(self, path: Path, pragmas: Pragmas) -> None:
         self.path = path
+        self.usable = True
+        self._identity = identity_of(path)
         self._pragmas = pragmas
+        self._gate_patience_s = GATE_PATIENCE_S
         self._mutex = FifoMutex()
         self._gate = gate_for(path)
         self._group = GroupCommit(self._run_group)
@@ -113,13 +128,17 @@ class Database:
         token = _joined.set({**(_joined.get() or {}), self: joined})
         try:
             yield joined
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise translate(error, str(self.path)) from error
+            self._commit(connection)
         finally:
             _joined.reset(token)
             _roll_back(connection)
         self._checkpoint_if_due()
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translate(error, str(self.path)) from error
 
     def _run_group(self, take: Callable[[], list[Member[Any]]]) -> None:
         try:
@@ -141,7 +160,8 @@ class Database:
                 f" {self._pragmas.busy_timeout_s:g} s; nothing was written. Keep app.transaction() blocks short"
             )
         try:
-            self._gate.enter(self._pragmas.busy_timeout_s)
+            self._check_file()
+            self._pass_gate()
             try:
                 yield
             finally:
@@ -149,34 +169,45 @@ class Database:
         finally:
             self._mutex.release()
 
+    def _pass_gate(self) -> None:
+        """A frozen process may stand in the gate: after one long wait the next ones are short until it is passed."""
+        passed = self._gate.enter(self._gate_patience_s)
+        self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
+
+    def _check_file(self) -> None:
+        """What is written to a file that was deleted or replaced is lost with it: notice that before."""
+        if self.usable and identity_of(self.path) == self._identity:
+            return
+        self.usable = False
+        raise DatabaseUnavailable(
+            f"{self.path} was closed, moved or deleted while it was in use; nothing was written. Call again to use the"
+            " file that is there now",
+            code="database_replaced",
+        )
+
     def _transact(self, members: list[Member[Any]]) -> None:
         """All members in one transaction; if one of them fails, once more with a savepoint each."""
+        self._begin(self._writer)
         try:
             self._attempt(members, _plainly)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
             if len(members) == 1:
                 members[0].fail(error)
             else:
+                self._begin(self._writer)
                 self._attempt(members, _separately)
 
     def _attempt(self, members: list[Member[Any]], each: Callable[[Member[Any], SqliteDriver], object]) -> None:
-        writer = self._writer
-        self._begin(writer)
-        answers: list[object] = []
-        committing = False
+        """Run the members in the transaction that was begun, and commit it."""
+        answers: list[object] | None = None
         try:
             answers = [each(member, self._write_driver) for member in members]
-            committing = True
-            writer.execute("COMMIT")
-        except sqlite3.Error as error:
-            _roll_back(writer)
-            raise translate(error, str(self.path)) from error
-        except BaseException:
-            # an interrupt that comes right after the COMMIT must not make the group run twice
-            if not (committing and not writer.in_transaction):
-                _roll_back(writer)
-                raise
-            _settle(members, answers)
+            self._commit(self._writer)
+        except BaseException as error:
+            if answers is None or not _came_after_commit(error, self._writer):
+                _roll_back(self._writer)
+            else:
+                _settle(members, answers)
             raise
         _settle(members, answers)
 
@@ -205,6 +236,7 @@ class Database:
         joined = self.joined()
         if joined is not None:
             return joined.run(make)
+        self._check_file()
         connection, driver = self._take_reader()
         try:
             connection.execute("BEGIN")
@@ -231,7 +263,12 @@ class Database:
             connection.close()
 
     def close(self) -> None:
-        """Give back every connection. The last one to leave a file lets SQLite tidy up its -wal."""
+        """Give back every connection, once whoever writes has ended. The last one lets SQLite tidy up its -wal."""
+        with self._mutex:
+            self.usable = False
+            self._close_connections()
+
+    def _close_connections(self) -> None:
         while self._readers:
             self._readers.pop()[0].close()
         if self._holder is not None:
@@ -256,6 +293,20 @@ def _separately(member: Member[Any], driver: SqliteDriver) -> object:
     return answer
 
 
+def _came_after_commit(error: BaseException | None, connection: sqlite3.Connection) -> bool:
+    """Whether an interrupt hit us when the COMMIT was done already: then running the group again would double it.
+
+    A COMMIT that failed may have ended the transaction too (disk full), but then the database's error is in the chain.
+    """
+    if connection.in_transaction:
+        return False
+    while error is not None:
+        if isinstance(error, (sqlite3.Error, StoreError)):
+            return False
+        error = error.__context__
+    return True
+
+
 def _settle(members: list[Member[Any]], answers: list[object]) -> None:
     for member, answer in zip(members, answers, strict=True):
         if not member.answered:
@@ -271,7 +322,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 # -- one database per file and process -------------------------------------------------------------------------------
 
-_databases: dict[tuple[int, int], Database] = {}
+_databases: dict[tuple[int, int] | None, Database] = {}
 _left_behind: list[Database] = []
 _registry = threading.Lock()
 generation: int = 0
@@ -283,9 +334,9 @@ def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_networ
     refuse_network_filesystem(path, allow=allow_network_filesystem)
     create_private(path)
     with _registry:
-        identity = _identity(path)
+        identity = identity_of(path)
         known = _databases.get(identity)
-        if known is None:
+        if known is None or not known.usable:
             known = _prepared(path, pragmas, may_upgrade=may_upgrade)
             _databases[identity] = known
         return known
@@ -307,11 +358,6 @@ def _prepared(path: Path, pragmas: Pragmas, *, may_upgrade: bool) -> Database:
         raise translate(error, str(path)) from error
     finally:
         connection.close()
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    info = path.stat()
-    return info.st_dev, info.st_ino
 
 
 def forget(database: Database) -> None:

@@ -115,6 +115,7 @@ class _Registry:
         return gate
 
     def forget_parent(self) -> None:
+        self.lock = threading.Lock()
         for gate in self._gates.values():
             gate.forget_parent()
 

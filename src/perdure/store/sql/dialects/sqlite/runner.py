@@ -30,7 +30,7 @@ class SqliteRunner:
 
     @property
     def database(self) -> Database:
-        if self._database is None or self._generation != databases.generation:
+        if self._database is None or not self._database.usable or self._generation != databases.generation:
             self._database = self._opened(may_upgrade=self._auto_migrate)
             self._generation = databases.generation
         return self._database

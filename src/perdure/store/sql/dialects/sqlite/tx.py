@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from perdure.errors import TransactionError
 from perdure.store.sql.borrowed import closed, driver_connection, not_open, unknown
 from perdure.store.sql.dialects.sqlite.connect import tame
-from perdure.store.sql.dialects.sqlite.database import Transaction
+from perdure.store.sql.dialects.sqlite.database import Transaction, identity_of
 from perdure.store.sql.drivers.sqlite import translate
 from perdure.store.sql.engine import Make
 
@@ -66,7 +66,7 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
     cursor.row_factory = None
     files = {schema: file for _, schema, file in cursor.execute("PRAGMA database_list")}
     main = files.get("main") or ""
-    if not main or not Path(main).samefile(path):
+    if not main or identity_of(Path(main)) != identity_of(path):
         raise TransactionError(
             f"tx= is a connection to {main or 'a database in memory'}, but this app's jobs live in {path}; a job and"
             " your rows share a transaction only in the same file",
