@@ -69,7 +69,9 @@ def measure(known: dict[str, Row], names: list[str], rounds: int, target: Path |
     print(f"\n{table(figures)}\n")
     missed = [figure.what for figure in figures if figure.verdict == "MISSED"]
     print(f"MISSED: {'; '.join(missed)}" if missed else "All targets met.")
-    print(f"{rounds} rounds of each side in turns, after a warm-up; {_since(started)}; load now {environment()['load']}")
+    print(
+        f"{rounds} rounds of each side in turns, after a warm-up; {_since(started)}; load now {environment()['load']}"
+    )
     if target:
         write_json(target, facts, figures)
 

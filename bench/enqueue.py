@@ -37,9 +37,7 @@ def threads(rounds: int) -> list[Figure]:
     """Sixteen threads share commits; compared with one thread on a file of its own."""
     with scratch_folder() as folder:
         many, one = Desk(folder / "many.db"), Desk(folder / "one.db")
-        measured = in_turns(
-            lambda: _together(many), lambda: rate(SINGLES, lambda: enqueue_each(one, SINGLES)), rounds
-        )
+        measured = in_turns(lambda: _together(many), lambda: rate(SINGLES, lambda: enqueue_each(one, SINGLES)), rounds)
         many.close()
         one.close()
     what = f"enqueue from {THREADS} threads"

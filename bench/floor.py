@@ -137,7 +137,9 @@ class Floor:
         runs = list(islice(run_ids, len(head)))
         pairs = list(zip(head, runs, strict=True))
         connection.executemany(_CLAIM, [(now, self._node, run, row[0]) for row, run in pairs])
-        connection.executemany(_OPEN_RUN, [(run, row[0], self._node, now, (now - row[3]) // 1000) for row, run in pairs])
+        connection.executemany(
+            _OPEN_RUN, [(run, row[0], self._node, now, (now - row[3]) // 1000) for row, run in pairs]
+        )
         connection.execute("COMMIT")
         self._committed()
         self._complete(head, runs, now, _now())
@@ -186,7 +188,7 @@ def make_file(path: Path) -> None:
 
 
 def same_shape(one: Path, other: Path) -> None:
-    """Both files hold as many rows, with as many values in every column; otherwise the floor measures something else."""
+    """Refuse figures of a floor that did not write as many rows as Perdure, with as many values in every column."""
     for table in TABLES:
         ours, theirs = _shape(one, table), _shape(other, table)
         if ours != theirs:

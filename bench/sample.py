@@ -76,7 +76,7 @@ class Sample(NamedTuple):
 def take_sample(path: Path, payload_bytes: int = 100) -> Sample:
     """Run one job through Perdure and read what that left in each table."""
     desk = Desk(path)
-    desk.kind.enqueue(**arguments(payload_bytes))
+    desk.kind.enqueue_many([arguments(payload_bytes)])
     enqueued = {table: _only_row(path, table) for table in ("job", "ready")}
     desk.finish(desk.claim(1))
     ended = {table: _only_row(path, table) for table in ("run", "outcome")}

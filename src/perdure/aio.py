@@ -37,9 +37,7 @@ class AsyncPerdure:
     async def enqueue(
         self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]
     ) -> Job:
-        found = self._app.kinds.get(kind)
-        draft = Draft(found, {} if arguments is None else arguments, found.defaults.changed(options))
-        return await self._app.aenqueue_draft(draft)
+        return await self._app.aenqueue_draft(self._app.draft(kind, arguments, options))
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
         if tx is not None:

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Unpack, overload
 from uuid import UUID
 
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
-from perdure.errors import InvalidInput, InvalidOption, KindError
+from perdure.errors import InvalidOption
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
 from perdure.job.job import Job
@@ -23,9 +23,10 @@ from perdure.job.model import NewJob
 from perdure.job.ordering import rank_of
 from perdure.job.run import Run
 from perdure.job.states import TRANSITIONS, State, Verb
-from perdure.kind import C, Draft, Kind, P, Q, R, Registry, Upgrade, place_of
-from perdure.options import OptionFields, Options, check_name
+from perdure.kind import Draft, Kind, P, R, Registry, Upgrade
+from perdure.options import OptionFields, Options, check_name, for_a_job
 from perdure.verbs import waiting
+from perdure.verbs.declaring import Declare, Facts, declared, for_a_kind
 from perdure.verbs.drafting import new_job
 from perdure.verbs.paging import checked_limit, pages
 
@@ -41,23 +42,6 @@ if TYPE_CHECKING:
     from perdure.worker.context import JobContext
 
 JobLike = Job | UUID | str
-
-
-class _Declare(Protocol):
-    """The decorator `app.job(…)` gives: a kind with the function's own types, less the context."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> Kind[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[JobContext, P], R], /
-    ) -> Kind[P, R, Concatenate[JobContext, P], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Kind[P, R, P, Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Kind[P, R, P, R]: ...
 
 
 class Perdure:
@@ -118,7 +102,7 @@ class Perdure:
         upgrades: Mapping[int, Upgrade] | None = None,
         isolation: Literal["process"] | None = None,
         **options: Unpack[OptionFields],
-    ) -> _Declare: ...
+    ) -> Declare: ...
 
     def job(
         self,
@@ -137,19 +121,11 @@ class Perdure:
         arguments change, with `upgrades={1: function}` from version 1 to 2 and so on.
         """
 
-        def declare(function: Callable[Q, C]) -> Kind[..., Any, Q, C]:
-            kind: Kind[..., Any, Q, C] = Kind(
-                self,
-                function,
-                name=check_name(name or _plain_name(function), "the kind's name"),
-                aliases=tuple(check_name(alias, "an alias") for alias in aliases),
-                version=_checked_version(version),
-                upgrades=dict(upgrades or {}),
-                defaults=self._defaults.changed(_for_a_kind(options)),
-                isolation=isolation,
-                max_payload_bytes=self.config.max_payload_bytes,
-            )
-            self.kinds.add(cast("Kind[..., Any, ..., Any]", kind))
+        facts = Facts(name, tuple(aliases), version, dict(upgrades or {}), isolation)
+
+        def declare(function: Callable[..., Any]) -> Kind[..., Any, ..., Any]:
+            kind = declared(self, function, facts, self._defaults.changed(for_a_kind(options)), self.config)
+            self.kinds.add(kind)
             return kind
 
         return declare if function is None else declare(function)
@@ -163,11 +139,11 @@ class Perdure:
     def enqueue(self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]) -> Job:
         """Enqueue a job by its kind's name. When this returns it is in the database for good (with `tx=`: once you
         commit)."""
-        return self.enqueue_draft(self._draft(kind, arguments, options))
+        return self.enqueue_draft(self.draft(kind, arguments, options))
 
-    def _draft(self, kind: str, arguments: Mapping[str, Any] | None, options: OptionFields) -> Draft:
+    def draft(self, kind: str, arguments: Mapping[str, Any] | None, options: OptionFields) -> Draft:
         found = self.kinds.get(kind)
-        return Draft(found, {} if arguments is None else arguments, found.defaults.changed(options))
+        return Draft(found, {} if arguments is None else arguments, found.defaults.changed(for_a_job(options)))
 
     def enqueue_draft(self, draft: Draft) -> Job:
         new = new_job(draft, JobId(self.ids.new()), self.clock.now(), self.config.name)
@@ -398,29 +374,3 @@ def job_id_of(job: JobLike) -> JobId:
     if isinstance(job, Job):
         return job.row.id
     return JobId(parse_id(job))
-
-
-def _plain_name(function: Callable[..., Any]) -> str:
-    name: str | None = getattr(function, "__name__", None)
-    if name is None or name == "<lambda>":
-        raise KindError(
-            f"{place_of(function)} has no name to be a kind by; use def, or @app.job(name=…)",
-            code="kind_invalid",
-        )
-    return name
-
-
-def _checked_version(version: object) -> int:
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise InvalidInput(f"version must be a whole number from 1 on, not {version!r}", code="version_invalid")
-    return version
-
-
-def _for_a_kind(options: OptionFields) -> OptionFields:
-    for name in ("tx", "idempotency_key", "run_at"):
-        if options.get(name) is not None:
-            raise InvalidOption(
-                f"{name}= belongs to a single job, not to a kind; pass it with .options({name}=…)",
-                code="option_invalid",
-            )
-    return options

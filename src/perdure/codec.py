@@ -231,20 +231,27 @@ class Codec:
 
 
 def _arguments_form(signature: Signature, found: dict[str, Trait], secret: frozenset[str]) -> JsonForm:
-    fields = {
-        name: annotation if name in signature.required else NotRequired[cast("Any", annotation)]
-        for name, annotation in signature.annotations.items()
-    }
     for name, trait in found.items():
         if Trait.ONCE in trait:
             raise _unusable(signature, f"{name!r} can be read only once; make it a list or a Sequence")
     try:
-        shape = cast("Any", TypedDict)("Arguments", fields)
-        shape.__pydantic_config__ = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
-        return JsonForm(shape, traits(*signature.annotations.values()), secret)
+        given = _shape(signature, ConfigDict(extra="forbid"))
+        # Bytes are base64 where stored, never where passed: there "aGk=" is a text of four characters.
+        stored = _shape(signature, ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64"))
+        return JsonForm(given, traits(*signature.annotations.values()), stored=stored, secret=secret)
     except Exception as error:  # noqa: BLE001 - pydantic runs the user's own schema code
         problem = _unknown_type(signature) or str(error)
     raise _unusable(signature, f"{problem}. Use types pydantic knows")
+
+
+def _shape(signature: Signature, config: ConfigDict) -> object:
+    fields = {
+        name: annotation if name in signature.required else NotRequired[cast("Any", annotation)]
+        for name, annotation in signature.annotations.items()
+    }
+    shape = cast("Any", TypedDict)("Arguments", fields)
+    shape.__pydantic_config__ = config
+    return cast("object", shape)
 
 
 def _unusable(signature: Signature, problem: str) -> KindError:

@@ -70,13 +70,13 @@ class IdFactory:
         """Forget what a parent process may share: called in a forked child, before any of its code runs."""
         # Reentrant: a signal handler or finaliser that enqueues may interrupt its own thread inside the lock.
         self._lock = threading.RLock()
-        # Drawing 64 at a time halves the cost of an id (1.6 to 0.9 µs).
+        # Stock for `new`: drawing 64 at a time costs 0.9 µs an id, one at a time 1.5.
         self._lows: list[int] = []
 
     def new(self) -> bytes:
-        """One id, greater than every earlier one."""
+        """One id, greater than every earlier one unless the clock has stepped back."""
         with self._lock:
-            # `_take` written out: the call and its range would add a fifth.
+            # `_take` written out: 1.0 µs an id; calling it makes that 1.5.
             ms = self._clock_ms()
             if ms != self._ms:
                 self._open(ms)

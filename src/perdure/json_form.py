@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, TypeGuard, cast
 from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator, from_json, to_json
+from pydantic_core import CoreConfig, CoreSchema, SchemaSerializer, SchemaValidator, from_json, to_json
 
 from perdure.signature import Trait
 
@@ -39,8 +39,8 @@ _SAME_KEYS = "has two keys that are the same text in JSON"
 _UNSTABLE = "reads back from JSON as another value; its type needs a validator and a serialiser that mirror each other"
 _TOO_LONG = "holds a number of more than 4300 digits; pass it as text"
 
-# A TypedDict's own settings do not reach its serialiser (pydantic 2.14), hence one built here.
-_CONFIG = CoreConfig(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
+# A TypedDict's own settings do not reach its fields when they are written (pydantic 2.14); these do.
+_WRITING = CoreConfig(ser_json_inf_nan="constants", ser_json_bytes="base64")
 
 Path: TypeAlias = tuple[object, ...]
 
@@ -57,12 +57,15 @@ class Misfit(Exception):
 class JsonForm:
     """The values of one type and their JSON text. Immutable; threads may share it."""
 
-    def __init__(self, annotation: object, traits: Trait, secret: frozenset[str] = frozenset()) -> None:
-        schema = TypeAdapter[Any](cast("Any", annotation)).core_schema
-        validator, serializer = SchemaValidator(schema, _CONFIG), SchemaSerializer(schema, _CONFIG)
-        self.validate = validator.validate_python
-        self.read = validator.validate_json
-        self._to_json = serializer.to_json
+    def __init__(
+        self, given: object, traits: Trait, *, stored: object = None, secret: frozenset[str] = frozenset()
+    ) -> None:
+        """`given` is the type as values come in, `stored` as they are written and read back, if that differs."""
+        given_schema = _schema(given)
+        stored_schema = given_schema if stored is None else _schema(stored)
+        self.validate = SchemaValidator(given_schema).validate_python
+        self.read = SchemaValidator(stored_schema).validate_json
+        self._to_json = SchemaSerializer(stored_schema, _WRITING).to_json
         self._loose = bool(traits & (Trait.LOOSE | Trait.SECRET))
         self._foreign = Trait.FOREIGN in traits
         self._secret = secret
@@ -127,6 +130,10 @@ class JsonForm:
         if not self._secret:
             return _mirror(value, form, (), reveal=False)
         return {name: _mirror(value[name], form[name], (name,), reveal=name in self._secret) for name in form}
+
+
+def _schema(annotation: object) -> CoreSchema:
+    return TypeAdapter[Any](cast("Any", annotation)).core_schema
 
 
 def are_plain(values: Iterable[object]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from perdure.errors import InvalidPayload, KindError
 from perdure.job.job import Job
-from perdure.options import OptionFields, Options
+from perdure.options import OptionFields, Options, for_a_job
 from perdure.worker.context import JobContext
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Bound(Generic[P, R]):
 
     def options(self, **changes: Unpack[OptionFields]) -> Bound[P, R]:
         """The same with further options."""
-        return Bound(self._kind, self._options.changed(changes))
+        return Bound(self._kind, self._options.changed(for_a_job(changes)))
 
 
 class Kind(Generic[P, R, Q, C]):

@@ -113,7 +113,7 @@ class Options:
     def start_at(self, now: Micros) -> Micros:
         """The earliest time the job may start."""
         if self.run_at is not None:
-            return to_micros(self.run_at)
+            return to_micros(_moment(self.run_at))
         if self.delay is None:
             return now
         return Micros(now + round(_seconds(self.delay, "delay") * 1_000_000))
@@ -208,6 +208,26 @@ def _check_integer(priority: object) -> None:
 def _check_conflict(conflict: object) -> None:
     if conflict not in ("raise", "return"):
         raise InvalidOption(f'conflict must be "raise" or "return", not {conflict!r}', code="conflict_invalid")
+
+
+def _moment(value: object) -> datetime:
+    if not isinstance(value, datetime):
+        raise InvalidOption(
+            f"run_at must be a datetime with a time zone, not {value!r}; for seconds from now use delay=",
+            code="run_at_invalid",
+        )
+    return value
+
+
+def for_a_job(options: OptionFields) -> OptionFields:
+    """Refuse what a stored job cannot carry: exception classes are code and stay with the kind."""
+    retry = options.get("retry")
+    if isinstance(retry, Retry) and (retry.on is not None or retry.never):
+        raise InvalidOption(
+            "retry= for a single job cannot have on= or never=: they name code; give them to the kind, @app.job(retry=…)",
+            code="retry_invalid",
+        )
+    return options
 
 
 def _seconds(value: object, what: str) -> float:

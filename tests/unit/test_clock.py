@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -164,9 +165,9 @@ def test_time_cannot_pass_backwards() -> None:
     assert clock.now() == to_micros(NOON)
 
 
-def waiting(clock: ManualClock, seconds: float) -> threading.Thread:
+def in_a_thread(call: Callable[..., None], *args: float) -> threading.Thread:
     # A daemon: a wait that wrongly never ends must fail its test, not keep the process alive.
-    thread = threading.Thread(target=clock.wait, args=(seconds,), daemon=True)
+    thread = threading.Thread(target=call, args=args, daemon=True)
     thread.start()
     return thread
 
@@ -179,7 +180,7 @@ def has_ended(thread: threading.Thread, within_s: float) -> bool:
 def test_a_manual_wait_ends_when_enough_time_has_passed_in_steps_and_not_before() -> None:
     clock = ManualClock(NOON)
     clock.advance(seconds=0.1)
-    waiter = waiting(clock, 0.2)
+    waiter = in_a_thread(clock.wait, 0.2)
     clock.until_waiting()
 
     clock.advance(seconds=0.1)
@@ -191,7 +192,7 @@ def test_a_manual_wait_ends_when_enough_time_has_passed_in_steps_and_not_before(
 
 def test_a_step_of_the_wall_clock_ends_no_wait() -> None:
     clock = ManualClock(NOON)
-    waiter = waiting(clock, 5)
+    waiter = in_a_thread(clock.wait, 5)
     clock.until_waiting()
 
     clock.step(seconds=3600)
@@ -203,9 +204,21 @@ def test_a_step_of_the_wall_clock_ends_no_wait() -> None:
 
 def test_one_advance_ends_the_waits_of_all_threads() -> None:
     clock = ManualClock(NOON)
-    waiters = [waiting(clock, seconds) for seconds in (1, 2, 3)]
+    waiters = [in_a_thread(clock.wait, seconds) for seconds in (1, 2, 3)]
     clock.until_waiting(3)
 
     clock.advance(minutes=1)
 
     assert all(has_ended(waiter, within_s=10) for waiter in waiters)
+
+
+def test_a_test_can_hold_back_until_enough_threads_are_waiting() -> None:
+    clock = ManualClock(NOON)
+    test = in_a_thread(clock.until_waiting, 2)
+
+    in_a_thread(clock.wait, 1)
+    assert not has_ended(test, within_s=0.05)
+
+    in_a_thread(clock.wait, 1)
+    assert has_ended(test, within_s=10)
+    clock.advance(seconds=1)

@@ -147,14 +147,14 @@ class TestFingerprints:
     def test_equal_sets_are_stored_alike_in_every_process(self):
         program = (
             "from perdure.codec import Codec\n"
-            "def handler(declared: set[str], any): ...\n"
-            "names = set('abcdefghij')\n"
-            "print(Codec(handler, 'h').encode({'declared': names, 'any': [frozenset(names)]}).payload)"
+            "def declared(names: set[str]): ...\n"
+            "def undeclared(names): ...\n"
+            "for function in (declared, undeclared):\n"
+            "    print(Codec(function, 'h').encode({'names': set('abcdefghij')}).payload)"
         )
-        texts = {run(program, PYTHONHASHSEED=str(seed)) for seed in (1, 2)}
-        assert texts == {
-            json.dumps({"declared": list("abcdefghij"), "any": [list("abcdefghij")]}, separators=(",", ":"))
-        }
+        text = json.dumps({"names": list("abcdefghij")}, separators=(",", ":"))
+        for seed in (1, 2):
+            assert run(program, PYTHONHASHSEED=str(seed)).split() == [text, text]
 
 
 class TestResults:

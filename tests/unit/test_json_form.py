@@ -29,6 +29,10 @@ class Point(BaseModel):
     y: float | None = None
 
 
+class Open(BaseModel, extra="allow"):
+    x: int
+
+
 class Order(BaseModel):
     number: int = Field(alias="orderNumber")
     colour: Colour = Colour.RED
@@ -104,6 +108,11 @@ class TestWhatJsonCannotHold:
         assert "'more.0.x' is NaN" in str(refused(points, at=Point(x=1), more=[Point(x=math.inf)]))
         assert "'value.y' is NaN" in str(refused(anything, value=Point(x=1, y=math.nan)))
 
+    def test_no_number_in_a_field_the_model_did_not_declare_is_refused(self):
+        def handler(at: Open) -> None: ...
+
+        assert "'at.extra' is NaN" in str(refused(handler, at={"x": 1, "extra": math.nan}))
+
     def test_no_number_that_is_read_only_once_is_refused(self):
         assert "'value.0' is NaN" in str(refused(anything, value=iter([math.nan])))
 
@@ -125,11 +134,18 @@ class TestWhatJsonCannotHold:
         assert refused(anything, value={key: 1}).code == "payload_not_json"
 
     def test_two_keys_with_the_same_text_are_refused(self):
-        assert "same text" in str(refused(anything, value={1: "a", "1": "b"}))
+        def handler(value: dict[int | str, str]) -> None: ...
 
-    @pytest.mark.parametrize("function", [send, anything])
-    def test_a_lone_surrogate_is_refused(self, function):
-        error = refused(function, **{"to" if function is send else "value": "a\ud800"})
+        assert "same text" in str(refused(anything, value={1: "a", "1": "b"}))
+        assert "same text" in str(refused(handler, value={1: "a", "1": "b"}))
+
+    @pytest.mark.parametrize("annotation", [str, Any, Annotated[str, Field(max_length=9)]])
+    @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [{x: x}]])
+    def test_a_lone_surrogate_is_refused(self, annotation, wrap):
+        def handler(text, beside=None) -> None: ...
+
+        handler.__annotations__["text"] = annotation
+        error = refused(handler, text="a\ud800", beside=wrap("a\ud800"))
         assert error.code == "payload_not_json"
         assert "surrogate" in str(error)
         str(error).encode()
@@ -159,9 +175,12 @@ class TestWhatJsonCannotHold:
         assert refused(handler, tree=tree).code == "payload_not_json"
 
     def test_a_number_too_long_to_be_read_is_refused(self):
-        error = refused(anything, value=10**5000)
-        assert error.code == "payload_not_json"
-        assert "'value' holds a number of more than 4300 digits" in str(error)
+        def handler(value: int) -> None: ...
+
+        for function in (handler, anything):
+            error = refused(function, value=10**5000)
+            assert error.code == "payload_not_json"
+            assert "'value' holds a number of more than 4300 digits" in str(error)
 
     def test_a_validator_that_changes_the_value_each_time_is_refused(self):
         def handler(n: Annotated[int, AfterValidator(lambda n: n + 1)]) -> None: ...
@@ -236,6 +255,17 @@ class TestRoundTrips:
         order = Order(orderNumber=3)
         assert round_trip(handler, order=order) == {"order": order}
         assert codec(handler).encode({"order": order}).payload == '{"order":{"orderNumber":3,"colour":"red"}}'
+
+    def test_text_for_a_bytes_parameter_comes_back_as_bytes(self):
+        def handler(data: bytes) -> None: ...
+
+        assert round_trip(handler, data="é") == {"data": "é".encode()}
+        assert round_trip(handler, data="aGk=") == {"data": b"aGk="}
+
+    def test_a_validator_may_change_the_type_as_long_as_it_reads_back(self):
+        def handler(n: Annotated[int, AfterValidator(str)]) -> None: ...
+
+        assert round_trip(handler, n=5) == {"n": "5"}
 
     def test_a_type_defined_after_the_function_is_found_on_first_use(self):
         assert round_trip(later, at={"x": 1}) == {"at": DefinedLater(x=1)}

@@ -53,6 +53,11 @@ class KeyHolder(BaseModel):
     key: SecretBytes
 
 
+class BirthDate(pydantic.Secret[date]):
+    def _display(self) -> str:
+        return "****/**/**"
+
+
 def handler_of(annotation: Any) -> Callable[..., object]:
     def handler(to, password=None): ...
 
@@ -119,7 +124,12 @@ class TestStoring:
         assert str(stored) == repr(stored)
 
 
-class TestLeftOut:
+class TestPassing:
+    @pytest.mark.parametrize(("value", "meant"), [(b"\xff", b"\xff"), ("aGk=", b"aGk="), ("é", "é".encode())])
+    def test_secret_bytes_can_be_passed_as_bytes_or_text(self, value, meant):
+        codec, stored = encoded(SecretBytes, value)
+        assert codec.decode(stored.payload, stored.secrets)[1]["password"] == SecretBytes(meant)
+
     def test_a_secret_not_passed_stores_nothing(self):
         codec = Codec(handler_of(SecretStr | None), "login", None)
         assert codec.encode({"to": "a"}).secrets is None
@@ -196,7 +206,11 @@ class TestShowingNothing:
 class TestLosingNothing:
     """pydantic writes a secret as asterisks; stored so, it would be lost."""
 
-    @pytest.mark.parametrize("value", [SecretStr(WORD), [SecretStr(WORD)], Login(user="a", password=SecretStr(WORD))])
+    @pytest.mark.parametrize(
+        "value",
+        [SecretStr(WORD), [SecretStr(WORD)], Login(user="a", password=SecretStr(WORD)), BirthDate(date(2024, 2, 29))],
+        ids=lambda value: type(value).__name__,
+    )
     def test_a_secret_in_a_parameter_not_declared_as_one_is_refused(self, value):
         codec = Codec(handler_of(Any), "login", None)
         error = error_of(lambda: codec.encode({"to": "a", "password": value}))

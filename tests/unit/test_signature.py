@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Annotated
 
 import pytest
@@ -105,6 +105,11 @@ class TestBuilding:
         def handler(ctx: "JobContext", a: int) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
         assert Codec(handler, "handler", type("JobContext", (), {})).takes_context
+
+    def test_a_wrapped_function_is_read_with_the_names_of_its_own_module(self):
+        def handler(ctx: "Context", a: "int") -> None: ...
+
+        assert codec(lru_cache(handler)).takes_context
 
     def test_a_wrapped_function_is_read_through_its_wrapper(self):
         @wraps(send)

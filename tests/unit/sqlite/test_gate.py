@@ -182,11 +182,12 @@ def test_a_stopped_process_holds_others_up_only_for_their_time_out(
 
 
 def test_an_interrupted_waiter_holds_nothing(database: Path, another: Callable[..., Other]) -> None:
+    gate = gate_for(database)
     inside, third = another(), another()
     inside.ask("enter 0")
 
     with pytest.raises(KeyboardInterrupt):
-        _enter_and_be_interrupted(gate_for(database))
+        _enter_and_be_interrupted(gate)
     inside.ask("leave")
 
     assert third.ask("enter 0") == "True"
@@ -345,6 +346,8 @@ def _in_a_forked_child(act: Callable[[], object]) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # its own hang guard
         try:
             os.write(writing, str(act()).encode())
         finally:

@@ -86,6 +86,11 @@ Make = Callable[[], Op[T]]
 """Begins an operation afresh; called again when the operation has to be run again."""
 
 
+BEGIN_OPERATION = Call("begin_operation")
+END_OPERATION = Call("end_operation")
+UNDO_OPERATION = Call("undo_operation")
+"""For runners, around an operation that shares a transaction with others; UNDO is followed by END."""
+
 SAVEPOINT = Call("savepoint")
 RELEASE = Call("release")
 ROLLBACK_TO = Call("rollback_to")

@@ -14,15 +14,14 @@ _NO_ROWS: list[tuple[object, ...]] = []
 
 
 class SqliteDriver:
-    """Executes calls on one connection. A cursor of our own with plain tuples, whatever the connection's factories."""
+    """Executes calls on one connection. A cursor of our own with plain tuples, whatever the connection makes."""
 
     def __init__(self, connection: sqlite3.Connection, statements: Statements) -> None:
         self._statements = statements
         try:
-            self._cursor = connection.cursor(sqlite3.Cursor)
+            self._cursor = sqlite3.Cursor(connection)
         except sqlite3.Error as error:
             raise translate(error) from error
-        self._cursor.row_factory = None
 
     def execute(self, call: Call) -> Result:
         statement = self._statements[call.name]

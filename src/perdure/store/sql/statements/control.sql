@@ -1,3 +1,13 @@
+-- name: begin_operation
+-- Around a whole operation, by another name: one that breaks off may leave savepoints of its own open.
+SAVEPOINT perdure_operation
+
+-- name: end_operation
+RELEASE SAVEPOINT perdure_operation
+
+-- name: undo_operation
+ROLLBACK TO SAVEPOINT perdure_operation
+
 -- name: savepoint
 SAVEPOINT perdure_op
 

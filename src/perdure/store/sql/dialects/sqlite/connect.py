@@ -73,4 +73,4 @@ def _open(path: Path, mode: str, pragmas: Pragmas) -> sqlite3.Connection:
 
 
 def _set(connection: sqlite3.Connection, pragma: str) -> None:
-    connection.execute(f"PRAGMA {pragma}").fetchall()
+    sqlite3.Cursor(connection).execute(f"PRAGMA {pragma}").fetchall()  # the connection may make its own kind of rows

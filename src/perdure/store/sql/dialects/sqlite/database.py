@@ -1,15 +1,8 @@
-"""One SQLite file in one process: who writes when, who reads, and when the WAL is checkpointed. Used by `store`.
-
-There is one `Database` per file and process, shared by every app that uses the file, because record locks and group
-commit belong to the process. A forked child starts with a fresh one and leaves the inherited connections alone: closing
-them would drop locks and roll back work that belong to the parent.
-"""
+"""One SQLite file in one process: who writes when, who reads, and when the WAL is checkpointed. Kept by `registry`."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -17,22 +10,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from perdure.store.sql import migrate, statements
-from perdure.store.sql.dialects.sqlite import connect, naming, schema
+from perdure.store.sql.dialects.sqlite import connect
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
-from perdure.store.sql.dialects.sqlite.files import create_private, refuse_network_filesystem
+from perdure.store.sql.dialects.sqlite.files import identity_of
 from perdure.store.sql.dialects.sqlite.gate import gate_for
 from perdure.store.sql.dialects.sqlite.group import GroupCommit, Member
 from perdure.store.sql.dialects.sqlite.mutex import FifoMutex
+from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
+from perdure.store.sql.dialects.sqlite.transaction import Transaction
 from perdure.store.sql.dialects.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
 from perdure.store.sql.drivers.sqlite import SqliteDriver, translate
 from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Make, drive
 
 T = TypeVar("T")
-
-OWN_STATEMENTS = (Path(__file__).parent / "statements.sql").read_text("utf-8")
-STATEMENTS = statements.load(OWN_STATEMENTS, naming.table, naming.marker)
-"""Every statement as SQLite gets it."""
 
 _SPARE_READERS = 8
 
@@ -40,41 +30,11 @@ GATE_PATIENCE_S = 2.0
 SHORT_GATE_PATIENCE_S = 0.01
 
 
-class Transaction:
-    """An open transaction of ours that plain calls on the same thread or task join."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        self.driver = SqliteDriver(connection, STATEMENTS)
-
-    def run(self, make: Make[T]) -> T:
-        """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
-        self.driver.execute(SAVEPOINT)
-        try:
-            answer = drive(make(), self.driver)
-        except BaseException:
-            if self.connection.in_transaction:
-                self.driver.execute(ROLLBACK_TO)
-                self.driver.execute(RELEASE)
-            raise
-        self.driver.execute(RELEASE)
-        return answer
-
-
-def identity_of(path: Path) -> tuple[int, int] | None:
-    """What tells this file from every other. None: there is none at this path."""
-    try:
-        info = os.stat(path)  # noqa: PTH116 - twice as fast, and on the way of every write
-    except OSError:
-        return None
-    return info.st_dev, info.st_ino
-
-
 _joined: ContextVar[dict[Database, Transaction] | None] = ContextVar("perdure_sqlite_transaction", default=None)
 
 
 class Database:
-    """The writer, the readers and the queue in front of them for one file. Get it from `database_at`."""
+    """The writer, the readers and the queue in front of them for one file. Get it from `registry`."""
 
     def __init__(self, path: Path, pragmas: Pragmas) -> None:
         self.path = path
@@ -318,64 +278,3 @@ def _roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
-
-
-# -- one database per file and process -------------------------------------------------------------------------------
-
-_databases: dict[tuple[int, int] | None, Database] = {}
-_left_behind: list[Database] = []
-_registry = threading.Lock()
-generation: int = 0
-"""Rises in a forked child: what a store looked up before the fork is not its own any more."""
-
-
-def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_network_filesystem: bool) -> Database:
-    """The one database object of this process for this file; makes the file at the newest schema on first use."""
-    refuse_network_filesystem(path, allow=allow_network_filesystem)
-    create_private(path)
-    with _registry:
-        identity = identity_of(path)
-        known = _databases.get(identity)
-        if known is None or not known.usable:
-            known = _prepared(path, pragmas, may_upgrade=may_upgrade)
-            _databases[identity] = known
-        return known
-
-
-def _prepared(path: Path, pragmas: Pragmas, *, may_upgrade: bool) -> Database:
-    gate = gate_for(path)
-    connection = connect.open_writer(path, pragmas)
-    try:
-        entered = gate.enter(30.0)
-        try:
-            connect.use_wal(connection, path)
-            schema.upgrade(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
-        finally:
-            if entered:
-                gate.leave()
-        return Database(path, pragmas)
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
-    finally:
-        connection.close()
-
-
-def forget(database: Database) -> None:
-    """Close a database and let the next use open it afresh."""
-    with _registry:
-        for identity, known in list(_databases.items()):
-            if known is database:
-                del _databases[identity]
-    database.close()
-
-
-def _start_afresh() -> None:
-    global _registry, generation  # noqa: PLW0603 - a forked child must not inherit a held lock
-    _registry = threading.Lock()
-    generation += 1
-    _left_behind.extend(_databases.values())
-    _databases.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_afresh)

@@ -30,6 +30,14 @@ def identity(stat: os.stat_result) -> Identity:
     return stat.st_dev, stat.st_ino
 
 
+def identity_of(path: str | PathLike[str]) -> Identity | None:
+    """The identity of the file at a path. None: there is none."""
+    try:
+        return identity(os.stat(path))  # noqa: PTH116 - twice as fast, and on the way of every write
+    except OSError:
+        return None
+
+
 # ------------------------------------------------------------------------------------------------- network filesystems
 
 

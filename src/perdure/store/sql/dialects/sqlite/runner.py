@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
-from perdure.store.sql.dialects.sqlite import database as databases
+from perdure.store.sql.dialects.sqlite import registry
 from perdure.store.sql.dialects.sqlite import tx as borrowed
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
-from perdure.store.sql.dialects.sqlite.database import Database, database_at
+from perdure.store.sql.dialects.sqlite.database import Database
 from perdure.store.sql.engine import Make
 
 T = TypeVar("T")
@@ -30,13 +30,13 @@ class SqliteRunner:
 
     @property
     def database(self) -> Database:
-        if self._database is None or not self._database.usable or self._generation != databases.generation:
+        if self._database is None or not self._database.usable or self._generation != registry.generation:
             self._database = self._opened(may_upgrade=self._auto_migrate)
-            self._generation = databases.generation
+            self._generation = registry.generation
         return self._database
 
     def _opened(self, *, may_upgrade: bool) -> Database:
-        return database_at(
+        return registry.database_at(
             self.path,
             self._pragmas,
             may_upgrade=may_upgrade,
@@ -63,6 +63,6 @@ class SqliteRunner:
         return f"{self.path} is at the newest schema"
 
     def close(self) -> None:
-        if self._database is not None and self._generation == databases.generation:
-            databases.forget(self._database)
+        if self._database is not None and self._generation == registry.generation:
+            registry.forget(self._database)
         self._database = None

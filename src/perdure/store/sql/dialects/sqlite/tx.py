@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from perdure.errors import TransactionError
 from perdure.store.sql.borrowed import closed, driver_connection, not_open, unknown
 from perdure.store.sql.dialects.sqlite.connect import tame
-from perdure.store.sql.dialects.sqlite.database import Transaction, identity_of
+from perdure.store.sql.dialects.sqlite.files import identity_of
+from perdure.store.sql.dialects.sqlite.transaction import Transaction
 from perdure.store.sql.drivers.sqlite import translate
 from perdure.store.sql.engine import Make
 

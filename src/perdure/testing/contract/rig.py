@@ -1,0 +1,311 @@
+"""The store under test, a clock that stands still, and short ways to say what a test needs. Given to every test.
+
+Only the protocols of `store/protocols` are used, but for `execute` and `everything`, which look behind them where the
+database is one of ours. Each rig has a queue, a kind and keys that no other rig uses, so that many tests can follow
+each other in one database.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TypedDict, Unpack
+
+from perdure.clock import ManualClock, Micros
+from perdure.ids import IdFactory, JobId, NodeId, RunId
+from perdure.job import transitions
+from perdure.job.job import Job
+from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Telling
+from perdure.job.ordering import rank_of
+from perdure.job.reports import Finish, Report
+from perdure.job.run import Run
+from perdure.job.states import Verb
+from perdure.store.answers import Claimer, Finished, JobFilter, Kinds, Lane, Process, RunFilter
+from perdure.store.open import open_store
+from perdure.store.protocols import Decide, Store
+from perdure.store.sql import migrate
+
+Opener = Callable[[str], Store]
+Dump = dict[str, list[tuple[object, ...]]]
+
+LEASE_US = 60_000_000
+START = datetime(2030, 1, 1, tzinfo=UTC)
+ANY: Kinds | None = None
+"""A node that takes whatever there is."""
+NONE: Kinds = {}
+"""A node that knows no kind at all."""
+
+BROKEN = Failure("ValueError", "it broke", "Traceback: it broke")
+HOPELESS = Failure("ValueError", "it will never work", permanent=True)
+CRASHED = Failure("NodeLost", "the node died")
+
+_TABLES = {"sqlite": "perdure_{}", "postgresql": "perdure.{}", "postgres": "perdure.{}"}
+_NOT_COMPARED = "schema_version"
+
+
+class NotSupported(Exception):
+    """The store, or what is installed here, does not have what a test needs."""
+
+
+class Wish(TypedDict, total=False):
+    """What may be said of a job to be made; everything has a default."""
+
+    kind: str
+    kind_version: int
+    queue: str
+    payload: str
+    secrets: str | None
+    params: str | None
+    principal: str | None
+    owner: str
+    priority: int
+    delay_s: float
+    max_attempts: int
+    as_new_job: bool
+    timeout_ms: int | None
+    idempotency_key: str
+    business_key: str
+    conflict: str
+    fingerprint: str
+    names: tuple[str, ...]
+    tags: tuple[str, ...]
+    limit_key: str
+
+
+class Rig:
+    """A store to be tested. `clock` moves only when the test moves it."""
+
+    def __init__(self, url: str, opener: Opener = open_store) -> None:
+        self.url = url
+        self.opener = opener
+        self.store = opener(url)
+        self.clock = ManualClock(START)
+        self.ids = IdFactory()
+        self.mark = self.ids.new()[-5:].hex()
+        self.queue = f"queue-{self.mark}"
+        self.kind = f"kind-{self.mark}"
+        self._node: NodeId | None = None
+
+    @property
+    def now(self) -> Micros:
+        return self.clock.now()
+
+    def key(self, name: str) -> str:
+        """A key no other rig uses."""
+        return f"{name}-{self.mark}"
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    def new(self, **wish: Unpack[Wish]) -> NewJob:
+        """The rows of a job as the app would make them."""
+        job_id, now = JobId(self.ids.new()), self.now
+        row = self._row(job_id, wish)
+        live = LiveJob(
+            job_id=job_id,
+            queue=row.queue,
+            kind=row.kind,
+            kind_version=row.kind_version,
+            state="",
+            rank=rank_of(wish.get("priority", 0)),
+            position=0,
+            run_at=Micros(now + round(wish.get("delay_s", 0) * 1_000_000)),
+            queued_at=now,
+            started_at=None,
+            attempts=0,
+            crashes=0,
+            life=1,
+            max_attempts=wish.get("max_attempts", 3),
+            as_new_job=int(wish.get("as_new_job", False)),
+            timeout_ms=wish.get("timeout_ms"),
+            node_id=None,
+            run_id=None,
+            claimed_at=None,
+            deadline_at=None,
+            waits_for=0,
+            limit_key=wish.get("limit_key"),
+            business_key=row.business_key,
+            superseded_by=None,
+            paused=0,
+            cancel_requested=0,
+            park_reason=None,
+            last_error=None,
+            updated_at=now,
+            version=1,
+        )
+        live = live._replace(state=transitions.waiting_state(live, now).value)
+        fingerprint = wish.get("fingerprint", "same") if row.idempotency_key is not None else None
+        names = wish.get("names", (row.kind,))
+        return NewJob(row, live, wish.get("tags", ()), fingerprint, wish.get("conflict", "raise"), names)
+
+    def _row(self, job_id: JobId, wish: Wish) -> JobRow:
+        options = {"as_new_job": wish.get("as_new_job", False), "timeout_ms": wish.get("timeout_ms")}
+        no_links = dict.fromkeys(JobRow._fields[12:23])
+        return JobRow(
+            id=job_id,
+            kind=wish.get("kind", self.kind),
+            kind_version=wish.get("kind_version", 1),
+            owner=wish.get("owner", "contract"),
+            queue=wish.get("queue", self.queue),
+            payload=wish.get("payload", '{"n":1}'),
+            secrets=wish.get("secrets"),
+            params=wish.get("params"),
+            options=json.dumps(options),
+            principal=wish.get("principal"),
+            idempotency_key=wish.get("idempotency_key"),
+            business_key=wish.get("business_key"),
+            chain_attempt=1,
+            created_at=self.now,
+            **no_links,
+        )
+
+    def enqueue(self, **wish: Unpack[Wish]) -> JobId:
+        """Enqueue one job that gets in."""
+        job = self.store.enqueue([self.new(**wish)])[0]
+        assert not job.deduplicated
+        return job.row.id
+
+    def enqueue_many(self, count: int, **wish: Unpack[Wish]) -> list[JobId]:
+        """Enqueue so many, in one call."""
+        return [job.row.id for job in self.store.enqueue([self.new(**wish) for _ in range(count)])]
+
+    def job(self, job_id: JobId) -> Job:
+        """The job as it is now; it must be there."""
+        job = self.store.get(job_id)
+        assert job is not None, "the job is gone"
+        return job
+
+    def live(self, job_id: JobId) -> LiveJob:
+        """The hot row; it must be there."""
+        live = self.store.live(job_id)
+        assert live is not None, f"the job is not live but {self.job(job_id).state}"
+        return live
+
+    def row(self, job_id: JobId) -> JobRow:
+        """The cold row; it must be there."""
+        row = self.store.row(job_id)
+        assert row is not None, "the job is gone"
+        return row
+
+    def jobs(self, wanted: JobFilter, size: int = 100) -> list[JobId]:
+        """One page from the start."""
+        return [job.row.id for job in self.store.jobs(wanted, None, size)]
+
+    def in_order(self, queue: str | None = None) -> list[JobId]:
+        """The queued jobs of a queue as they would be claimed."""
+        return self.jobs(JobFilter(state="queued", queue=queue or self.queue), 1_000)
+
+    def runs(self, job_id: JobId) -> list[Run]:
+        """The attempts of a job, newest first."""
+        return self.store.runs(RunFilter(job_id=job_id), None, 1_000)
+
+    # -- verbs -------------------------------------------------------------------------------------------------------
+
+    def register(self) -> NodeId:
+        """A new node, known to the store."""
+        node_id = NodeId(self.ids.new())
+        self.store.register(node_id, None, Process(host="here", pid=1), self.now)
+        return node_id
+
+    @property
+    def node(self) -> NodeId:
+        """The node that claims where a test does not care which."""
+        if self._node is None:
+            self._node = self.register()
+        return self._node
+
+    def claimer(self, room: int, node: NodeId | None = None, kinds: Kinds | None = ANY) -> Claimer:
+        return Claimer(node or self.node, kinds, [RunId(run_id) for run_id in self.ids.new_many(room)], LEASE_US)
+
+    def claim(
+        self, room: int = 1, *, queue: str | None = None, node: NodeId | None = None, kinds: Kinds | None = ANY
+    ) -> list[Claim]:
+        """What a node gets that asks for so many of one queue."""
+        return self.store.claim([Lane(queue or self.queue, room)], self.claimer(room, node, kinds), self.now)
+
+    def claim_one(self, *, node: NodeId | None = None) -> Claim:
+        """The job at the head of the rig's queue; there must be one."""
+        claims = self.claim(1, node=node)
+        assert len(claims) == 1, "nothing could be claimed"
+        return claims[0]
+
+    def start(self, **wish: Unpack[Wish]) -> Claim:
+        """A job that runs. The queue must be empty but for it."""
+        job_id = self.enqueue(**wish)
+        claim = self.claim_one()
+        assert claim.job_id == job_id
+        return claim
+
+    def finish(self, claim: Claim, report: Report, telling: Telling = transitions.NOTHING_TOLD) -> Finished:
+        """Report for one run."""
+        return self.store.finish([self.report(claim, report, telling)], self.now)[0]
+
+    def report(self, claim: Claim, report: Report, telling: Telling = transitions.NOTHING_TOLD) -> Finish:
+        return Finish(claim.live, report, JobId(self.ids.new()), telling)
+
+    def change(self, job_id: JobId, verb: Verb, decide: Decide, expect_version: int | None = None) -> Job:
+        return self.store.change(job_id, verb, decide, self.now, expect_version)
+
+    def cancel(self, job_id: JobId) -> Job:
+        return self.change(job_id, Verb.CANCEL, transitions.cancel)
+
+    def pause(self, job_id: JobId) -> Job:
+        return self.change(job_id, Verb.PAUSE, transitions.pause)
+
+    def resume(self, job_id: JobId) -> Job:
+        return self.change(job_id, Verb.RESUME, transitions.resume)
+
+    def rescue(self, node: NodeId, *, room: int = 100, max_crashes: int = 3) -> int:
+        """Take back what the node holds."""
+        next_ids = [JobId(job_id) for job_id in self.ids.new_many(room)]
+        return self.store.rescue(node, CRASHED, max_crashes, next_ids, self.now)
+
+    def crash(self, node: NodeId, *, max_crashes: int = 3) -> int:
+        """The node is declared dead and its jobs are taken back."""
+        assert self.store.stop(node, "crash", self.now)
+        return self.rescue(node, max_crashes=max_crashes)
+
+    # -- behind the protocols ----------------------------------------------------------------------------------------
+
+    def table(self, name: str) -> str:
+        """The table as this database calls it."""
+        scheme = self.url.split("://", 1)[0].lower() if "://" in self.url else "sqlite"
+        if scheme not in _TABLES or not hasattr(self.store, "runner"):
+            raise NotSupported("the suite cannot look into the tables of this store")
+        return _TABLES[scheme].format(name)
+
+    def execute(self, sql: str) -> list[tuple[object, ...]]:
+        """Run SQL of the test's own in a transaction; `{x}` is the table x."""
+        written = re.sub(r"\{(\w+)\}", lambda match: self.table(match[1]), sql)
+        with self.store.transaction() as tx:
+            cursor = tx.execute(written)
+            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+
+    def everything(self) -> Dump:
+        """Every row of every table, to be compared: what differs was written."""
+        tables = {name: self.table(name) for name in _table_names()}
+        with self.store.transaction() as tx:
+            return {
+                name: sorted((tuple(row) for row in tx.execute(f"SELECT * FROM {table}").fetchall()), key=repr)  # noqa: S608
+                for name, table in tables.items()
+            }
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """End what a test left live, so that the next one in the same database finds nothing due."""
+        for state in transitions.TRANSITIONS[Verb.CANCEL].sources:
+            for job in self.store.jobs(JobFilter(state=state), None, 10_000):
+                node_id = self.cancel(job.row.id).row.node_id
+                if node_id is not None:
+                    self.store.stop(node_id, "crash", self.now)
+                    self.rescue(node_id)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def _table_names() -> Sequence[str]:
+    texts = "".join(step.text for step in migrate.migrations_of("sqlite"))
+    return [name for name in re.findall(r"CREATE TABLE \{(\w+)\}", texts) if name != _NOT_COMPARED]

@@ -1,0 +1,107 @@
+"""Collects the suite and runs it against one database. Called by `__main__`; pytest runs the same cases one by one.
+
+A store that lacks a protocol raises NotImplementedError from its methods: its tests are then counted as not supported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from perdure.ops import doctor
+from perdure.store.answers import JobFilter
+from perdure.testing.contract.case import Case, cases_of
+from perdure.testing.contract.rig import NotSupported, Opener, Rig
+
+GROUPS = (
+    "jobs",
+    "keys",
+    "tags",
+    "control",
+    "order",
+    "claims",
+    "finishes",
+    "rescue",
+    "runs",
+    "logs",
+    "reads",
+    "queues",
+    "nodes",
+    "locks",
+    "schema",
+    "concurrency",
+    "faults",
+    "model",
+)
+"""One file each: the protocols, and what holds across them."""
+
+
+class Verdict(StrEnum):
+    """What came of a case."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_SUPPORTED = "not supported"
+
+
+class Judged(NamedTuple):
+    """A case and what came of it; `why` is the traceback or the reason."""
+
+    case: Case
+    verdict: Verdict
+    why: str = ""
+
+
+def cases(groups: Iterable[str] = GROUPS) -> list[Case]:
+    """Every case of these groups, in order."""
+    found: list[Case] = []
+    for group in groups:
+        module = importlib.import_module(f"perdure.testing.contract.{group}")
+        tests = [(name, test) for name, test in vars(module).items() if _is_test(name, test)]
+        found += cases_of(group, tests)
+    return found
+
+
+def _is_test(name: str, test: object) -> bool:
+    return name.startswith("test_") and inspect.isfunction(test)
+
+
+def run_case(case: Case, rig: Rig) -> None:
+    """The test, and then the doctor, who must find nothing wrong with what it left behind."""
+    case.run(rig)
+    findings = doctor.examine(rig.store)
+    assert not findings, f"the doctor found: {findings}"
+
+
+def judged(chosen: Iterable[Case], make_rig: Callable[[], Rig]) -> Iterator[Judged]:
+    """Run cases one after the other in one database and say of each what came of it."""
+    for case in chosen:
+        rig = make_rig()
+        try:
+            yield _judge(case, rig)
+        finally:
+            rig.settle()
+            rig.close()
+
+
+def _judge(case: Case, rig: Rig) -> Judged:
+    try:
+        run_case(case, rig)
+    except (NotSupported, NotImplementedError) as reason:
+        return Judged(case, Verdict.NOT_SUPPORTED, str(reason))
+    except Exception:  # noqa: BLE001 - whatever a test raises is the answer
+        return Judged(case, Verdict.FAILED, traceback.format_exc())
+    return Judged(case, Verdict.PASSED)
+
+
+def is_empty(url: str, opener: Opener) -> bool:
+    """Whether the suite may use a database: it holds no job."""
+    store = opener(url)
+    try:
+        return not store.jobs(JobFilter(), None, 1)
+    finally:
+        store.close()

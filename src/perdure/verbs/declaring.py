@@ -1,0 +1,86 @@
+"""From a function to a kind. Called by `app.job`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protocol, overload
+
+from perdure.config import Config
+from perdure.errors import InvalidInput, InvalidOption, KindError
+from perdure.kind import Desk, Kind, P, R, Upgrade, place_of
+from perdure.options import OptionFields, Options, check_name
+from perdure.worker.context import JobContext
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+
+class Declare(Protocol):
+    """The decorator `app.job(…)` gives: a kind with the function's own types, less the context."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> Kind[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> Kind[P, R, Concatenate[JobContext, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Kind[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Kind[P, R, P, R]: ...
+
+
+class Facts(NamedTuple):
+    """What is said of a kind besides its function and its options."""
+
+    name: str | None
+    aliases: tuple[str, ...]
+    version: int
+    upgrades: Mapping[int, Upgrade]
+    isolation: Literal["process"] | None
+
+
+def declared(
+    desk: Desk, function: Callable[..., Any], facts: Facts, defaults: Options, config: Config
+) -> Kind[..., Any, ..., Any]:
+    """The kind that this function is from now on."""
+    return Kind(
+        desk,
+        function,
+        name=check_name(facts.name or _plain_name(function), "the kind's name"),
+        aliases=tuple(check_name(alias, "an alias") for alias in facts.aliases),
+        version=_checked_version(facts.version),
+        upgrades=facts.upgrades,
+        defaults=defaults,
+        isolation=facts.isolation,
+        max_payload_bytes=config.max_payload_bytes,
+    )
+
+
+def _plain_name(function: Callable[..., Any]) -> str:
+    name: str | None = getattr(function, "__name__", None)
+    if name is None or name == "<lambda>":
+        raise KindError(
+            f"{place_of(function)} has no name to be a kind by; use def, or @app.job(name=…)",
+            code="kind_invalid",
+        )
+    return name
+
+
+def _checked_version(version: object) -> int:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise InvalidInput(f"version must be a whole number from 1 on, not {version!r}", code="version_invalid")
+    return version
+
+
+def for_a_kind(options: OptionFields) -> OptionFields:
+    """Refuse what only a single job can have."""
+    for name in ("tx", "idempotency_key", "run_at"):
+        if options.get(name) is not None:
+            raise InvalidOption(
+                f"{name}= belongs to a single job, not to a kind; pass it with .options({name}=…)",
+                code="option_invalid",
+            )
+    return options
