@@ -15,12 +15,12 @@ BATCH = 100
 
 def small(rounds: int) -> list[Figure]:
     """100-byte payloads."""
-    return [_cycle("cycle", "claim + finish by 100, 100-byte payloads", 100, 3_000, rounds)]
+    return [_cycle("cycle", "claim + finish by 100, 100-byte payloads", 100, 500, rounds)]
 
 
 def large(rounds: int) -> list[Figure]:
     """50 KB payloads: read at the claim, never written again."""
-    return [_cycle("cycle-50k", "claim + finish by 100, 50 KB payloads", 50_000, 600, rounds)]
+    return [_cycle("cycle-50k", "claim + finish by 100, 50 KB payloads", 50_000, 200, rounds)]
 
 
 def _cycle(name: str, what: str, payload_bytes: int, jobs: int, rounds: int) -> Figure:

@@ -21,7 +21,7 @@ from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
 from perdure.store.sql.migrate import migrations_of
 
 ROOM = 10
-CLAIMS = 40
+CLAIMS = 10
 CHUNK = 100_000
 YEAR_US = 365 * 24 * 3600 * 1_000_000
 

@@ -12,9 +12,9 @@ from bench.measure import in_turns, rate, scratch_folder
 from bench.report import Figure, at_least, compared
 from bench.sample import Desk, arguments
 
-SINGLES = 1_000
-THREADS, EACH = 16, 150
-CALLS, PER_CALL = 8, 1_000
+SINGLES = 150
+THREADS, EACH = 16, 30
+CALLS, PER_CALL = 2, 1_000
 
 
 def single(rounds: int) -> list[Figure]:

@@ -22,7 +22,7 @@ from bench.sample import Desk, arguments
 from perdure.errors import DatabaseBusy
 
 WRITERS = 2
-PER_ROUND = 250
+PER_ROUND = 50
 PAUSE_S = 0.002  # between two enqueues: someone who comes now and then, not a third busy writer
 LIMIT_S = 30.0
 COMPARISON_S = 8.0

@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / ".bench"
 """Inside the repository, so that every file of a run is on the same filesystem, and ignored by git."""
 
-ROUNDS = 9
+ROUNDS = 41
+"""Many short ones rather than a few long ones: a neighbour that keeps the machine busy for a second then spoils a few
+rounds of both sides, and the medians do not notice."""
 
 Round = Callable[[], float]
 """Prepares untimed, works timed, and answers one number: a rate, or a cost."""

@@ -27,7 +27,7 @@ from perdure.job.run import Run
 from perdure.job.states import RunState, State
 from perdure.kind import Draft, Kind
 from perdure.options import Unique
-from perdure.signature import Secret
+from perdure.payload.signature import Secret
 from perdure.verbs.drafting import principal
 from perdure.version import __version__
 from perdure.worker.context import JobContext

@@ -16,7 +16,7 @@ from perdure.worker.context import JobContext
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from perdure.codec import Codec
+    from perdure.payload.codec import Codec
 
 P = ParamSpec("P")
 """What the function is enqueued with."""
@@ -150,7 +150,7 @@ class Kind(Generic[P, R, Q, C]):
     @cached_property
     def codec(self) -> Codec:
         """Built on first use: annotations may name what is defined further down."""
-        from perdure.codec import Codec
+        from perdure.payload.codec import Codec
 
         return Codec(self.function, self.name, JobContext, max_bytes=self._max_payload_bytes)
 

@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def app(path: Path) -> Iterator[Perdure]:
-    app = Perdure(path, busy_timeout_s=2)
+    app = Perdure(path, durability="normal", busy_timeout_s=2)
     yield app
     app.close()
 

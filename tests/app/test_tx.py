@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +26,43 @@ def orders(app: Perdure, path: Path) -> None:
 
 
 @pytest.fixture(params=DOORS)
-def door(request: pytest.FixtureRequest, path: Path) -> Iterator[Door]:
-    door = DOORS[request.param](path)
-    yield door
-    door.close()
+def begin(request: pytest.FixtureRequest, path: Path) -> Iterator[Callable[[], Door]]:
+    """Opens the user's transaction, when the test is ready for it."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(DOORS[request.param](path)))
+
+
+Begin = Callable[[], Door]
 
 
 def orders_in(path: Path) -> list[object]:
     return [row[0] for row in contents(path)["orders"]]
 
 
-def test_a_job_enqueued_first_goes_with_the_rollback(door: Door, send: Any, path: Path) -> None:
+def test_a_job_enqueued_first_goes_with_the_rollback(begin: Begin, send: Any, path: Path) -> None:
+    door = begin()
     send.options(tx=door.tx).enqueue("a")
     door.rollback()
     assert jobs_in(path) == []
 
 
-def test_a_job_enqueued_first_stays_with_the_commit(door: Door, send: Any, path: Path) -> None:
+def test_a_job_enqueued_first_stays_with_the_commit(begin: Begin, send: Any, path: Path) -> None:
+    door = begin()
     send.options(tx=door.tx).enqueue("a")
     door.commit()
     assert jobs_in(path) == ['{"to":"a"}']
 
 
-def test_nobody_sees_the_job_before_the_commit(door: Door, app: Perdure, send: Any, path: Path) -> None:
+def test_nobody_sees_the_job_before_the_commit(begin: Begin, app: Perdure, send: Any, path: Path) -> None:
+    door = begin()
     job = send.options(tx=door.tx).enqueue("a")
     before = app.get(job)
     door.commit()
     assert (before, app.get(job)) == (None, job)
 
 
-def test_a_job_in_the_middle_of_the_users_rows_shares_their_rollback(door: Door, send: Any, path: Path) -> None:
+def test_a_job_in_the_middle_of_the_users_rows_shares_their_rollback(begin: Begin, send: Any, path: Path) -> None:
+    door = begin()
     door.execute("INSERT INTO orders VALUES (1)")
     send.options(tx=door.tx, tags=["x"], business_key="b").enqueue("a")
     door.execute("INSERT INTO orders VALUES (2)")
@@ -64,7 +71,8 @@ def test_a_job_in_the_middle_of_the_users_rows_shares_their_rollback(door: Door,
     assert contents(path)["perdure_business_key"] == contents(path)["perdure_tag"] == []
 
 
-def test_a_job_in_the_middle_of_the_users_rows_shares_their_commit(door: Door, send: Any, path: Path) -> None:
+def test_a_job_in_the_middle_of_the_users_rows_shares_their_commit(begin: Begin, send: Any, path: Path) -> None:
+    door = begin()
     door.execute("INSERT INTO orders VALUES (1)")
     send.options(tx=door.tx).enqueue("a")
     door.execute("INSERT INTO orders VALUES (2)")
@@ -72,8 +80,9 @@ def test_a_job_in_the_middle_of_the_users_rows_shares_their_commit(door: Door, s
     assert (jobs_in(path), orders_in(path)) == (['{"to":"a"}'], [1, 2])
 
 
-def test_a_refused_job_leaves_the_users_transaction_usable(door: Door, send: Any, path: Path) -> None:
+def test_a_refused_job_leaves_the_users_transaction_usable(begin: Begin, send: Any, path: Path) -> None:
     send.options(business_key="b").enqueue("live")
+    door = begin()
     door.execute("INSERT INTO orders VALUES (1)")
     with pytest.raises(KeyConflict):
         send.options(tx=door.tx, business_key="b").enqueue("refused")
@@ -82,8 +91,9 @@ def test_a_refused_job_leaves_the_users_transaction_usable(door: Door, send: Any
     assert (jobs_in(path), orders_in(path)) == (['{"to":"live"}'], [1, 2])
 
 
-def test_an_enqueue_that_breaks_off_leaves_nothing_of_the_job(door: Door, send: Any, path: Path) -> None:
+def test_an_enqueue_that_breaks_off_leaves_nothing_of_the_job(begin: Begin, send: Any, path: Path) -> None:
     before = contents(path)
+    door = begin()
     door.execute("CREATE TRIGGER full BEFORE INSERT ON perdure_ready BEGIN SELECT RAISE(ABORT, 'full'); END")
     door.execute("INSERT INTO orders VALUES (1)")
     with pytest.raises(StoreError, match="full"):
@@ -93,13 +103,15 @@ def test_an_enqueue_that_breaks_off_leaves_nothing_of_the_job(door: Door, send: 
     assert contents(path) == before | {"orders": [(1,), (2,)]}
 
 
-def test_a_duplicate_is_found_through_the_users_connection(door: Door, send: Any) -> None:
+def test_a_duplicate_is_found_through_the_users_connection(begin: Begin, send: Any) -> None:
+    door = begin()
     first = send.options(tx=door.tx, idempotency_key="k", tags=["é", "x"]).enqueue("a")
     again = send.options(tx=door.tx, idempotency_key="k").enqueue("a")
     assert (again.id, again.deduplicated, again.payload, again.tags) == (first.id, True, {"to": "a"}, ("x", "é"))
 
 
-def test_many_jobs_go_with_one_rollback(door: Door, app: Perdure, send: Any, path: Path) -> None:
+def test_many_jobs_go_with_one_rollback(begin: Begin, app: Perdure, send: Any, path: Path) -> None:
+    door = begin()
     app.enqueue_many([send.new("a"), send.options(queue="mail").new("b")], tx=door.tx)
     send.options(tx=door.tx).enqueue_many([{"to": "c"}])
     app.enqueue("send", {"to": "d"}, tx=door.tx)
@@ -119,44 +131,49 @@ VERBS: dict[str, Callable[[Perdure, Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_goes_with_the_rollback(verb: str, door: Door, app: Perdure, send: Any, path: Path) -> None:
+def test_a_verb_goes_with_the_rollback(verb: str, begin: Begin, app: Perdure, send: Any, path: Path) -> None:
     send.enqueue("first")
     job = send.options(business_key="b").enqueue("second")
     before = contents(path)
+    door = begin()
     VERBS[verb](app, send, job, door.tx)
     door.rollback()
     assert contents(path) == before
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_takes_effect_with_the_commit(verb: str, door: Door, app: Perdure, send: Any) -> None:
+def test_a_verb_takes_effect_with_the_commit(verb: str, begin: Begin, app: Perdure, send: Any) -> None:
     send.enqueue("first")
     job = send.enqueue("second")
+    door = begin()
     answer = VERBS[verb](app, send, job, door.tx)
     door.commit()
     assert app.get(job) == answer
 
 
-def test_a_paused_job_is_resumed_with_the_commit(door: Door, app: Perdure, send: Any) -> None:
+def test_a_paused_job_is_resumed_with_the_commit(begin: Begin, app: Perdure, send: Any) -> None:
     job = app.pause(send.enqueue("a"))
+    door = begin()
     app.resume(job, tx=door.tx)
     door.commit()
     assert app.existing(job).state == "queued"
 
 
 @pytest.mark.parametrize("as_new", [False, True])
-def test_a_retry_goes_with_the_rollback(as_new: bool, door: Door, app: Perdure, send: Any, path: Path) -> None:
+def test_a_retry_goes_with_the_rollback(as_new: bool, begin: Begin, app: Perdure, send: Any, path: Path) -> None:
     job = app.cancel(send.enqueue("a"))
     before = contents(path)
+    door = begin()
     app.retry(job, as_new=as_new, tx=door.tx)
     door.rollback()
     assert contents(path) == before
 
 
-def test_a_deletion_goes_with_the_rollback(door: Door, app: Perdure, send: Any, path: Path) -> None:
+def test_a_deletion_goes_with_the_rollback(begin: Begin, app: Perdure, send: Any, path: Path) -> None:
     job = send.options(idempotency_key="k", tags=["x"]).enqueue("a")
     by_hand.complete(app)
     before = contents(path)
+    door = begin()
     app.delete(job, tx=door.tx)
     door.rollback()
     assert contents(path) == before

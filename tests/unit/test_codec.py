@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from perdure.codec import MAX_BYTES, Codec
 from perdure.errors import InvalidPayload
+from perdure.payload.codec import MAX_BYTES, Codec
 
 DEEP = "[" * 1000 + "]" * 1000
 
@@ -146,7 +146,7 @@ class TestFingerprints:
 
     def test_equal_sets_are_stored_alike_in_every_process(self):
         program = (
-            "from perdure.codec import Codec\n"
+            "from perdure.payload.codec import Codec\n"
             "def declared(names: set[str]): ...\n"
             "def undeclared(names): ...\n"
             "for function in (declared, undeclared):\n"

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field, Json, computed_field
 
-from perdure.codec import Codec
 from perdure.errors import InvalidPayload
+from perdure.payload.codec import Codec
 
 
 class Colour(Enum):

@@ -12,8 +12,8 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, PlainSerializer, RootModel, SecretBytes, SecretStr
 from typing_extensions import TypedDict
 
-from perdure.codec import Codec, Encoded, Secret
 from perdure.errors import InvalidPayload
+from perdure.payload.codec import Codec, Encoded, Secret
 
 WORD = "hunter2"
 

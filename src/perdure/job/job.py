@@ -270,7 +270,7 @@ def _view_of_new(new: NewJob, position: int) -> JobView:
         max_attempts=live.max_attempts,
         waits_for=live.waits_for,
         version=live.version,
-        tags=TAG_SEPARATOR.join(new.tags) or None,
+        tags=TAG_SEPARATOR.join(sorted(new.tags)) or None,
     )
 
 

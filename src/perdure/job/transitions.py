@@ -107,13 +107,15 @@ def park(live: LiveJob, reason: Park, now: Micros, message: str | None = None) -
     """Set a job aside that this node cannot run. A running one gives its attempt back and closes its run."""
     require(Verb.PARK, live)
     running = live.state == State.RUNNING
+    failure = Failure("Unreadable", message) if message else None
+    if live.cancel_requested:
+        return end(Verb.PARK, live, State.CANCELLED, now, run_state=RunState.RELEASED, failure=failure)
     row = land(live, now)._replace(
         state=State.PARKED.value,
         attempts=live.attempts - running,
         park_reason=reason.value,
         last_error=_short(message) or live.last_error,
     )
-    failure = Failure("Unreadable", message) if message else None
     return Transition(Verb.PARK, live, after=row, run=_close(live, RunState.RELEASED, now, NOTHING_TOLD, failure))
 
 

@@ -60,6 +60,13 @@ def sqlite_path(url: str) -> Path:
 
 
 def _postgres(url: str, settings: StoreSettings) -> SqlStore:
-    from perdure.store.sql.dialects.postgres.runner import PostgresRunner
-
-    return SqlStore(PostgresRunner(url, auto_migrate=bool(settings.auto_migrate)))
+    try:
+        from perdure.store.sql.dialects.postgres.connect import Settings
+        from perdure.store.sql.dialects.postgres.runner import PostgresRunner
+    except ImportError as error:
+        raise ConfigError(
+            f"PostgreSQL needs the psycopg driver ({error}); install it with pip install 'perdure[postgres]'",
+            code="driver_missing",
+        ) from error
+    served = Settings(settings.durability, settings.busy_timeout_s)
+    return SqlStore(PostgresRunner(url, served, auto_migrate=bool(settings.auto_migrate)))

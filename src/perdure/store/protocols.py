@@ -241,8 +241,11 @@ class Locks(Protocol):
 class Schema(Protocol):
     """The store as a whole."""
 
-    def transaction(self) -> AbstractContextManager[Any]:
-        """A transaction of the caller's that calls on the same thread or task join. Commits unless left by an error."""
+    def transaction(self, *, join: bool = False) -> AbstractContextManager[Any]:
+        """A transaction of the caller's that calls on the same thread or task join. Commits unless left by an error.
+
+        Inside another one it is refused (`tx_nested`), or with `join` a part of that.
+        """
         ...
 
     def upgrade(self) -> str:

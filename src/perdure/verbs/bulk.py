@@ -41,7 +41,7 @@ def _apply(app: Perdure, verb: Callable[..., Job], page: Sequence[Job]) -> int:
     if not page:
         return 0
     done = 0
-    with app.transaction():
+    with app.store.transaction(join=True):
         for job in page:
             try:
                 after = verb(job)

@@ -43,5 +43,5 @@ def edited(app: Perdure, job: Job, changes: Mapping[str, Any]) -> Edit | None:
         updated_at=now,
         version=live.version + 1,
     )
-    live = live._replace(state=waiting_state(live, now))
+    live = live._replace(state=waiting_state(live, now), park_reason=None)
     return Edit(row, live, tuple(options.tags) if "tags" in changes else job.tags)

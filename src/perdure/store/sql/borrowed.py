@@ -13,6 +13,19 @@ from perdure.errors import TransactionError
 def driver_connection(tx: Any) -> object:
     """The connection the jobs are written on. SQLAlchemy is told first that its transaction has begun: work it has not
     seen begin would be thrown away, not committed, when its connection goes back to the pool."""
+    try:
+        return _behind(tx)
+    except TransactionError:
+        raise
+    except Exception as error:
+        raise TransactionError(
+            f"tx= is a {type(tx).__name__} that gives no connection ({error}); hand over one that has begun its"
+            " transaction, or can",
+            code="tx_unusable",
+        ) from error
+
+
+def _behind(tx: Any) -> object:
     if hasattr(tx, "get_bind") and callable(getattr(tx, "connection", None)):
         return _of_sqlalchemy(tx.connection())
     if hasattr(tx, "exec_driver_sql"):

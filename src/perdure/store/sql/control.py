@@ -17,11 +17,12 @@ from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
 from perdure.job.job import Job
 from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
+from perdure.job.ordering import GAP
 from perdure.job.states import FINAL, State, Verb
 from perdure.store.answers import Edit, not_found
 from perdure.store.sql.apply import apply, copy, read_live
 from perdure.store.sql.engine import Call, Op, Serialization
-from perdure.store.sql.jobs import insert
+from perdure.store.sql.jobs import allocate, insert
 from perdure.store.sql.reads import row_of, view_of
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
@@ -34,7 +35,7 @@ def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_versio
     if live is None:
         return (yield from _ended(job_id, verb))
     try:
-        _expect(live, expect_version)
+        expect(live, expect_version)
         transition = decide(live, now)
     except TransitionRefused as refused:
         return refused
@@ -54,7 +55,8 @@ def _apply(transition: Transition, now: Micros) -> Op[None]:
         raise Serialization("the job changed while it was being changed; the operation is tried again")
 
 
-def _expect(live: LiveJob, version: int | None) -> None:
+def expect(live: LiveJob, version: int | None) -> None:
+    """Refuse a decision that was made about an older version of the job."""
     if version is not None and live.version != version:
         raise TransitionRefused(
             f"job {to_uuid(live.job_id)} is at version {live.version}, not {version}: someone changed it; read it again"
@@ -64,11 +66,11 @@ def _expect(live: LiveJob, version: int | None) -> None:
 
 
 def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
-    """Cancelling the cancelled is a repeat; anything else on an ended job is impossible."""
+    """Cancelling the cancelled, superseding the superseded is a repeat; anything else on an ended job is impossible."""
     job = yield from view_of(job_id)
     if job is None:
         return not_found(job_id)
-    if verb in (Verb.CANCEL, Verb.SUPERSEDE) and job.state == State.CANCELLED:
+    if (verb == Verb.CANCEL and job.state == State.CANCELLED) or (verb == Verb.SUPERSEDE and job.superseded_by):
         return job
     return TransitionRefused(
         f"cannot {verb.replace('_', ' ')} job {job.id}: it is {job.state}, which is final"
@@ -127,7 +129,8 @@ def retry(job_id: JobId, now: Micros) -> Op[Seen]:
     refusal = _no_new_life(row, last)
     if refusal is not None:
         return refusal
-    again = transitions.retry(last, _reborn(row, last, job_id, now), now)
+    waits_for = cast("int", (yield Call("count_waits", {"job_id": job_id})).rows[0][0])
+    again = transitions.retry(last, _reborn(row, last, job_id, now)._replace(waits_for=waits_for), now)
     taken = yield from _take_key_again(again)
     if taken is not None:
         return taken
@@ -146,11 +149,10 @@ def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
         return found
     row, last = found
     again = _reborn(row, last, new_id, now)._replace(life=1)
-    position = (yield Call("allocate_positions", {"queue": again.queue, "room": 100})).rows[0][0]
-    again = again._replace(position=cast("int", position) - 100)
     taken = yield from _take_key_again(again)
     if taken is not None:
         return taken
+    again = again._replace(position=(yield from allocate(again.queue, GAP)) - GAP)
     yield from copy(job_id, again, now, auto_retry_of=None, chain_step=0)
     return (yield from seen(new_id))
 
@@ -237,18 +239,24 @@ def _take_key_again(live: LiveJob) -> Op[TransitionRefused | None]:
 
 
 def edit(edited: Edit, expect_version: int) -> Op[Seen]:
-    """Give a job that was never claimed another shape. `expect_version` is the version the edit was made from."""
+    """Give a job that was never claimed another shape. `expect_version` is the version the edit was made from.
+
+    In another queue it goes to the back: its old place means nothing there.
+    """
     job_id, now = edited.row.id, edited.live.updated_at
     live = yield from read_live(job_id)
     if live is None:
         return (yield from _ended(job_id, Verb.EDIT))
     try:
-        _expect(live, expect_version)
+        expect(live, expect_version)
         transitions.require(Verb.EDIT, live)
         never_claimed(live)
     except TransitionRefused as refused:
         return refused
-    yield from _apply(Transition(Verb.EDIT, live, after=edited.live), now)
+    after = edited.live
+    if after.queue != live.queue:
+        after = after._replace(position=(yield from allocate(after.queue, GAP)) - GAP)
+    yield from _apply(Transition(Verb.EDIT, live, after=after), now)
     row = edited.row
     yield Call("edit_job", (row.payload, row.secrets, row.params, row.principal, row.queue, row.kind_version, row.id))
     yield Call("delete_tags", {"job_id": job_id})
@@ -280,6 +288,6 @@ def delete(job_id: JobId) -> Op[Seen]:
     if row.idempotency_key is not None:
         settled = {"final_state": row.state, "kind": row.kind, "key": row.idempotency_key, "job_id": job_id}
         yield Call("settle_idempotency_key", settled)
-    for statement in ("delete_logs", "delete_runs", "delete_outcomes", "delete_tags", "delete_job"):
+    for statement in ("delete_logs", "delete_runs", "delete_outcomes", "delete_tags", "delete_waits", "delete_job"):
         yield Call(statement, {"job_id": job_id})
     return job

@@ -22,7 +22,7 @@ def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
         return (yield from _insert(new))
     yield SAVEPOINT
     answers: list[Job] | KeyConflict
-    if (yield from keys.reserve(new)):
+    if not any(map(keys.is_renamed, new)) and (yield from keys.reserve(new)):
         answers = yield from _insert(new)
     else:
         yield ROLLBACK_TO

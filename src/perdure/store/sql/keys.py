@@ -18,6 +18,11 @@ def is_keyed(new: NewJob) -> bool:
     return new.row.idempotency_key is not None or new.row.business_key is not None
 
 
+def is_renamed(new: NewJob) -> bool:
+    """Its key may stand under another name: taking it under the current one would not notice."""
+    return new.row.idempotency_key is not None and len(new.names) > 1
+
+
 def reserve(new: Sequence[NewJob]) -> Op[bool]:
     """Take every key of these jobs. False: some were taken already, and the caller must roll back."""
     ledger = [

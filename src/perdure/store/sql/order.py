@@ -14,7 +14,7 @@ from perdure.job.ordering import GAP, RESPACE, between
 from perdure.job.states import Verb
 from perdure.store.answers import Place, not_found
 from perdure.store.sql.apply import read_live
-from perdure.store.sql.control import change, seen
+from perdure.store.sql.control import change, expect, seen
 from perdure.store.sql.engine import Call, Op, Serialization
 from perdure.store.sql.jobs import allocate
 
@@ -24,6 +24,9 @@ def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | No
     live = yield from read_live(job_id)
     if live is None or live.rank == rank:
         return (yield from change(job_id, Verb.SET_PRIORITY, lambda _live, _now: None, now, expect_version))
+    refused = _refusal(live, Verb.SET_PRIORITY, expect_version)
+    if refused is not None:
+        return refused
     position = (yield from allocate(live.queue, GAP)) - GAP
     return (
         yield from change(
@@ -41,9 +44,8 @@ def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None) -> O
     live = yield from read_live(job_id)
     if live is None:
         return (yield from change(job_id, Verb.MOVE, lambda _live, _now: None, now))
-    try:
-        transitions.require(Verb.MOVE, live)
-    except TransitionRefused as refused:
+    refused = _refusal(live, Verb.MOVE, expect_version)
+    if refused is not None:
         return refused
     position = yield from _position(live, to, now)
     if isinstance(position, PerdureError):
@@ -55,6 +57,16 @@ def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None) -> O
             job_id, Verb.MOVE, lambda row, at: transitions.place(row, row.rank, position, at), now, expect_version
         )
     )
+
+
+def _refusal(live: LiveJob, verb: Verb, expect_version: int | None) -> TransitionRefused | None:
+    """Asked before any place is taken or made, so that a refusal leaves nothing behind."""
+    try:
+        expect(live, expect_version)
+        transitions.require(verb, live)
+    except TransitionRefused as refused:
+        return refused
+    return None
 
 
 def _position(live: LiveJob, to: Place, now: Micros) -> Op[int | PerdureError | None]:
@@ -101,10 +113,16 @@ def _beside(live: LiveJob, target: LiveJob, now: Micros, *, in_front: bool) -> O
     }
     rows = (yield Call(statement, lane)).rows
     nearest = cast("int", rows[0][1]) if rows else None
+    if nearest is None and not in_front:
+        return (yield from allocate(live.queue, GAP)) - GAP
     free = between(nearest, target.position) if in_front else between(target.position, nearest)
     if free is not None:
         return free
-    return (yield from _respace(target.position, rows, now, in_front=in_front))
+    free = yield from _respace(target.position, rows, now, in_front=in_front)
+    if isinstance(free, int) and not in_front:
+        pushed = free + GAP * (len(rows) + 1)  # at most: the next job enqueued must not overtake those that shifted
+        yield Call("keep_counter_ahead", {"queue": live.queue, "position": pushed})
+    return free
 
 
 def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front: bool) -> Op[int | PerdureError]:

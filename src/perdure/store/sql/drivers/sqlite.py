@@ -109,6 +109,12 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
         "database_corrupt",
         "stop writing, keep the files as they are, and restore a backup (perdure db check tells more)",
     ),
+    sqlite3.SQLITE_AUTH: (
+        TransactionError,
+        "tx_managed",
+        "app.transaction() commits at the end of its block and rolls back on an exception; leave BEGIN, COMMIT and"
+        " ROLLBACK to it, and use a SAVEPOINT to undo a part",
+    ),
     sqlite3.SQLITE_NOTADB: (
         DatabaseUnavailable,
         "not_a_database",

@@ -25,9 +25,9 @@ DELETE FROM {ready}
 WHERE job_id = :job_id AND version = :expected
 
 -- name: delete_ready_of_run
--- The fence: only the run that holds the job can end it.
+-- The fence: only the run that holds the job can end it, and only as it was decided on (superseded meanwhile: anew).
 DELETE FROM {ready}
-WHERE job_id = :job_id AND run_id = :run_id
+WHERE job_id = :job_id AND run_id = :run_id AND version = :expected
 
 -- name: close_run
 -- A run closes once.
@@ -61,6 +61,15 @@ ORDER BY job_id
 -- name: delete_edges
 DELETE FROM {edge}
 WHERE depends_on = :job_id
+
+-- name: delete_waits
+DELETE FROM {edge}
+WHERE job_id = :job_id
+
+-- name: count_waits
+SELECT COUNT(*)
+FROM {edge}
+WHERE job_id = :job_id
 
 -- name: move_edges
 -- Whoever waited for a job waits for its successor now.

@@ -24,6 +24,12 @@ WHERE queue = :queue AND state = 'queued' AND rank = :rank AND job_id <> :job_id
 ORDER BY position, job_id
 LIMIT :room
 
+-- name: keep_counter_ahead
+-- verb: move
+UPDATE {queue}
+SET next_position = :position
+WHERE name = :queue AND next_position < :position
+
 -- name: respace
 UPDATE {ready}
 SET position = :position, updated_at = :now, version = version + 1

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError, TransactionError
 from perdure.store.sql.dialects.sqlite import connect
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
 from perdure.store.sql.dialects.sqlite.files import identity_of
@@ -17,10 +17,10 @@ from perdure.store.sql.dialects.sqlite.gate import gate_for
 from perdure.store.sql.dialects.sqlite.group import GroupCommit, Member
 from perdure.store.sql.dialects.sqlite.mutex import FifoMutex
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.dialects.sqlite.transaction import Transaction
+from perdure.store.sql.dialects.sqlite.transaction import Transaction, leave_control_to_us
 from perdure.store.sql.dialects.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
 from perdure.store.sql.drivers.sqlite import SqliteDriver, translate
-from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Make, drive
+from perdure.store.sql.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
 
 T = TypeVar("T")
 
@@ -29,6 +29,9 @@ _SPARE_READERS = 8
 GATE_PATIENCE_S = 2.0
 SHORT_GATE_PATIENCE_S = 0.01
 
+
+_of_parent: list[Transaction] = []
+"""Transactions that a forked child found itself in: kept, because closing their connections is the parent's business."""
 
 _joined: ContextVar[dict[Database, Transaction] | None] = ContextVar("perdure_sqlite_transaction", default=None)
 
@@ -65,33 +68,50 @@ class Database:
     def joined(self) -> Transaction | None:
         """The transaction of ours that this thread or task is inside of."""
         open_ones = _joined.get()
-        return None if open_ones is None else open_ones.get(self)
+        found = None if open_ones is None else open_ones.get(self)
+        return None if found is None or found.over else found
 
     @contextmanager
-    def transaction(self) -> Generator[Transaction, None, None]:
-        """A write transaction of its own that holds the turn at the file for as long as it is open."""
+    def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
+        """A write transaction of its own that holds the turn at the file for as long as it is open.
+
+        Inside another one of this thread or task it is refused, or with `join` a part of that.
+        """
         outer = self.joined()
+        if outer is not None and join:
+            yield outer
+            return
         if outer is not None:
             raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
         with self._turn():
-            connection = connect.open_writer(self.path, self._pragmas)
+            joined = Transaction(connect.open_writer(self.path, self._pragmas))
             try:
-                with self._joining(connection) as joined:
+                with self._joining(joined):
                     yield joined
             finally:
-                connection.close()
+                if joined.inherited:
+                    _of_parent.append(joined)
+                else:
+                    joined.connection.close()
 
     @contextmanager
-    def _joining(self, connection: sqlite3.Connection) -> Generator[Transaction, None, None]:
+    def _joining(self, joined: Transaction) -> Generator[None, None, None]:
+        connection = joined.connection
         self._begin(connection)
-        joined = Transaction(connection)
+        connection.set_authorizer(leave_control_to_us)
         token = _joined.set({**(_joined.get() or {}), self: joined})
         try:
-            yield joined
+            yield
+            if joined.inherited:
+                raise _forked()
+            connection.set_authorizer(None)
             self._commit(connection)
         finally:
+            joined.over = True
             _joined.reset(token)
-            _roll_back(connection)
+            if not joined.inherited:
+                connection.set_authorizer(None)
+                _roll_back(connection)
         self._checkpoint_if_due()
 
     def _commit(self, connection: sqlite3.Connection) -> None:
@@ -241,16 +261,24 @@ def _plainly(member: Member[Any], driver: SqliteDriver) -> object:
 
 
 def _separately(member: Member[Any], driver: SqliteDriver) -> object:
-    driver.execute(SAVEPOINT)
+    driver.execute(BEGIN_OPERATION)
     try:
         answer = drive(member.make(), driver)
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
-        driver.execute(ROLLBACK_TO)
-        driver.execute(RELEASE)
+        driver.execute(UNDO_OPERATION)
+        driver.execute(END_OPERATION)
         member.fail(error)
         return None
-    driver.execute(RELEASE)
+    driver.execute(END_OPERATION)
     return answer
+
+
+def _forked() -> TransactionError:
+    return TransactionError(
+        "this process was forked inside app.transaction(); the block is the parent's to commit, and nothing was written"
+        " here. Fork before the block, or leave the child with os._exit()",
+        code="tx_forked",
+    )
 
 
 def _came_after_commit(error: BaseException | None, connection: sqlite3.Connection) -> bool:

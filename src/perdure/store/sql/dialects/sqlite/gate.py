@@ -48,7 +48,7 @@ class Gate:
             return False
         try:
             try:
-                _lock(fd, _L, 1)  # T and L in one call: nobody is inside, nobody is next
+                _lock(fd, _T, 2)  # T and L in one call: nobody is inside, nobody is next
             except _HELD:
                 if not _wait_in_line(fd, timeout_s):
                     return False
@@ -128,6 +128,8 @@ if sys.platform != "win32":
 def _wait_in_line(fd: int, timeout_s: float) -> bool:
     """Take T, then L. On False neither is held."""
     deadline = monotonic() + timeout_s
+    if not _poll(fd, _T, _pause_at_turnstile, deadline):
+        return False
     if _poll(fd, _L, _pause_at_room, deadline):
         return True
     _drop_both(fd)

@@ -55,8 +55,8 @@ class SqliteRunner:
     def read(self, make: Make[T]) -> T:
         return self.database.read(make)
 
-    def transaction(self) -> AbstractContextManager[object]:
-        return self.database.transaction()
+    def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
+        return self.database.transaction(join=join)
 
     def upgrade(self) -> str:
         self._opened(may_upgrade=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from perdure.errors import TransactionError
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.drivers.sqlite import SqliteDriver
-from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Make, drive
+from perdure.store.sql.drivers.sqlite import SqliteDriver, translate
+from perdure.store.sql.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
 
 T = TypeVar("T")
 
@@ -19,20 +21,50 @@ class Transaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.driver = SqliteDriver(connection, STATEMENTS)
+        self.over = False
+        """True: whoever still finds it in their context, a task begun inside it, say, is not inside it any more."""
+        self._process = os.getpid()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it belongs to the process that this one was forked from, and is not to be touched."""
+        return os.getpid() != self._process
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
-        """Run a statement of the user's own in it."""
-        return self.connection.execute(sql, parameters)
+        """Run a statement of the user's own in it. BEGIN, COMMIT and ROLLBACK are left to the block: refused."""
+        try:
+            return self.connection.execute(sql, parameters)
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
+            raise translate(error) from error
 
     def run(self, make: Make[T]) -> T:
         """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
-        self.driver.execute(SAVEPOINT)
+        self._check_open()
+        self.driver.execute(BEGIN_OPERATION)
         try:
             answer = drive(make(), self.driver)
         except BaseException:
             if self.connection.in_transaction:
-                self.driver.execute(ROLLBACK_TO)
-                self.driver.execute(RELEASE)
+                self.driver.execute(UNDO_OPERATION)
+                self.driver.execute(END_OPERATION)
             raise
-        self.driver.execute(RELEASE)
+        self.driver.execute(END_OPERATION)
         return answer
+
+    def _check_open(self) -> None:
+        """Outside of a transaction a savepoint would begin one, and its release would commit it."""
+        try:
+            is_open = self.connection.in_transaction
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        if not is_open:
+            raise TransactionError(
+                "the transaction was ended by a statement inside it (INSERT OR ROLLBACK, RAISE(ROLLBACK), a full disk),"
+                " so nothing more can join it; leave the block and begin again",
+                code="tx_ended",
+            )
+
+
+def leave_control_to_us(action: int, *_: object) -> int:
+    """An authorizer: the block that began a transaction ends it, nobody inside it. Savepoints are free."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK

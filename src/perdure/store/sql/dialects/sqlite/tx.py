@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure.errors import TransactionError
-from perdure.store.sql.borrowed import closed, driver_connection, not_open, unknown
+from perdure.errors import PerdureError, TransactionError
+from perdure.store.sql.borrowed import driver_connection, not_open, unknown
 from perdure.store.sql.dialects.sqlite.connect import tame
 from perdure.store.sql.dialects.sqlite.files import identity_of
 from perdure.store.sql.dialects.sqlite.transaction import Transaction
@@ -25,33 +25,53 @@ T = TypeVar("T")
 def write_within(tx: object, make: Make[T], path: Path) -> T:
     """Run an operation inside the user's transaction, in a savepoint; on an error nothing of it remains."""
     if isinstance(tx, Transaction):
+        with _translated(path):
+            _check_file(tx.connection, path)
         return tx.run(make)
     connection = driver_connection(tx)
     if not isinstance(connection, sqlite3.Connection):
         raise unknown(tx, "a sqlite3.Connection")
-    with _open_transaction(connection, path):
-        return Transaction(connection).run(make)
+    with _plain_texts(connection), _open_transaction(connection, path):
+        answer = Transaction(connection).run(make)
+        if isinstance(answer, PerdureError):
+            raise answer  # here, so that a transaction that had to be begun for it ends with it
+        return answer
+
+
+@contextmanager
+def _plain_texts(connection: sqlite3.Connection) -> Generator[None, None, None]:
+    """Unlike rows, texts cannot be made otherwise for one cursor only."""
+    users: Any = connection.text_factory
+    connection.text_factory = str
+    try:
+        yield
+    finally:
+        connection.text_factory = users
 
 
 @contextmanager
 def _open_transaction(connection: sqlite3.Connection, path: Path) -> Generator[None, None, None]:
     """Inside, a transaction is open. One that had to be begun here is rolled back if the operation fails."""
-    try:
+    with _translated(path):
         began = not connection.in_transaction
         _check_file(connection, path)
         if began:
             _begin(connection)
         tame(connection)
-    except sqlite3.ProgrammingError as error:
-        raise closed() if "closed" in str(error) else translate(error) from error
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
     try:
         yield
     except BaseException:
         if began and connection.in_transaction:
             connection.rollback()
         raise
+
+
+@contextmanager
+def _translated(path: Path) -> Generator[None, None, None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
 
 
 def _begin(connection: Any) -> None:
@@ -63,8 +83,7 @@ def _begin(connection: Any) -> None:
 
 
 def _check_file(connection: sqlite3.Connection, path: Path) -> None:
-    cursor = connection.cursor(sqlite3.Cursor)
-    cursor.row_factory = None
+    cursor = sqlite3.Cursor(connection)
     files = {schema: file for _, schema, file in cursor.execute("PRAGMA database_list")}
     main = files.get("main") or ""
     if not main or identity_of(Path(main)) != identity_of(path):

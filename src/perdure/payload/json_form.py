@@ -21,7 +21,7 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, CoreSchema, SchemaSerializer, SchemaValidator, from_json, to_json
 
-from perdure.signature import Trait
+from perdure.payload.signature import Trait
 
 MAX_DEPTH = 190  # pydantic reads back 200 levels, those of the payload itself included
 _SHORT = 2 * MAX_DEPTH  # bytes: a shorter text is neither too deep nor holds a number too long to be read back

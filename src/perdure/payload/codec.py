@@ -16,8 +16,8 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, t
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
 from perdure.errors import InvalidPayload, KindError
-from perdure.json_form import JsonForm, Misfit, Path, are_plain, canonical, look_over
-from perdure.signature import Secret, Signature, Trait, read_signature, traits
+from perdure.payload.json_form import JsonForm, Misfit, Path, are_plain, canonical, look_over
+from perdure.payload.signature import Secret, Signature, Trait, read_signature, traits
 
 __all__ = ["MAX_BYTES", "Codec", "Encoded", "Secret"]
 

@@ -203,9 +203,7 @@ def _own_traits(annotation: object) -> Trait:
     if origin is Union or origin is UnionType:
         return Trait.NONE
     if origin is list or origin is tuple or origin is dict:
-        # JSON keys are text: only a str key is certain to come back as it was.
-        certain = origin is not dict or args[:1] == (str,)
-        return Trait.LOOSE if not args else Trait.NONE if certain else Trait.FOREIGN
+        return Trait.NONE if args else Trait.LOOSE
     if isinstance(annotation, type) and annotation in _EXACT:
         return Trait.NONE
     if isinstance(annotation, type) and annotation in _LOOSE:

@@ -1,0 +1,225 @@
+"""The operations behind the repairs: each one transaction that looks again before it writes. Named in `repairs`.
+
+What becomes of a live job is decided by `job/transitions` and written through `store/sql/apply`, as everywhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
+
+from perdure.clock import Micros
+from perdure.ids import IdFactory, JobId, NodeId
+from perdure.job import transitions
+from perdure.job.model import Failure, JobRow, LiveJob, OutcomeRow, Transition
+from perdure.job.ordering import GAP
+from perdure.job.retry import Retry
+from perdure.job.states import FINAL, RunState, State, Verb
+from perdure.ops.doctor import look_params
+from perdure.store.answers import FIRST_ID
+from perdure.store.sql.apply import apply, read_live
+from perdure.store.sql.engine import Call, Op, Serialization
+from perdure.store.sql.jobs import allocate
+from perdure.store.sql.reads import row_of
+
+BATCH = 500
+"""A repair treats this many jobs per transaction, so that it keeps nobody waiting for long."""
+
+MAX_CRASHES = 3
+
+CLOSED_BY_DOCTOR = Failure("Lost", "closed by perdure doctor: the run held no running job")
+RESCUED_BY_DOCTOR = Failure("Lost", "rescued by perdure doctor: the job's node was not there to finish it")
+FOUND_WITHOUT_RUN = Failure("Lost", "recorded by perdure doctor: the job was running without an open run")
+FOUND_WITHOUT_STATE = Failure("Lost", "recorded by perdure doctor: the job was neither live nor ended")
+
+
+class Visit(NamedTuple):
+    """What a repair needs besides the database: the time, and fresh ids."""
+
+    now: Micros
+    ids: IdFactory
+
+
+Mend = Callable[[Visit], Op[int]]
+"""A repair: answers how many rows or jobs it put right. 0: there was nothing (left) to do."""
+
+
+def by_statement(*names: str) -> Mend:
+    """A repair whose statements carry their condition themselves."""
+
+    def mend(visit: Visit) -> Op[int]:
+        changed = 0
+        for name in names:
+            changed += (yield Call(name, {"now": visit.now, **_error(CLOSED_BY_DOCTOR)})).changed
+        return changed
+
+    return mend
+
+
+def fail_lost_jobs(visit: Visit) -> Op[int]:
+    """Record jobs that are neither live nor ended as failed: visible, with the reason, and open to a retry by hand."""
+    lost = yield from _found("job_without_state", visit)
+    for job_id, *_ in lost:
+        yield from _record_lost(cast("JobId", job_id), visit)
+    return len(lost)
+
+
+def _record_lost(job_id: JobId, visit: Visit) -> Op[None]:
+    job = yield from row_of(job_id)
+    assert job is not None
+    lives = (yield Call("read_newest_life", {"job_id": job_id})).rows
+    position = (yield from allocate(job.queue, GAP)) - GAP
+    outcome = OutcomeRow(
+        job_id=job_id,
+        life=cast("int | None", lives[0][0]) or 1,
+        state=State.FAILED.value,
+        finished_at=visit.now,
+        rank=0,
+        position=position,
+        run_at=job.created_at,
+        queued_at=job.created_at,
+        started_at=None,
+        attempts=0,
+        crashes=0,
+        max_attempts=_budget(job),
+        result=None,
+        error_type=FOUND_WITHOUT_STATE.error_type,
+        error=FOUND_WITHOUT_STATE.message,
+        superseded_by=None,
+        successor=None,
+        version=1,
+    )
+    yield Call("insert_outcome", outcome)
+
+
+def _budget(job: JobRow) -> int:
+    """How often the job was meant to be tried, so that a retry by hand has as many attempts again."""
+    try:
+        kept = json.loads(job.options or "{}").get("retry")
+        return (Retry() if kept is None else Retry.from_json(kept)).max_attempts
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return Retry().max_attempts
+
+
+def settle_running(visit: Visit) -> Op[int]:
+    """Running jobs that no open run holds: end them the way their run closed, or put them back as after a crash."""
+    return (yield from _each(["running_without_run"], visit, _settle))
+
+
+def _settle(live: LiveJob, visit: Visit) -> Op[Transition | None]:
+    unheld = live._replace(run_id=None)
+    closed = (yield Call("read_run_state", {"run_id": live.run_id})).rows if live.run_id is not None else []
+    if not closed:
+        yield Call("insert_lost_run", _lost_run(live, visit))
+    elif closed[0][0] in FINAL - {State.FAILED}:
+        return transitions.end(Verb.RESCUE, unheld, State(cast("str", closed[0][0])), visit.now)
+    return _rescued(unheld, FOUND_WITHOUT_RUN, visit)
+
+
+def _lost_run(live: LiveJob, visit: Visit) -> dict[str, object]:
+    return {
+        "id": live.run_id or visit.ids.new(),
+        "job_id": live.job_id,
+        "node_id": live.node_id or NodeId(FIRST_ID),
+        "attempt": max(1, live.attempts),
+        "life": live.life,
+        "started_at": live.claimed_at or visit.now,
+        "now": visit.now,
+        **_error(FOUND_WITHOUT_RUN),
+    }
+
+
+def rescue_running(visit: Visit) -> Op[int]:
+    """Running jobs whose node is stopped, unknown or not named: the run is lost, the attempt counts."""
+
+    def rescued(live: LiveJob, visit: Visit) -> Op[Transition | None]:
+        held = (yield Call("read_run_state", {"run_id": live.run_id})).rows
+        if not held or held[0][0] != RunState.RUNNING:
+            return None  # for `settle_running`
+        return _rescued(live, RESCUED_BY_DOCTOR, visit)
+
+    checks = ["running_without_node", "running_on_unknown_node", "running_on_stopped_node"]
+    return (yield from _each(checks, visit, rescued))
+
+
+def _rescued(live: LiveJob, failure: Failure, visit: Visit) -> Transition:
+    return transitions.rescue(live, failure, MAX_CRASHES, visit.now, JobId(visit.ids.new()))
+
+
+def recount_waits(visit: Visit) -> Op[int]:
+    """Remove dependencies on what is not there or has ended, and let every job wait for as many as are left."""
+    removed = (yield Call("remove_dead_edges")).changed
+    changed = 0
+    for job_id, _, edges in (yield from _found("waits_for_differs", visit)):
+        live = yield from read_live(cast("JobId", job_id))
+        assert live is not None
+        counted = live._replace(waits_for=cast("int", edges))
+        parked = live.state == State.PARKED and not counted.waits_for
+        after = _changed(counted, visit.now) if parked else transitions.land(counted, visit.now)
+        yield from _write(Transition(Verb.UNBLOCK, live, after=after), visit.now)
+        changed += 1
+    return removed + changed
+
+
+def land_again(visit: Visit) -> Op[int]:
+    """Put jobs whose row contradicts itself where the one rule of `waiting_state` says."""
+
+    def landed(live: LiveJob, visit: Visit) -> Op[Transition | None]:
+        yield from ()
+        if live.state == State.RUNNING:  # it started: nothing keeps it waiting any more
+            return Transition(Verb.RESUME, live, after=_changed(live._replace(paused=0, waits_for=0), visit.now))
+        return Transition(Verb.RESUME, live, after=transitions.land(live, visit.now))
+
+    checks = [
+        "waiting_but_held",
+        "pause_disagrees",
+        "block_disagrees",
+        "queued_too_early",
+        "held_without_limit",
+        "park_reason_disagrees",
+    ]
+    return (yield from _each(checks, visit, landed))
+
+
+def reserve_business_keys(visit: Visit) -> Op[int]:
+    """Give live jobs the business key they lack, where it is free."""
+    reserved = 0
+    for job_id, _, key in (yield from _found("business_key_not_reserved", visit)):
+        reserved += (yield Call("reserve_business_key", {"key": key, "job_id": job_id})).changed
+    return reserved
+
+
+# -- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit], Op[Transition | None]]) -> Op[int]:
+    """Let `decide` say what becomes of every live job these checks find, one after the other. None: it stays."""
+    mended: set[JobId] = set()
+    for check in checks:
+        for job_id, *_ in (yield from _found(check, visit)):
+            live = yield from read_live(cast("JobId", job_id))
+            if live is not None and live.job_id not in mended:
+                transition = yield from decide(live, visit)
+                if transition is not None:
+                    yield from _write(transition, visit.now)
+                    mended.add(live.job_id)
+    return len(mended)
+
+
+def _found(check: str, visit: Visit) -> Op[list[tuple[object, ...]]]:
+    """What the check finds now, inside the transaction that will mend it."""
+    return (yield Call(check, look_params(visit.now, BATCH))).rows
+
+
+def _changed(live: LiveJob, now: Micros) -> LiveJob:
+    return live._replace(updated_at=now, version=live.version + 1)
+
+
+def _write(transition: Transition, now: Micros) -> Op[None]:
+    if not (yield from apply([transition], now)):
+        raise Serialization("a job changed while it was being repaired; the repair is tried again")
+
+
+def _error(failure: Failure) -> dict[str, object]:
+    return {"error_type": failure.error_type, "error_message": failure.message}

@@ -1,0 +1,83 @@
+"""The cures the doctor knows. Called by `perdure doctor --repair`; the operations are in `mending`.
+
+Only what is safe: nothing here runs a job that may have ended, drops one that could still run, or makes up a result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+from perdure.clock import SystemClock
+from perdure.errors import InvalidInput
+from perdure.ids import IdFactory
+from perdure.ops import mending
+from perdure.ops.doctor import Finding, runner_of
+from perdure.ops.mending import BATCH, Mend, Visit, by_statement
+from perdure.store.protocols import Store
+
+log = logging.getLogger("perdure.doctor")
+
+
+class Repair(NamedTuple):
+    """A named cure; `does` completes the sentence "this will …"."""
+
+    name: str
+    does: str
+    mend: Mend
+
+
+REPAIRS: tuple[Repair, ...] = (
+    Repair("remove_ended_rows", "remove the live rows of jobs that have ended", by_statement("remove_ended_rows")),
+    Repair("fail_lost_jobs", "record jobs without a state as failed", mending.fail_lost_jobs),
+    Repair(
+        "settle_running",
+        "record a lost run for jobs that run without one and put them back, or end them as their run did",
+        mending.settle_running,
+    ),
+    Repair("rescue_running", "put jobs of stopped or unknown nodes back as after a crash", mending.rescue_running),
+    Repair("close_open_runs", "close runs that hold no job as lost", by_statement("close_open_runs")),
+    Repair("recount_waits", "remove dead dependencies and count anew what jobs wait for", mending.recount_waits),
+    Repair("land_again", "put jobs whose row contradicts itself where they belong", mending.land_again),
+    Repair("free_business_keys", "free business keys without a live owner", by_statement("free_unowned_business_keys")),
+    Repair("reserve_business_keys", "reserve the business keys that live jobs lack", mending.reserve_business_keys),
+    Repair(
+        "raise_queue_counters",
+        "raise the counters of queues beyond their last job",
+        by_statement("add_missing_queues", "raise_queue_counters"),
+    ),
+    Repair("remove_orphan_runs", "remove runs without a job", by_statement("remove_orphan_runs")),
+    Repair("remove_orphan_outcomes", "remove outcomes without a job", by_statement("remove_orphan_outcomes")),
+    Repair("remove_orphan_tags", "remove tags without a job", by_statement("remove_orphan_tags")),
+    Repair("remove_orphan_logs", "remove log lines without a job", by_statement("remove_orphan_logs")),
+)
+"""In the order in which they are applied: what one leaves behind, a later one finds."""
+
+
+def repairs_for(findings: Iterable[Finding]) -> list[Repair]:
+    """The cures for these findings, in the order in which to apply them."""
+    wanted = {found.repair for found in findings}
+    return [repair for repair in REPAIRS if repair.name in wanted]
+
+
+def repair(store: Store, name: str) -> int:
+    """Apply one cure and answer how much it changed. 0: there was nothing (left) to put right.
+
+    Each transaction looks again before it writes, changes a limited number of jobs, and is logged once it is durable;
+    it is safe to run while workers do.
+    """
+    cure = next((known for known in REPAIRS if known.name == name), None)
+    if cure is None:
+        known_names = ", ".join(known.name for known in REPAIRS)
+        raise InvalidInput(f"there is no repair {name!r}; known are {known_names}", code="repair_unknown")
+    runner, clock, ids = runner_of(store), SystemClock(), IdFactory()
+    total = 0
+    while True:
+        changed = runner.write(partial(cure.mend, Visit(clock.now(), ids)))
+        if changed:
+            log.info("repair %s: %d changed", cure.name, changed)
+        total += changed
+        if changed < BATCH:
+            return total

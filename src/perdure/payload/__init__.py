@@ -1,0 +1,1 @@
+"""What travels with a job: a function's arguments and results as JSON, and back."""

@@ -1,0 +1,178 @@
+"""The runner of PostgreSQL stores: opens connections on first use, and afresh after a fork. Used by `store/open`."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from perdure.errors import DatabaseUnavailable, StoreError
+from perdure.store.sql import migrate
+from perdure.store.sql.dialects.postgres import schema
+from perdure.store.sql.dialects.postgres import tx as borrowed
+from perdure.store.sql.dialects.postgres.connect import Settings, address_of
+from perdure.store.sql.dialects.postgres.pool import Pool
+from perdure.store.sql.dialects.postgres.session import CommitUnknown
+from perdure.store.sql.dialects.postgres.tx import Transaction
+from perdure.store.sql.engine import Call, ConnectionLost, Make, Serialization, drive
+
+T = TypeVar("T")
+
+ATTEMPTS = 8
+"""How often an operation is begun that had to give way to others or lost its connection before the commit."""
+
+_joined: ContextVar[dict[PostgresRunner, Transaction] | None] = ContextVar("perdure_postgres_transaction", default=None)
+
+
+class PostgresRunner:
+    """Runs operations in one PostgreSQL database. Nothing is opened before the first call."""
+
+    def __init__(self, url: str, settings: Settings = Settings(), *, auto_migrate: bool = False) -> None:
+        self._address = address_of(url)
+        self._settings = settings
+        self._auto_migrate = auto_migrate
+        self._pool: Pool | None = None
+        self._opening = threading.Lock()
+        _runners.add(self)
+
+    def write(self, make: Make[T]) -> T:
+        joined = self.joined()
+        return self._insist(lambda: self._write(make)) if joined is None else joined.run(make)
+
+    async def awrite(self, make: Make[T]) -> T:
+        from asyncio import to_thread
+
+        return await to_thread(self.write, make)
+
+    def write_within(self, tx: object, make: Make[T]) -> T:
+        return borrowed.write_within(tx, make, self.pool.identity)
+
+    def read(self, make: Make[T]) -> T:
+        joined = self.joined()
+        return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
+
+    def joined(self) -> Transaction | None:
+        """The transaction of ours that this thread or task is inside of."""
+        transaction = (_joined.get() or {}).get(self)
+        return transaction if transaction is not None and transaction.joinable else None
+
+    @contextmanager
+    def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
+        """A transaction of its own, on a connection of its own, that plain calls join.
+
+        Inside another one of this thread or task it is refused, or with `join` a part of that.
+        """
+        outer = self.joined()
+        if outer is not None and join:
+            yield outer
+            return
+        if outer is not None:
+            raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
+        with self.pool.transaction() as session:
+            opened = Transaction(session)
+            token = _joined.set({**(_joined.get() or {}), self: opened})
+            try:
+                yield opened
+            finally:
+                opened.end()
+                _joined.reset(token)
+            session.commit()
+
+    def _write(self, make: Make[T]) -> T:
+        with self.pool.transaction() as session:
+            answer = drive(make(), session.writer)
+            session.commit()
+        return answer
+
+    def _read(self, make: Make[T]) -> T:
+        with self.pool.transaction(reading=True) as session:
+            answer = drive(make(), session.reader)
+            session.commit()
+        return answer
+
+    def _insist(self, once: Callable[[], T]) -> T:
+        """Run it again from the start where that is safe: it gave way to others, or ended before its commit."""
+        attempt = 1
+        while True:
+            try:
+                return once()
+            except CommitUnknown:
+                raise
+            except Serialization:
+                if attempt == ATTEMPTS:
+                    raise
+            except ConnectionLost as lost:
+                if attempt == ATTEMPTS:
+                    raise DatabaseUnavailable(
+                        f"{self._address.shown}: {lost.message}, {ATTEMPTS} times in a row; nothing was written. Check"
+                        " the server and the network",
+                        code="database_unreachable",
+                    ) from lost
+            # jitter, so that those who got into each other's way do not meet again
+            time.sleep(random.uniform(0, 0.005 * 2**attempt))
+            attempt += 1
+
+    # -- the database as a whole -------------------------------------------------------------------------------------
+
+    @property
+    def pool(self) -> Pool:
+        """The connections of this process. Made on first use, when the schema has been found fit."""
+        pool = self._pool
+        if pool is None:
+            with self._opening:
+                pool = self._pool = self._pool or self._opened()
+        return pool
+
+    def _opened(self) -> Pool:
+        pool = Pool(self._address, self._settings)
+        try:
+            self._prepare(pool, allowed=self._auto_migrate)
+        except BaseException:
+            pool.close()
+            raise
+        return pool
+
+    def _prepare(self, pool: Pool, *, allowed: bool) -> int:
+        with pool.transaction() as session:
+            done = schema.prepare(session, migrate.migrations_of("postgres"), self._address.shown, allowed=allowed)
+            pool.identity = session.reader.execute(Call("read_identity")).rows[0]
+            session.commit()
+        return len(done)
+
+    def upgrade(self) -> str:
+        pool = Pool(self._address, self._settings)
+        try:
+            done = self._prepare(pool, allowed=True)
+        finally:
+            pool.close()
+        return f"{self._address.shown} is at the newest schema ({done} step{'s' * (done != 1)} done now)"
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def start_afresh(self) -> None:
+        """Leave to the parent process what is the parent's: called in a forked child, before any of its code runs."""
+        if self._pool is not None:
+            _left_behind.append(self._pool)
+        self._pool = None
+        self._opening = threading.Lock()
+
+
+_runners: weakref.WeakSet[PostgresRunner] = weakref.WeakSet()
+_left_behind: list[Pool] = []
+
+
+def _start_afresh() -> None:
+    for runner in _runners:
+        runner.start_afresh()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

@@ -1,0 +1,70 @@
+-- fragment: for_update
+FOR UPDATE
+
+-- fragment: claim_lock
+FOR UPDATE OF r SKIP LOCKED
+
+-- fragment: skip_locked
+FOR UPDATE SKIP LOCKED
+
+-- fragment: tags_of_job
+(SELECT string_agg(t.tag, chr(31) ORDER BY t.tag) FROM {tag} AS t WHERE t.job_id = j.id)
+
+-- fragment: lane_open
+-- The node and the lane are locked until the claim commits, and read as they are then: a pause, a reservation or a
+-- declared death that commits first is obeyed, one that comes later waits. MATERIALIZED: lock first, look afterwards.
+EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL FOR SHARE)
+    AND NOT EXISTS (
+        WITH lane AS MATERIALIZED (
+            SELECT q.paused_at, q.reserved_until
+            FROM {queue} AS q
+            WHERE q.name IN (:queue, '*')
+            ORDER BY q.name
+            FOR SHARE
+        )
+        SELECT 1
+        FROM lane
+        WHERE lane.paused_at IS NOT NULL OR lane.reserved_until > :now
+    )
+
+-- name: allocate_positions
+-- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
+-- long transaction (tx=) would keep out everyone else. One sequence serves all queues. Places taken by transactions that
+-- run side by side may interleave or coincide; those taken by one after another's are all behind them.
+WITH made AS (
+    INSERT INTO {queue} (name, next_position)
+    VALUES (:queue, 0)
+    ON CONFLICT (name) DO NOTHING
+)
+SELECT MAX(taken.place) + 100
+FROM (SELECT nextval('{position}') AS place FROM generate_series(1, :room / 100)) AS taken
+
+-- fragment: job_filter
+-- As shared, but with types: PostgreSQL must know that of a parameter where it first sees it.
+(:state::text IS NULL OR COALESCE(r.state, o.state) = :state)
+    AND (:queue::text IS NULL OR COALESCE(r.queue, j.queue) = :queue)
+    AND (:kind::text IS NULL OR j.kind = :kind)
+    AND (:owner::text IS NULL OR j.owner = :owner)
+    AND (:tag::text IS NULL OR EXISTS (SELECT 1 FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag))
+    AND (:business_key::text IS NULL OR j.business_key = :business_key)
+    AND (:idempotency_key::text IS NULL OR j.idempotency_key = :idempotency_key)
+
+-- fragment: run_filter
+u.id < :below AND u.id >= :from_id
+    AND (:state::text IS NULL OR u.state = :state)
+    AND (:kind::text IS NULL OR j.kind = :kind)
+    AND (:owner::text IS NULL OR j.owner = :owner)
+ORDER BY u.id DESC
+LIMIT :page
+
+-- name: stop_node
+UPDATE {node}
+SET stopped_at = :now, stop_reason = :reason
+WHERE id = :node_id AND stopped_at IS NULL AND (:beat::bigint IS NULL OR beat = :beat)
+
+-- name: read_identity
+-- Tells this database from every other, also from one that was restored from its backup.
+SELECT d.oid::bigint, v.applied_at
+FROM pg_catalog.pg_database AS d
+CROSS JOIN {schema_version} AS v
+WHERE d.datname = current_database() AND v.revision = 1

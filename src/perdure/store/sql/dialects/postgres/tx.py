@@ -1,0 +1,184 @@
+"""Transactions that carry more than one call: `app.transaction()` and the user's own (`tx=`). Used by `runner`."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from perdure.errors import StoreError, TransactionError
+from perdure.store.sql.borrowed import closed, driver_connection, not_open, unknown
+from perdure.store.sql.dialects.postgres.session import Session
+from perdure.store.sql.dialects.postgres.texts import WRITING
+from perdure.store.sql.drivers.postgres import PostgresDriver, translate
+from perdure.store.sql.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Call, Driver, Make, Op, drive
+
+T = TypeVar("T")
+
+Identity = tuple[object, ...]
+"""What tells one database from another: the answer of `read_identity`."""
+
+_CONTROL = re.compile(
+    r"\s*(BEGIN|START|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b",
+    re.IGNORECASE,
+)
+_seen: WeakKeyDictionary[psycopg.Connection[Any], Identity] = WeakKeyDictionary()
+"""Which database the user's connections lead to: asked once for each."""
+
+
+class Transaction:
+    """An open transaction of ours that plain calls on the same thread or task join."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # tasks begun inside the block share the transaction, and their calls may come from several threads
+        self._turn = threading.Lock()
+        self._ended = False
+
+    @property
+    def joinable(self) -> bool:
+        """False once the block was left, and in a forked child."""
+        return not self._ended and self._session.ours
+
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> psycopg.Cursor[Any]:
+        """Run a statement of your own, in psycopg's style (`%s` or `%(name)s`); the cursor has its rows.
+
+        BEGIN, COMMIT and ROLLBACK are left to the block: refused. As always on PostgreSQL, a statement that fails takes
+        the transaction with it, unless it was made in a SAVEPOINT.
+        """
+        if _CONTROL.match(sql):
+            raise _managed(sql)
+        with self._open() as connection:
+            try:
+                return connection.execute(sql.encode(), params)
+            except (psycopg.Error, OverflowError, UnicodeError) as error:
+                raise translate(error) from error
+
+    def run(self, make: Make[T]) -> T:
+        """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
+        with self._open():
+            return in_savepoint(make, self._session.writer)
+
+    def read(self, make: Make[T]) -> T:
+        """Run a reading operation inside. It locks nothing."""
+        with self._open():
+            return in_savepoint(make, self._session.reader)
+
+    def end(self) -> None:
+        """Nothing joins from now on: the connection goes back, and to someone else."""
+        with self._turn:
+            self._ended = True
+
+    @contextmanager
+    def _open(self) -> Generator[psycopg.Connection[Any], None, None]:
+        with self._turn:
+            if not self.joinable:
+                raise TransactionError(
+                    "this transaction has ended; use it inside its with block, in the process that opened it",
+                    code="tx_closed",
+                )
+            if self._session.connection.info.transaction_status == TransactionStatus.IDLE:
+                raise TransactionError(
+                    "the transaction was ended by a statement inside it, so nothing more can join it; leave COMMIT and"
+                    " ROLLBACK to the block",
+                    code="tx_ended",
+                )
+            yield self._session.connection
+
+
+def _managed(sql: str) -> TransactionError:
+    return TransactionError(
+        f"{sql.split()[0].upper()} inside app.transaction(): it commits at the end of its block and rolls back on an"
+        " exception; leave BEGIN, COMMIT and ROLLBACK to it, and use a SAVEPOINT to undo a part",
+        code="tx_managed",
+    )
+
+
+def in_savepoint(make: Make[T], driver: Driver) -> T:
+    """Run an operation in a savepoint; on an error nothing of it remains, and the transaction can go on."""
+    driver.execute(BEGIN_OPERATION)
+    try:
+        answer = drive(make(), driver)
+    except BaseException:
+        with suppress(StoreError):  # a lost connection has nothing left to roll back
+            driver.execute(UNDO_OPERATION)
+            driver.execute(END_OPERATION)
+        raise
+    driver.execute(END_OPERATION)
+    return answer
+
+
+def write_within(tx: object, make: Make[T], home: Identity) -> T:
+    """Run an operation inside the user's transaction, in the database `home`.
+
+    If the transaction has not begun, psycopg begins it with our first statement.
+    """
+    if isinstance(tx, Transaction):
+        return tx.run(lambda: _at_home(make, home))
+    connection = driver_connection(tx)
+    if not isinstance(connection, psycopg.Connection):
+        raise unknown(tx, "a psycopg (version 3) Connection")
+    return _borrow(connection, make, home)
+
+
+def _borrow(connection: psycopg.Connection[Any], make: Make[T], home: Identity) -> T:
+    _check(connection)
+    known = _seen.get(connection) == home
+    with _unprepared(connection):
+        answer = in_savepoint(make if known else lambda: _at_home(make, home), PostgresDriver(connection, WRITING))
+    _seen[connection] = home
+    return answer
+
+
+def _at_home(make: Make[T], home: Identity) -> Op[T]:
+    """The operation, once it is sure that this is the database the app's workers look at."""
+    if (yield Call("read_identity")).rows != [home]:
+        raise TransactionError(
+            "tx= is a connection to another database than this app's; a job and your rows share a transaction only in"
+            " the same one",
+            code="tx_wrong_database",
+        )
+    return (yield from make())
+
+
+def _check(connection: psycopg.Connection[Any]) -> None:
+    status = connection.info.transaction_status
+    if connection.closed or status == TransactionStatus.UNKNOWN:
+        raise closed()
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise TransactionError(
+            "the connection given as tx= is in pipeline mode, where answers come late; leave the pipeline block first",
+            code="tx_pipeline",
+        )
+    if status == TransactionStatus.INERROR:
+        raise TransactionError(
+            "the transaction given as tx= has failed already and PostgreSQL ignores all further statements; roll it back"
+            " and begin anew",
+            code="tx_aborted",
+        )
+    if status == TransactionStatus.ACTIVE:
+        raise TransactionError(
+            "the connection given as tx= is in the middle of another statement; finish that first, and use a connection"
+            " in one thread at a time",
+            code="tx_busy",
+        )
+    if status == TransactionStatus.IDLE and connection.autocommit:
+        raise not_open()
+
+
+@contextmanager
+def _unprepared(connection: psycopg.Connection[Any]) -> Generator[None, None, None]:
+    """Our statements must not push the user's out of the connection's cache, nor break a pooler that knows no prepared
+    statements."""
+    threshold = connection.prepare_threshold
+    connection.prepare_threshold = None
+    try:
+        yield
+    finally:
+        connection.prepare_threshold = threshold

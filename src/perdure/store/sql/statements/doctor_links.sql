@@ -1,0 +1,200 @@
+-- fragment: payload_suspect
+-- Which rows are worth reading to see whether they hold JSON: all, unless the database can tell by itself.
+1 = 1
+
+-- fragment: result_suspect
+1 = 1
+
+-- name: business_key_without_job
+SELECT b.job_id, COUNT(*) OVER ()
+FROM {business_key} AS b
+WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = b.job_id)
+{shown}
+
+-- name: business_key_of_ended_job
+SELECT b.job_id, COUNT(*) OVER ()
+FROM {business_key} AS b
+WHERE EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = b.job_id)
+    AND NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = b.job_id)
+{shown}
+
+-- name: business_key_not_its_own
+SELECT b.job_id, COUNT(*) OVER ()
+FROM {business_key} AS b
+JOIN {ready} AS r ON r.job_id = b.job_id
+WHERE r.business_key IS NULL OR r.business_key <> b.key
+{shown}
+
+-- name: business_key_not_reserved
+-- The key of a running job that is being superseded already belongs to its replacement.
+SELECT r.job_id, COUNT(*) OVER (), r.business_key
+FROM {ready} AS r
+WHERE r.business_key IS NOT NULL
+    AND r.superseded_by IS NULL
+    AND NOT EXISTS (SELECT 1 FROM {business_key} AS b WHERE b.key = r.business_key AND b.job_id = r.job_id)
+{shown}
+
+-- name: ledger_without_job
+SELECT k.job_id, COUNT(*) OVER ()
+FROM {idempotency_key} AS k
+WHERE k.final_state IS NULL
+    AND NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = k.job_id)
+{shown}
+
+-- name: key_not_in_ledger
+SELECT j.id, COUNT(*) OVER ()
+FROM {job} AS j
+WHERE j.idempotency_key IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM {idempotency_key} AS k WHERE k.kind = j.kind AND k.key = j.idempotency_key)
+{shown}
+
+-- name: queue_missing
+SELECT r.queue, COUNT(*) OVER ()
+FROM {ready} AS r
+WHERE NOT EXISTS (SELECT 1 FROM {queue} AS q WHERE q.name = r.queue)
+GROUP BY r.queue
+{shown}
+
+-- name: queue_counter_behind
+SELECT q.name, COUNT(*) OVER ()
+FROM {queue} AS q
+WHERE q.next_position <= (SELECT MAX(r.position) FROM {ready} AS r WHERE r.queue = q.name)
+{shown}
+
+-- name: order_tie
+SELECT a.job_id, COUNT(*) OVER ()
+FROM {ready} AS a
+JOIN (
+    SELECT queue, rank, position
+    FROM {ready}
+    GROUP BY queue, rank, position
+    HAVING COUNT(*) > 1
+) AS tie ON tie.queue = a.queue AND tie.rank = a.rank AND tie.position = a.position
+{shown}
+
+-- name: edge_without_job
+SELECT e.job_id, COUNT(*) OVER ()
+FROM {edge} AS e
+WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = e.job_id)
+    OR NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = e.depends_on)
+{shown}
+
+-- name: edge_on_ended_job
+SELECT e.job_id, COUNT(*) OVER ()
+FROM {edge} AS e
+WHERE EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = e.depends_on)
+    AND NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = e.depends_on)
+{shown}
+
+-- name: waits_for_differs
+SELECT r.job_id, COUNT(*) OVER (), (SELECT COUNT(*) FROM {edge} AS e WHERE e.job_id = r.job_id)
+FROM {ready} AS r
+WHERE r.state <> 'running'
+    AND r.waits_for <> (SELECT COUNT(*) FROM {edge} AS e WHERE e.job_id = r.job_id)
+{shown}
+
+-- name: superseded_by_missing
+SELECT job_id, COUNT(*) OVER ()
+FROM (
+    SELECT job_id, superseded_by FROM {ready} WHERE superseded_by IS NOT NULL
+    UNION ALL
+    SELECT job_id, superseded_by FROM {outcome} WHERE superseded_by IS NOT NULL
+) AS replaced
+WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = replaced.superseded_by)
+{shown}
+
+-- name: successor_missing
+SELECT o.job_id, COUNT(*) OVER ()
+FROM {outcome} AS o
+WHERE o.successor IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = o.successor)
+{shown}
+
+-- name: successor_not_linked
+SELECT job_id, COUNT(*) OVER ()
+FROM (
+    SELECT o.job_id FROM {outcome} AS o JOIN {job} AS s ON s.id = o.successor
+    WHERE s.auto_retry_of IS NULL OR s.auto_retry_of <> o.job_id
+    UNION
+    SELECT s.auto_retry_of FROM {job} AS s
+    WHERE s.auto_retry_of IS NOT NULL
+        AND EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = s.auto_retry_of)
+        AND NOT EXISTS (
+            SELECT 1 FROM {outcome} AS o WHERE o.job_id = s.auto_retry_of AND o.successor IS NOT NULL
+        )
+) AS found
+{shown}
+
+-- name: two_successors
+SELECT auto_retry_of, COUNT(*) OVER ()
+FROM {job}
+WHERE auto_retry_of IS NOT NULL
+GROUP BY auto_retry_of
+HAVING COUNT(*) > 1
+{shown}
+
+-- name: ancestor_missing
+SELECT j.id, COUNT(*) OVER ()
+FROM {job} AS j
+WHERE (j.retry_of IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {job} AS a WHERE a.id = j.retry_of))
+    OR (j.parent_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {job} AS a WHERE a.id = j.parent_id))
+    OR (j.root_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {job} AS a WHERE a.id = j.root_id))
+{shown}
+
+-- name: impossible_number
+SELECT job_id, COUNT(*) OVER ()
+FROM (
+    SELECT job_id FROM {ready}
+    WHERE attempts < 0 OR crashes < 0 OR waits_for < 0 OR life < 1 OR max_attempts < 1 OR version < 1
+    UNION
+    SELECT job_id FROM {outcome}
+    WHERE attempts < 0 OR crashes < 0 OR life < 1 OR max_attempts < 1 OR version < 1
+    UNION
+    SELECT job_id FROM {run} WHERE attempt < 1 OR life < 1
+    UNION
+    SELECT id FROM {job} WHERE chain_attempt < 1 OR kind_version < 1
+) AS found
+{shown}
+
+-- name: time_backwards
+SELECT job_id, COUNT(*) OVER ()
+FROM (
+    SELECT o.job_id FROM {outcome} AS o JOIN {job} AS j ON j.id = o.job_id
+    WHERE o.finished_at < j.created_at OR o.finished_at < o.started_at
+    UNION
+    SELECT u.job_id FROM {run} AS u JOIN {job} AS j ON j.id = u.job_id
+    WHERE u.started_at < j.created_at OR u.finished_at < u.started_at
+) AS found
+{shown}
+
+-- name: unreadable_payload
+SELECT id, 0, payload, params, options
+FROM {job}
+WHERE {payload_suspect}
+ORDER BY id DESC
+LIMIT :sample
+
+-- name: unreadable_result
+SELECT job_id, 0, result
+FROM {outcome}
+WHERE result IS NOT NULL AND ({result_suspect})
+ORDER BY job_id DESC
+LIMIT :sample
+
+-- name: outcome_without_job
+SELECT o.job_id, COUNT(*) OVER ()
+FROM {outcome} AS o
+WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = o.job_id)
+{shown}
+
+-- name: tag_without_job
+SELECT t.job_id, COUNT(*) OVER ()
+FROM {tag} AS t
+WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = t.job_id)
+{shown}
+
+-- name: log_without_job
+SELECT l.job_id, COUNT(*) OVER ()
+FROM {job_log} AS l
+WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = l.job_id)
+{shown}

@@ -1,0 +1,70 @@
+-- name: remove_ended_rows
+DELETE FROM {ready}
+WHERE EXISTS (SELECT 1 FROM {outcome} AS o WHERE o.job_id = {ready}.job_id AND o.life >= {ready}.life)
+
+-- name: close_open_runs
+-- Closed once, like every run: only those that hold no running job.
+UPDATE {run}
+SET state = 'lost', finished_at = :now, error_type = :error_type, error_message = :error_message
+WHERE state = 'running'
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {ready} AS r
+        WHERE r.job_id = {run}.job_id AND r.run_id = {run}.id AND r.state = 'running'
+    )
+
+-- name: insert_lost_run
+INSERT INTO {run} (
+    id, job_id, state, node_id, attempt, life, started_at, finished_at, wait_ms, error_type, error_message
+)
+VALUES (
+    :id, :job_id, 'lost', :node_id, :attempt, :life, :started_at, :now, 0, :error_type, :error_message
+)
+
+-- name: read_newest_life
+SELECT MAX(life)
+FROM {run}
+WHERE job_id = :job_id
+
+-- name: remove_dead_edges
+-- Of what is not there, or has ended without letting go.
+DELETE FROM {edge}
+WHERE job_id NOT IN (SELECT id FROM {job})
+    OR depends_on NOT IN (SELECT job_id FROM {ready})
+
+-- name: free_unowned_business_keys
+DELETE FROM {business_key}
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM {ready} AS r
+    WHERE r.job_id = {business_key}.job_id AND r.business_key = {business_key}.key
+)
+
+-- name: add_missing_queues
+INSERT INTO {queue} (name, next_position)
+SELECT queue, MAX(position) + 100
+FROM {ready}
+WHERE queue NOT IN (SELECT name FROM {queue})
+GROUP BY queue
+ON CONFLICT (name) DO NOTHING
+
+-- name: raise_queue_counters
+UPDATE {queue}
+SET next_position = (SELECT MAX(r.position) + 100 FROM {ready} AS r WHERE r.queue = {queue}.name)
+WHERE next_position <= (SELECT MAX(r.position) FROM {ready} AS r WHERE r.queue = {queue}.name)
+
+-- name: remove_orphan_runs
+DELETE FROM {run}
+WHERE job_id NOT IN (SELECT id FROM {job})
+
+-- name: remove_orphan_outcomes
+DELETE FROM {outcome}
+WHERE job_id NOT IN (SELECT id FROM {job})
+
+-- name: remove_orphan_tags
+DELETE FROM {tag}
+WHERE job_id NOT IN (SELECT id FROM {job})
+
+-- name: remove_orphan_logs
+DELETE FROM {job_log}
+WHERE job_id NOT IN (SELECT id FROM {job})

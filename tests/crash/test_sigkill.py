@@ -1,0 +1,86 @@
+"""Processes killed with SIGKILL in the middle of their work: what was acknowledged is there, and nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perdure import Perdure, State
+from perdure.ops.doctor import examine
+
+WRITER = """
+import sys
+from perdure import Perdure
+app = Perdure(sys.argv[1])
+
+@app.job
+def send(n: int) -> None: ...
+
+n = 0
+while True:
+    many = send.enqueue_many([{"n": n + i} for i in range(7)])
+    one = send.enqueue(n=n + 7)
+    n += 8
+    print(*[job.id for job in many], one.id, flush=True)
+"""
+
+WORKER = """
+import sys
+from perdure import Perdure
+from perdure.job.reports import Completed, Finish
+from perdure.store.answers import Claimer, Lane, Process
+app = Perdure(sys.argv[1])
+node = app.ids.new()
+app.store.register(node, None, Process(), app.clock.now())
+while True:
+    claims = app.store.claim([Lane("default", 5)], Claimer(node, None, app.ids.new_many(5), 0), app.clock.now())
+    if not claims:
+        print("empty", flush=True)
+        break
+    finishes = [Finish(claim.live, Completed('"done"'), app.ids.new()) for claim in claims]
+    app.store.finish(finishes, app.clock.now())
+    print(*[__import__("uuid").UUID(bytes=claim.job_id) for claim in claims], flush=True)
+"""
+
+
+def acknowledged_before_kill(script: str, path: Path, lines: int) -> set[str]:
+    """Run the script, read that many lines of acknowledgements, kill it, and read what it managed to say after that."""
+    process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen = [process.stdout.readline() for _ in range(lines)]
+    os.kill(process.pid, signal.SIGKILL)
+    rest, _ = process.communicate()
+    complete = rest[: rest.rfind("\n") + 1].splitlines()
+    return {word for line in (*seen, *complete) for word in line.split() if word != "empty"}
+
+
+@pytest.mark.parametrize("lines", [1, 3, 10, 25])
+def test_an_acknowledged_enqueue_survives_the_death_of_its_process(tmp_path: Path, lines: int) -> None:
+    path = tmp_path / "jobs.db"
+    acknowledged = acknowledged_before_kill(WRITER, path, lines)
+    app = Perdure(path)
+    assert acknowledged <= {str(job.id) for job in app.jobs()}
+    assert examine(app.store) == []
+
+
+@pytest.mark.parametrize("lines", [1, 4, 12])
+def test_an_acknowledged_finish_survives_and_no_claim_is_half_done(tmp_path: Path, lines: int) -> None:
+    path = tmp_path / "jobs.db"
+    app = Perdure(path)
+
+    @app.job
+    def send(n: int) -> None: ...
+
+    send.enqueue_many([{"n": n} for n in range(400)])
+    acknowledged = acknowledged_before_kill(WORKER, path, lines)
+    assert acknowledged <= {str(job.id) for job in app.jobs(state="completed")}
+    assert examine(app.store) == []
+    running = {str(job.id) for job in app.jobs(state="running")}
+    assert {str(run.job_id) for run in app.runs(state="running")} == running
+    assert len(running) <= 5
+    assert sum(1 for job in app.jobs() if job.state in (State.QUEUED, State.RUNNING, State.COMPLETED)) == 400
