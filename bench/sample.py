@@ -65,7 +65,10 @@ def arguments(payload_bytes: int = 100) -> dict[str, str]:
 
 
 class Sample(NamedTuple):
-    """One job's rows as Perdure wrote them, by column."""
+    """One job's rows as Perdure wrote them, by column, without those that are NULL.
+
+    Leaving them out makes the floor lower: the driver takes half a microsecond to bind a None.
+    """
 
     job: Columns
     ready: Columns
@@ -91,4 +94,4 @@ def _only_row(path: Path, table: str) -> Columns:
         (row,) = connection.execute(f"SELECT * FROM perdure_{table}").fetchall()
     finally:
         connection.close()
-    return dict(row)
+    return {name: row[name] for name in row.keys() if row[name] is not None}  # noqa: SIM118 - a Row iterates its values

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 from perdure.job.job import Job
 from perdure.job.run import Run
 from perdure.kind import Draft
-from perdure.options import OptionFields
+from perdure.options import OptionFields, listed
 from perdure.verbs import waiting
+from perdure.verbs.drafting import common_tx
 from perdure.verbs.queues import Queue
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ class AsyncPerdure:
         return await self._app.aenqueue_draft(self._app.draft(kind, arguments, options))
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
+        listed_drafts = listed(drafts, "a list of jobs made by kind.new(…)")
+        tx = common_tx(listed_drafts, tx)
         if tx is not None:
-            return self._app.enqueue_many(drafts, tx=tx)
-        new = self._app.new_jobs(list(drafts))
+            return self._app.enqueue_many(listed_drafts, tx=tx)
+        new = self._app.new_jobs(listed_drafts)
         return await self._app.store.aenqueue(new) if new else []
 
     async def get(self, job: JobLike) -> Job | None:

@@ -24,10 +24,10 @@ from perdure.job.ordering import rank_of
 from perdure.job.run import Run
 from perdure.job.states import TRANSITIONS, State, Verb
 from perdure.kind import Draft, Kind, P, R, Registry, Upgrade
-from perdure.options import OptionFields, Options, check_name, for_a_job
+from perdure.options import OptionFields, Options, check_name, listed
 from perdure.verbs import waiting
-from perdure.verbs.declaring import Declare, Facts, declared, for_a_kind
-from perdure.verbs.drafting import new_job
+from perdure.verbs.declaring import Declare, Facts, checked_aliases, checked_upgrades, declared, for_a_kind
+from perdure.verbs.drafting import common_tx, new_job
 from perdure.verbs.paging import checked_limit, pages
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ class Perdure:
         self.kinds = Registry()
         self._store: Store | None = None
         self._opening = threading.Lock()
+
+    @property
+    def owner(self) -> str:
+        """Whose jobs these are."""
+        return self.config.name
 
     @property
     def store(self) -> Store:
@@ -121,7 +126,7 @@ class Perdure:
         arguments change, with `upgrades={1: function}` from version 1 to 2 and so on.
         """
 
-        facts = Facts(name, tuple(aliases), version, dict(upgrades or {}), isolation)
+        facts = Facts(name, checked_aliases(aliases), version, checked_upgrades(upgrades or {}), isolation)
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any, ..., Any]:
             kind = declared(self, function, facts, self._defaults.changed(for_a_kind(options)), self.config)
@@ -143,27 +148,29 @@ class Perdure:
 
     def draft(self, kind: str, arguments: Mapping[str, Any] | None, options: OptionFields) -> Draft:
         found = self.kinds.get(kind)
-        return Draft(found, {} if arguments is None else arguments, found.defaults.changed(for_a_job(options)))
+        return found.options(**options).draft({} if arguments is None else arguments)
 
     def enqueue_draft(self, draft: Draft) -> Job:
-        new = new_job(draft, JobId(self.ids.new()), self.clock.now(), self.config.name)
+        new = new_job(draft, JobId(self.ids.new()), self.clock.now())
         return self.store.enqueue([new], draft.options.tx)[0]
 
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
             return self.enqueue_draft(draft)  # the caller's connection belongs to the caller's thread
-        new = new_job(draft, JobId(self.ids.new()), self.clock.now(), self.config.name)
+        new = new_job(draft, JobId(self.ids.new()), self.clock.now())
         return (await self.store.aenqueue([new]))[0]
 
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
         """Enqueue drafts made by `kind.new(…)`, in order, in one transaction: all of them or none."""
-        new = self.new_jobs(list(drafts))
+        listed_drafts = listed(drafts, "a list of jobs made by kind.new(…)")
+        tx = common_tx(listed_drafts, tx)
+        new = self.new_jobs(listed_drafts)
         return self.store.enqueue(new, tx) if new else []
 
     def new_jobs(self, drafts: Sequence[Draft]) -> list[NewJob]:
-        now, owner = self.clock.now(), self.config.name
+        now = self.clock.now()
         ids = self.ids.new_many(len(drafts))
-        return [new_job(draft, JobId(job_id), now, owner) for draft, job_id in zip(drafts, ids, strict=True)]
+        return [new_job(draft, JobId(job_id), now) for draft, job_id in zip(drafts, ids, strict=True)]
 
     # -- look --------------------------------------------------------------------------------------------------------
 
@@ -281,8 +288,9 @@ class Perdure:
         A waiting job is cancelled at once. A running one is asked to stop, and the replacement waits for its end. The
         business key goes over, unless the replacement brings its own.
         """
+        tx = common_tx([replacement], tx)
         now = self.clock.now()
-        new = new_job(replacement, JobId(self.ids.new()), now, self.config.name)
+        new = new_job(replacement, JobId(self.ids.new()), now)
         return self.store.supersede(job_id_of(job), new, now, tx)
 
     def edit(self, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
@@ -362,7 +370,11 @@ class Perdure:
             self._store.close()
 
     def __repr__(self) -> str:
-        return f"<Perdure {self._url if self._url is not None else 'from the environment'}>"
+        from perdure.store.open import without_password
+
+        return (
+            f"<Perdure {without_password(os.fspath(self._url)) if self._url is not None else 'from the environment'}>"
+        )
 
 
 _LIVE_STATES = tuple(state for state in State if state in TRANSITIONS[Verb.CANCEL].sources)

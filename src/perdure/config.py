@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from types import NoneType
 from typing import Any
 
 from perdure.errors import ConfigError
 from perdure.store.settings import StoreSettings
 
 URL_VARIABLE = "PERDURE_URL"
+NAME_LIMIT = 128
+_LISTS = (tuple, list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,17 @@ class Config:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10**12:
                 raise ConfigError(f"{knob} must be a positive number, not {value!r}")
         for knob in ("name", "queue"):
-            value = getattr(self, knob)
-            if not isinstance(value, str) or not value.strip():
-                raise ConfigError(f"{knob} must be a name, not {value!r}")
+            if not _is_name(getattr(self, knob)):
+                raise ConfigError(
+                    f"{knob} must be a name of 1 to {NAME_LIMIT} characters, not {getattr(self, knob)!r:.80}"
+                )
+        for knob, kinds in (
+            ("auto_migrate", (bool, NoneType)),
+            ("allow_network_filesystem", bool),
+            ("imports", _LISTS),
+        ):
+            if not isinstance(getattr(self, knob), kinds):
+                raise ConfigError(f"{knob} cannot be {getattr(self, knob)!r}; see the settings of Perdure(…)")
 
     def store_settings(self) -> StoreSettings:
         return StoreSettings(
@@ -71,12 +82,27 @@ class Config:
         )
 
 
+def _is_name(value: object) -> bool:
+    if not isinstance(value, str) or not value.strip() or len(value) > NAME_LIMIT:
+        return False
+    return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
 def resolve_url(url: str | os.PathLike[str] | None) -> str:
     """The URL given, else the one in the environment."""
-    found = os.fspath(url) if url is not None else os.environ.get(URL_VARIABLE)
+    found = _text(url) if url is not None else os.environ.get(URL_VARIABLE)
     if not found:
         raise ConfigError(
             f"no database was named; pass a path or URL, as in Perdure('jobs.db'), or set {URL_VARIABLE}",
             code="url_missing",
         )
     return found
+
+
+def _text(url: object) -> str:
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"a database is named by a path or URL, as in Perdure('jobs.db'), not by {url!r}", code="url_invalid"
+        )
+    return text

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from perdure.errors import InvalidPayload, KindError
 from perdure.job.job import Job
-from perdure.options import OptionFields, Options, for_a_job
+from perdure.job.model import Plan
+from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed, shortened
 from perdure.worker.context import JobContext
 
 if TYPE_CHECKING:
@@ -30,17 +30,23 @@ C = TypeVar("C")
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A job that is not enqueued yet: made by `new`, taken by `app.enqueue_many` and `app.supersede`."""
 
     kind: Kind[..., Any, ..., Any]
-    arguments: Mapping[str, Any] = field(repr=False)  # may hold secrets
-    options: Options = field(repr=False)
+    arguments: Mapping[str, Any]
+    options: Options
+    plan: Plan
+
+    def __repr__(self) -> str:
+        return f"<Draft of {self.kind.name}>"  # the arguments may hold secrets
 
 
 class Desk(Protocol):
     """What a kind needs of its app."""
+
+    @property
+    def owner(self) -> str: ...
 
     def enqueue_draft(self, draft: Draft) -> Job: ...
 
@@ -59,9 +65,10 @@ class Bound(Generic[P, R]):
     def __init__(self, kind: Kind[P, R, ..., Any], options: Options) -> None:
         self._kind = kind
         self._options = options
+        self._plan = options.plan((kind.name, *kind.aliases), kind.version, kind.desk.owner)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Enqueue one job. When this returns, the job is in the database for good (with `tx=`: once you commit)."""
+        """Enqueue one job. When this returns, it is in the database for good (with `tx=`: once you commit)."""
         return self._kind.desk.enqueue_draft(self.new(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
@@ -70,13 +77,16 @@ class Bound(Generic[P, R]):
 
     def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Enqueue one job for each set of arguments, all in one transaction or none."""
-        return self._kind.desk.enqueue_many(
-            (Draft(self._kind, one, self._options) for one in arguments), tx=self._options.tx
-        )
+        drafts = [self.draft(one) for one in listed(arguments, "a list of arguments, one dict each")]
+        return self._kind.desk.enqueue_many(drafts)
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """A job for `app.enqueue_many` or `app.supersede`. Its arguments are checked when it is enqueued."""
-        return Draft(self._kind, self._kind.codec.bind(args, kwargs), self._options)
+        return self.draft(self._kind.codec.bind(args, kwargs))
+
+    def draft(self, arguments: Mapping[str, Any]) -> Draft:
+        """The same from arguments by name."""
+        return Draft(self._kind, arguments, self._options, self._plan)
 
     def options(self, **changes: Unpack[OptionFields]) -> Bound[P, R]:
         """The same with further options."""
@@ -209,17 +219,20 @@ class Registry:
 
     def get(self, name: str) -> Kind[..., Any, ..., Any]:
         """The kind of that name or alias."""
-        kind = self._kinds.get(name)
+        kind = self.find(name)
         if kind is None:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, list(self._kinds), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "import the module that declares it first"
-            raise KindError(f"no kind is called {name!r} here; {hint}", code="kind_unknown")
+            raise self._unknown(name)
         return kind
 
-    def find(self, name: str) -> Kind[..., Any, ..., Any] | None:
-        return self._kinds.get(name)
+    def _unknown(self, name: object) -> KindError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(name)[:NAME_LIMIT], list(self._kinds), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "import the module that declares it first"
+        return KindError(f"no kind is called {shortened(name)} here; {hint}", code="kind_unknown")
+
+    def find(self, name: object) -> Kind[..., Any, ..., Any] | None:
+        return self._kinds.get(name) if isinstance(name, str) else None
 
     def versions(self) -> dict[str, int]:
         """What this process can run: every name and alias, with the newest version it has."""

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any, Literal, TypedDict, cast
 
 from perdure.clock import Micros, to_micros
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidInput, InvalidOption
+from perdure.job.model import Plan
 from perdure.job.ordering import PRIORITY_LIMIT, rank_of
 from perdure.job.retry import Retry
 
@@ -56,8 +57,13 @@ class Unique:
 
     def __post_init__(self) -> None:
         if self.until not in ("final", "ever"):
-            raise InvalidOption(f'Unique(until=) must be "final" or "ever", not {self.until!r}')
+            raise InvalidOption(f'Unique(until=) must be "final" or "ever", not {self.until!r}', code="unique_invalid")
         _check_conflict(self.conflict)
+        if not _are_texts(self.by):
+            raise InvalidOption(
+                f'Unique(by=) must be "payload" or the names of arguments, not {shortened(self.by)}',
+                code="unique_invalid",
+            )
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -98,6 +104,7 @@ class Options:
             check_name(self.principal, "principal", KEY_LIMIT)
         if self.delay is not None and self.run_at is not None:
             raise InvalidOption("give delay= or run_at=, not both: each says when the job may start")
+        _check_unique(self.unique)
         object.__setattr__(self, "tags", _checked_tags(self.tags))
         object.__setattr__(self, "retry", Retry.of(self.retry))
         self.start_at(Micros(0))
@@ -117,10 +124,6 @@ class Options:
         if self.delay is None:
             return now
         return Micros(now + round(_seconds(self.delay, "delay") * 1_000_000))
-
-    @cached_property
-    def rank(self) -> int:
-        return rank_of(self.priority)
 
     @cached_property
     def policy(self) -> Retry:
@@ -161,6 +164,27 @@ class Options:
             kept["timeout_ms"] = self.timeout_ms
         return json.dumps(kept, separators=(",", ":")) if kept else None
 
+    def plan(self, names: tuple[str, ...], version: int, owner: str) -> Plan:
+        """What every job of this kind enqueued with these options shares. `names[0]` is the kind's current name."""
+        policy = self.policy
+        return Plan(
+            kind=names[0],
+            kind_version=version,
+            owner=owner,
+            queue=self.queue,
+            params=self.params_json,
+            options=self.stored,
+            principal=self.principal,
+            rank=rank_of(self.priority),
+            max_attempts=policy.max_attempts,
+            as_new_job=int(policy.as_new_job),
+            timeout_ms=self.timeout_ms,
+            limit_key=None,
+            tags=tuple(self.tags),
+            conflict=self.conflict,
+            names=names,
+        )
+
 
 OPTION_NAMES = tuple(field.name for field in fields(Options))
 
@@ -187,6 +211,32 @@ def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
             code="name_invalid",
         )
     return value
+
+
+def listed(items: object, wanted: str) -> list[Any]:
+    """The items of what has to be a list, or anything else that can be gone through."""
+    if not isinstance(items, Iterable):
+        raise InvalidInput(f"expected {wanted}, not {shortened(items)}")
+    return list(cast("Iterable[Any]", items))
+
+
+def shortened(value: object) -> str:
+    """A value as messages show it."""
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:79]}…"
+
+
+def _are_texts(by: object) -> bool:
+    if isinstance(by, str):
+        return True
+    return isinstance(by, Iterable) and all(isinstance(name, str) for name in cast("Iterable[object]", by))
+
+
+def _check_unique(unique: object) -> None:
+    if unique is not None and not isinstance(unique, Unique):
+        raise InvalidOption(
+            f'unique must be Unique(by="payload") or the like, not {shortened(unique)}', code="unique_invalid"
+        )
 
 
 def _checked_tags(tags: object) -> tuple[str, ...]:

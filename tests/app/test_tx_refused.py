@@ -28,7 +28,7 @@ def opened(path: Path) -> Iterator[Callable[..., Any]]:
     """Opens connections to the app's file, or another, and closes them afterwards."""
     with ExitStack() as stack:
 
-        def connect(file: Path | str = path, **options: Any) -> sqlite3.Connection:
+        def connect(file: Path | str = path, **options: Any) -> Any:
             return stack.enter_context(closing(sqlite3.connect(file, **options)))
 
         yield connect

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from perdure.clock import Micros, to_datetime
 from perdure.ids import JobId, to_uuid
-from perdure.job.model import JobRow, JobView, NewJob
+from perdure.job.model import JobView, NewJob
 from perdure.job.ordering import priority_of
 from perdure.job.states import FINAL, State
 
@@ -47,10 +47,10 @@ class Job:
         return job
 
     @classmethod
-    def pruned(cls, job_id: JobId, like: JobRow, state: State) -> Job:
+    def pruned(cls, job_id: JobId, like: NewJob, state: State) -> Job:
         """What is left of a job that was deleted while its idempotency key lives on: no payload, no times."""
-        row = like._replace(id=job_id, payload="null", params=None, principal=None)
-        return cls(_view(row, state.value)._replace(payload=None), deduplicated=True)
+        view = _view_of_new(like, 0)._replace(id=job_id, payload=None, params=None, principal=None, state=state.value)
+        return cls(view, deduplicated=True)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Job is frozen; change the job itself through the app (tried to set {name!r})")
@@ -68,7 +68,7 @@ class Job:
 
     @property
     def id(self) -> UUID:
-        return to_uuid(self._new.row.id if self._new is not None else self.row.id)
+        return to_uuid(self._new.id if self._new is not None else self.row.id)
 
     @property
     def kind(self) -> str:
@@ -260,54 +260,40 @@ def _uuid(value: bytes | None) -> UUID | None:
 
 
 def _view_of_new(new: NewJob, position: int) -> JobView:
-    live = new.live
-    return _view(new.row, live.state)._replace(
-        queue=live.queue,
-        rank=live.rank,
-        position=position,
-        run_at=live.run_at,
-        queued_at=live.queued_at,
-        max_attempts=live.max_attempts,
-        waits_for=live.waits_for,
-        version=live.version,
-        tags=TAG_SEPARATOR.join(sorted(new.tags)) or None,
-    )
-
-
-def _view(row: JobRow, state: str) -> JobView:
-    """A view with the cold row's fields, and the rest as for a job that nothing has happened to."""
+    """The view of a job that nothing has happened to yet."""
+    plan = new.plan
     return JobView(
-        id=row.id,
-        kind=row.kind,
-        kind_version=row.kind_version,
-        owner=row.owner,
-        queue=row.queue,
-        payload=row.payload,
-        params=row.params,
-        options=row.options,
-        principal=row.principal,
-        idempotency_key=row.idempotency_key,
-        business_key=row.business_key,
-        scheduled_for=row.scheduled_for,
-        parent_id=row.parent_id,
-        root_id=row.root_id,
-        retry_of=row.retry_of,
-        chain_attempt=row.chain_attempt,
-        created_at=row.created_at,
-        state=state,
-        rank=0,
-        position=0,
-        run_at=row.created_at,
-        queued_at=row.created_at,
+        id=new.id,
+        kind=plan.kind,
+        kind_version=plan.kind_version,
+        owner=plan.owner,
+        queue=plan.queue,
+        payload=new.payload,
+        params=plan.params,
+        options=plan.options,
+        principal=plan.principal,
+        idempotency_key=new.idempotency_key,
+        business_key=new.business_key,
+        scheduled_for=None,
+        parent_id=None,
+        root_id=None,
+        retry_of=None,
+        chain_attempt=1,
+        created_at=new.created_at,
+        state=new.state,
+        rank=plan.rank,
+        position=position,
+        run_at=new.run_at,
+        queued_at=new.created_at,
         started_at=None,
         finished_at=None,
         attempts=0,
         crashes=0,
         life=1,
-        max_attempts=0,
+        max_attempts=plan.max_attempts,
         node_id=None,
         run_id=None,
-        waits_for=0,
+        waits_for=new.waits_for,
         cancel_requested=0,
         park_reason=None,
         error=None,
@@ -315,6 +301,6 @@ def _view(row: JobRow, state: str) -> JobView:
         result=None,
         superseded_by=None,
         successor=None,
-        version=0,
-        tags=None,
+        version=1,
+        tags=TAG_SEPARATOR.join(plan.tags) or None,
     )

@@ -79,18 +79,43 @@ class LiveJob(NamedTuple):
     version: int
 
 
-class NewJob(NamedTuple):
-    """A job that does not exist yet. Its place in the queue is given by the store.
+class Plan(NamedTuple):
+    """What all jobs enqueued with the same kind and options share; worked out once.
 
     `names` are all names of the kind, current first: a key used under an old name still counts.
     """
 
-    row: JobRow
-    live: LiveJob
-    tags: tuple[str, ...] = ()
+    kind: str
+    kind_version: int
+    owner: str
+    queue: str
+    params: str | None
+    options: str | None
+    principal: str | None
+    rank: int
+    max_attempts: int
+    as_new_job: int
+    timeout_ms: int | None
+    limit_key: str | None
+    tags: tuple[str, ...]
+    conflict: str
+    names: tuple[str, ...]
+
+
+class NewJob(NamedTuple):
+    """A job that does not exist yet. Its place in the queue is given by the store."""
+
+    id: JobId
+    plan: Plan
+    payload: str
+    secrets: str | None
+    created_at: Micros
+    run_at: Micros
+    state: str
+    idempotency_key: str | None = None
+    business_key: str | None = None
     fingerprint: str | None = None
-    conflict: str = "raise"
-    names: tuple[str, ...] = ()
+    waits_for: int = 0
 
 
 class JobView(NamedTuple):

@@ -264,7 +264,7 @@ def rescue(live: LiveJob, failure: Failure, max_crashes: int, now: Micros, next_
     if live.attempts >= live.max_attempts or crashed.crashes >= max_crashes:
         return end(Verb.RESCUE, crashed, State.FAILED, now, run_state=RunState.LOST, failure=failure)
     again = crashed._replace(last_error=_short(f"{failure.error_type}: {failure.message}"))
-    return _back(Verb.RESCUE, live, again, State.FAILED, next_id, _Close(RunState.LOST, now, failure=failure))
+    return _back(Verb.RESCUE, crashed, again, State.FAILED, next_id, _Close(RunState.LOST, now, failure=failure))
 
 
 def retry(last: OutcomeRow, live: LiveJob, now: Micros) -> LiveJob:

@@ -75,6 +75,7 @@ class Codec:
 
         Raises InvalidPayload: `payload_invalid`, `payload_not_json` or `payload_too_large`.
         """
+        self._check_named(arguments)
         values: dict[str, object] = {}
         try:
             closely = not are_plain(arguments.values()) and self._look_over(arguments)
@@ -88,6 +89,10 @@ class Codec:
             refusal = self._too_large(len(raw) + len(hidden))
         # Here and below raised outside the handler: pydantic's error holds the input and must not become the context.
         raise refusal
+
+    def _check_named(self, arguments: object) -> None:
+        if type(arguments) is not dict and not isinstance(arguments, Mapping):
+            raise self.signature.refusal([f"{_short(arguments)} is no dict of arguments by name"])
 
     def decode(self, payload: str, secrets: str | None) -> tuple[tuple[object, ...], dict[str, object]]:
         """The stored arguments, checked again, as the function is called with them (after its context).

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from perdure.errors import ConfigError
 from perdure.store.settings import StoreSettings
@@ -43,7 +44,7 @@ def sqlite_path(url: str) -> Path:
     """The file an SQLite URL or path means: sqlite:///relative.db, sqlite:////absolute.db, or the path itself."""
     name = url
     if "://" in url:
-        parts = urlsplit(url)
+        parts = _parts(url)
         if parts.netloc:
             raise ConfigError(
                 f"{url}: an SQLite URL has three slashes for a relative path (sqlite:///jobs.db) and four for an"
@@ -56,7 +57,22 @@ def sqlite_path(url: str) -> Path:
             f"{url!r} names no file; Perdure's jobs outlive the process, so it needs one. Give a path such as jobs.db",
             code="url_invalid",
         )
-    return Path(name).expanduser().absolute()
+    try:
+        return Path(name).expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(f"{url!r}: {error} Give the whole path instead of ~", code="url_invalid") from error
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no URL ({error}); give a path, or sqlite:///path", code="url_invalid") from error
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    return re.sub(r"(://[^:/?#]*:).*@", r"\1***@", re.sub(r"(password=)[^&]*", r"\1***", url))
 
 
 def _postgres(url: str, settings: StoreSettings) -> SqlStore:

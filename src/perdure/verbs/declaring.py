@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protocol, cast, overload
 
 from perdure.config import Config
 from perdure.errors import InvalidInput, InvalidOption, KindError
 from perdure.kind import Desk, Kind, P, R, Upgrade, place_of
-from perdure.options import OptionFields, Options, check_name
+from perdure.options import OptionFields, Options, check_name, listed
 from perdure.worker.context import JobContext
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ def declared(
     desk: Desk, function: Callable[..., Any], facts: Facts, defaults: Options, config: Config
 ) -> Kind[..., Any, ..., Any]:
     """The kind that this function is from now on."""
+    _check_callable(function)
     return Kind(
         desk,
         function,
-        name=check_name(facts.name or _plain_name(function), "the kind's name"),
+        name=check_name(_plain_name(function) if facts.name is None else facts.name, "the kind's name"),
         aliases=tuple(check_name(alias, "an alias") for alias in facts.aliases),
         version=_checked_version(facts.version),
         upgrades=facts.upgrades,
@@ -57,6 +58,27 @@ def declared(
         isolation=facts.isolation,
         max_payload_bytes=config.max_payload_bytes,
     )
+
+
+def _check_callable(function: object) -> None:
+    if not callable(function):
+        raise KindError(f"a kind is made of a function, not of {function!r}; put @app.job above a def")
+
+
+def checked_aliases(aliases: object) -> tuple[str, ...]:
+    """A text is a list of texts to Python, one for each letter: surely not meant."""
+    if isinstance(aliases, str):
+        raise InvalidOption(f"aliases must be a list of names; write aliases=[{aliases!r}]", code="name_invalid")
+    return tuple(listed(aliases, "a list of names as aliases="))
+
+
+def checked_upgrades(upgrades: object) -> dict[int, Upgrade]:
+    if not isinstance(upgrades, Mapping):
+        raise InvalidInput(
+            f"upgrades must say from which version each leads, as in {{1: function}}; not {upgrades!r}",
+            code="version_invalid",
+        )
+    return dict(cast("Mapping[int, Upgrade]", upgrades))
 
 
 def _plain_name(function: Callable[..., Any]) -> str:

@@ -4,110 +4,70 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from perdure.clock import Micros
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidInput, InvalidOption
 from perdure.ids import JobId
-from perdure.job.model import JobRow, LiveJob, NewJob
+from perdure.job.model import NewJob
 from perdure.job.states import State
 from perdure.kind import Draft
-from perdure.options import KEY_LIMIT, Unique, check_name
+from perdure.options import KEY_LIMIT, Unique, check_name, shortened
 
 principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
 """On whose behalf jobs are enqueued from here on, unless an option says otherwise."""
 
 
-def new_job(draft: Draft, job_id: JobId, now: Micros, owner: str) -> NewJob:
-    """Check a draft and lay out its rows. Raises InvalidPayload or InvalidOption; nothing is written here."""
-    kind, options = draft.kind, draft.options
-    codec = kind.codec
-    payload, secrets, _ = codec.encode(draft.arguments)
-    idempotency_key, business_key, conflict = options.idempotency_key, options.business_key, options.conflict
-    if options.unique is not None:
-        derived = _derived_key(options.unique, kind.name, payload, secrets)
-        if options.unique.until == "ever":
-            idempotency_key = idempotency_key or derived
-        else:
-            business_key, conflict = business_key or derived, options.unique.conflict
+def common_tx(drafts: Sequence[object], tx: Any) -> Any:
+    """The one transaction that these drafts are to be written in: the one given, or the one their options name."""
+    for draft in drafts:
+        if not isinstance(draft, Draft):
+            raise InvalidInput(
+                f"expected jobs made by kind.new(…), not {shortened(draft)}; kind.enqueue_many takes arguments",
+                code="draft_invalid",
+            )
+        wanted = draft.options.tx
+        if wanted is not None and tx is not None and wanted is not tx:
+            raise InvalidOption(
+                "these jobs were given different tx=; jobs that are enqueued together share one transaction",
+                code="tx_mixed",
+            )
+        tx = wanted if wanted is not None else tx
+    return tx
+
+
+def new_job(draft: Draft, job_id: JobId, now: Micros) -> NewJob:
+    """Check a draft and lay out its job. Raises InvalidPayload or InvalidOption; nothing is written here."""
+    kind, arguments, options, plan = draft
+    payload, secrets, _ = kind.codec.encode(arguments)
+    if plan.principal is None and principal.get() is not None:
+        plan = plan._replace(principal=_principal())
     run_at = options.start_at(now)
-    policy = options.policy
-    # _make, in the order of the fields: half the cost of the constructors, in the inner loop of enqueue_many
-    row = JobRow._make(
-        (
-            job_id,
-            kind.name,
-            kind.version,
-            owner,
-            options.queue,
-            payload,
-            secrets,
-            options.params_json,
-            options.stored,
-            options.principal or _principal(),
-            idempotency_key,
-            business_key,
-            *_NO_LINKS,
-            1,
-            now,
-        ),
-    )
-    live = LiveJob._make(
-        (
-            job_id,
-            options.queue,
-            kind.name,
-            kind.version,
-            _SCHEDULED if run_at > now else _QUEUED,
-            options.rank,
-            0,
-            run_at,
-            now,
-            None,
-            0,
-            0,
-            1,
-            policy.max_attempts,
-            int(policy.as_new_job),
-            options.timeout_ms,
-            None,
-            None,
-            None,
-            None,
-            0,
-            None,
-            business_key,
-            None,
-            0,
-            0,
-            None,
-            None,
-            now,
-            1,
-        ),
-    )
-    if idempotency_key is None and business_key is None:
-        return NewJob(row, live, tuple(options.tags), None, conflict)
-    fingerprint = codec.fingerprint(payload, secrets) if idempotency_key is not None else None
-    return NewJob(row, live, tuple(options.tags), fingerprint, conflict, (kind.name, *kind.aliases))
+    state = _SCHEDULED if run_at > now else _QUEUED
+    if options.idempotency_key is None and options.business_key is None and options.unique is None:
+        return NewJob(job_id, plan, payload, secrets, now, run_at, state)
+    return _keyed(NewJob(job_id, plan, payload, secrets, now, run_at, state), draft)
 
 
 _QUEUED, _SCHEDULED = State.QUEUED.value, State.SCHEDULED.value
-_NO_LINKS = (None,) * 11
-assert JobRow._fields[12 : 12 + len(_NO_LINKS)] == (
-    "template_id",
-    "schedule_id",
-    "scheduled_for",
-    "batch_id",
-    "group_id",
-    "sequence",
-    "workflow_id",
-    "parent_id",
-    "root_id",
-    "retry_of",
-    "auto_retry_of",
-)
+
+
+def _keyed(new: NewJob, draft: Draft) -> NewJob:
+    """The same job with its keys: those given, and the one that `Unique` derives."""
+    options, plan = draft.options, new.plan
+    idempotency_key, business_key = options.idempotency_key, options.business_key
+    if options.unique is not None:
+        derived = _derived_key(options.unique, plan.kind, new.payload, new.secrets)
+        if options.unique.until == "ever":
+            idempotency_key = idempotency_key or derived
+        else:
+            business_key, plan = business_key or derived, plan._replace(conflict=options.unique.conflict)
+    fingerprint = None
+    if idempotency_key is not None:
+        fingerprint = draft.kind.codec.fingerprint(new.payload, new.secrets)
+    return new._replace(plan=plan, idempotency_key=idempotency_key, business_key=business_key, fingerprint=fingerprint)
 
 
 def _principal() -> str | None:

@@ -14,8 +14,7 @@ LONGEST_PAUSE_S = 0.1
 
 def pauses(timeout: float | None, monotonic: Callable[[], float]) -> Iterator[float]:
     """How long to pause before each further look; ends when the time is up. The pauses grow to a tenth of a second."""
-    if timeout is not None and not timeout >= 0:
-        raise InvalidOption(f"timeout must be seconds, not negative, or None to wait for ever; not {timeout!r}")
+    _check(timeout)
     deadline = None if timeout is None else monotonic() + timeout
     pause = FIRST_PAUSE_S
     while True:
@@ -24,6 +23,13 @@ def pauses(timeout: float | None, monotonic: Callable[[], float]) -> Iterator[fl
             return
         yield min(pause, left)
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
+
+
+def _check(timeout: object) -> None:
+    if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
+        raise InvalidOption(
+            f"timeout must be seconds, not negative, or None to wait for ever; not {timeout!r}", code="timeout_invalid"
+        )
 
 
 def gave_up(job: Job, timeout: float | None) -> WaitTimeout:

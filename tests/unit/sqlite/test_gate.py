@@ -70,6 +70,9 @@ class Other:
         self.process.communicate()
 
 
+Starter = Callable[..., Other]
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "jobs.db"
@@ -78,7 +81,7 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def another(database: Path) -> Iterator[Callable[..., Other]]:
+def another(database: Path) -> Iterator[Starter]:
     """Starts other processes with a gate for the same database."""
     others: list[Other] = []
 
@@ -95,14 +98,14 @@ def test_a_free_gate_is_entered_at_once(database: Path) -> None:
     assert gate_for(database).enter(0)
 
 
-def test_one_process_is_inside_at_a_time(database: Path, another: Callable[..., Other]) -> None:
+def test_one_process_is_inside_at_a_time(database: Path, another: Starter) -> None:
     other = another()
     other.ask("enter 0")
 
     assert not gate_for(database).enter(0.01)
 
 
-def test_after_leave_another_process_may_enter(database: Path, another: Callable[..., Other]) -> None:
+def test_after_leave_another_process_may_enter(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     gate.enter(0)
     gate.leave()
@@ -110,7 +113,7 @@ def test_after_leave_another_process_may_enter(database: Path, another: Callable
     assert another().ask("enter 0") == "True"
 
 
-def test_one_who_waits_enters_when_the_other_leaves(database: Path, another: Callable[..., Other]) -> None:
+def test_one_who_waits_enters_when_the_other_leaves(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     other = another()
     gate.enter(0)
@@ -122,7 +125,7 @@ def test_one_who_waits_enters_when_the_other_leaves(database: Path, another: Cal
     assert other.answer() == "True"
 
 
-def test_whoever_leaves_cannot_overtake_the_one_who_waits(database: Path, another: Callable[..., Other]) -> None:
+def test_whoever_leaves_cannot_overtake_the_one_who_waits(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     other = another()
     gate.enter(0)
@@ -134,7 +137,7 @@ def test_whoever_leaves_cannot_overtake_the_one_who_waits(database: Path, anothe
     assert not gate.enter(0)
 
 
-def test_one_who_gave_up_stands_in_nobodys_way(database: Path, another: Callable[..., Other]) -> None:
+def test_one_who_gave_up_stands_in_nobodys_way(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     inside, third = another(), another()
     inside.ask("enter 0")
@@ -146,7 +149,7 @@ def test_one_who_gave_up_stands_in_nobodys_way(database: Path, another: Callable
     assert third.ask("enter 0") == "True"
 
 
-def test_leaving_after_a_refusal_lets_nobody_in(database: Path, another: Callable[..., Other]) -> None:
+def test_leaving_after_a_refusal_lets_nobody_in(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     inside, third = another(), another()
     inside.ask("enter 0")
@@ -157,7 +160,7 @@ def test_leaving_after_a_refusal_lets_nobody_in(database: Path, another: Callabl
     assert third.ask("enter 0") == "False"
 
 
-def test_a_killed_process_leaves_the_gate(database: Path, another: Callable[..., Other]) -> None:
+def test_a_killed_process_leaves_the_gate(database: Path, another: Starter) -> None:
     other = another()
     other.ask("enter 0")
 
@@ -166,9 +169,7 @@ def test_a_killed_process_leaves_the_gate(database: Path, another: Callable[...,
     assert gate_for(database).enter(0)
 
 
-def test_a_stopped_process_holds_others_up_only_for_their_time_out(
-    database: Path, another: Callable[..., Other]
-) -> None:
+def test_a_stopped_process_holds_others_up_only_for_their_time_out(database: Path, another: Starter) -> None:
     other = another()
     other.ask("enter 0")
     other.process.send_signal(signal.SIGSTOP)
@@ -181,7 +182,7 @@ def test_a_stopped_process_holds_others_up_only_for_their_time_out(
     assert 0.05 <= waited < 5
 
 
-def test_an_interrupted_waiter_holds_nothing(database: Path, another: Callable[..., Other]) -> None:
+def test_an_interrupted_waiter_holds_nothing(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     inside, third = another(), another()
     inside.ask("enter 0")
@@ -214,7 +215,7 @@ def test_a_forked_child_is_kept_out_while_its_parent_is_inside(database: Path) -
     assert _in_a_forked_child(lambda: gate.enter(0)) == "False"
 
 
-def test_a_forked_child_that_leaves_does_not_let_others_in(database: Path, another: Callable[..., Other]) -> None:
+def test_a_forked_child_that_leaves_does_not_let_others_in(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     other = another()
     gate.enter(0)
@@ -239,7 +240,7 @@ def test_every_path_to_a_database_leads_to_the_same_gate(database: Path, tmp_pat
     assert gate_for(str(database)) is gate_for(link)
 
 
-def test_asking_for_a_gate_again_does_not_open_it(database: Path, another: Callable[..., Other]) -> None:
+def test_asking_for_a_gate_again_does_not_open_it(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     gate.enter(0)
 
@@ -295,9 +296,7 @@ def test_a_gate_the_kernel_grants_no_locks_on_is_passed_without_waiting(database
     unlockable.leave()
 
 
-def test_beside_two_busy_processes_a_third_one_soon_gets_its_turn(
-    database: Path, another: Callable[..., Other]
-) -> None:
+def test_beside_two_busy_processes_a_third_one_soon_gets_its_turn(database: Path, another: Starter) -> None:
     gate = gate_for(database)
     another(BUSY)
     another(BUSY)

@@ -21,6 +21,8 @@ from perdure.store.sql.dialects.sqlite.wal import (
     checkpoint_guarded,
 )
 
+Connect = Callable[[], sqlite3.Connection]
+
 # Begins to write and waits: a process that has the writer's lock until its standard input ends.
 WRITING = """
 import sqlite3, sys
@@ -79,7 +81,7 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def connect(database: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
+def connect(database: Path) -> Iterator[Connect]:
     connections: list[sqlite3.Connection] = []
 
     def connect() -> sqlite3.Connection:
@@ -120,15 +122,13 @@ def test_a_database_that_does_not_exist_has_no_frames(tmp_path: Path) -> None:
     assert WalMeter(tmp_path / "none.db").frames() == 0
 
 
-def test_a_database_nobody_has_written_has_no_frames(database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+def test_a_database_nobody_has_written_has_no_frames(database: Path, connect: Connect) -> None:
     connect().execute("SELECT * FROM t")
 
     assert WalMeter(database).frames() == 0
 
 
-def test_frames_are_what_sqlite_says_is_not_copied_yet(
-    database: Path, connect: Callable[[], sqlite3.Connection]
-) -> None:
+def test_frames_are_what_sqlite_says_is_not_copied_yet(database: Path, connect: Connect) -> None:
     writer, reader, meter = connect(), connect(), WalMeter(database)
     _write(writer, 30)
     reader.execute("BEGIN")
@@ -141,7 +141,7 @@ def test_frames_are_what_sqlite_says_is_not_copied_yet(
     assert meter.frames() == in_log - copied
 
 
-def test_frames_of_other_connections_count(database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+def test_frames_of_other_connections_count(database: Path, connect: Connect) -> None:
     connect()
     meter = WalMeter(database)
     meter.frames()
@@ -151,7 +151,7 @@ def test_frames_of_other_connections_count(database: Path, connect: Callable[[],
     assert meter.frames() >= 20
 
 
-def test_frames_not_yet_committed_do_not_count(database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+def test_frames_not_yet_committed_do_not_count(database: Path, connect: Connect) -> None:
     writer = connect()
     _write(writer, 1)
     before = WalMeter(database).frames()
@@ -163,9 +163,7 @@ def test_frames_not_yet_committed_do_not_count(database: Path, connect: Callable
     assert WalMeter(database).frames() == before
 
 
-def test_after_the_log_started_over_only_new_frames_count(
-    database: Path, connect: Callable[[], sqlite3.Connection]
-) -> None:
+def test_after_the_log_started_over_only_new_frames_count(database: Path, connect: Connect) -> None:
     writer = connect()
     _write(writer, 30)
     writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -175,9 +173,7 @@ def test_after_the_log_started_over_only_new_frames_count(
     assert 0 < WalMeter(database).frames() < 10
 
 
-def test_a_meter_follows_its_database_through_closing_and_opening(
-    database: Path, connect: Callable[[], sqlite3.Connection]
-) -> None:
+def test_a_meter_follows_its_database_through_closing_and_opening(database: Path, connect: Connect) -> None:
     meter = WalMeter(database)
     first = connect()
     _write(first, 20)
@@ -191,12 +187,10 @@ def test_a_meter_follows_its_database_through_closing_and_opening(
     assert 3 <= meter.frames() < 20
 
 
-def test_without_shared_memory_the_size_of_the_log_counts(
-    database: Path, connect: Callable[[], sqlite3.Connection]
-) -> None:
+def test_without_shared_memory_the_size_of_the_log_counts(database: Path, connect: Connect) -> None:
     writer = connect()
     writer.execute("PRAGMA locking_mode = EXCLUSIVE")
-    _write(writer, 20)
+    _write(writer, 300)
 
     in_log = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
 
@@ -205,12 +199,12 @@ def test_without_shared_memory_the_size_of_the_log_counts(
 
 
 def test_a_damaged_shared_memory_file_is_not_believed(database: Path) -> None:
-    Path(f"{database}-shm").write_bytes(b"\xff" * 32768)
+    Path(f"{database}-shm").write_bytes(b"\xff" * 96 + bytes(32672))
 
     assert WalMeter(database).frames() == 0
 
 
-def test_looking_does_not_take_sqlites_locks_away(database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+def test_looking_does_not_take_sqlites_locks_away(database: Path, connect: Connect) -> None:
     writer = connect()
     _write(writer, 1)
     writer.execute("BEGIN IMMEDIATE")
@@ -232,7 +226,7 @@ def test_descriptors_of_deleted_files_are_not_hoarded(tmp_path: Path) -> None:
     assert sum(kept.path.startswith(str(tmp_path)) for kept in _kept_files._by_file.values()) == 1
 
 
-def test_a_guarded_checkpoint_copies_the_log_back(database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+def test_a_guarded_checkpoint_copies_the_log_back(database: Path, connect: Connect) -> None:
     writer, meter = connect(), WalMeter(database)
     _write(writer, CHECKPOINT_FRAMES)
     before = meter.frames()
@@ -244,9 +238,7 @@ def test_a_guarded_checkpoint_copies_the_log_back(database: Path, connect: Calla
     assert meter.frames() == 0
 
 
-def test_while_a_guarded_checkpoint_runs_nobody_else_can_write(
-    database: Path, connect: Callable[[], sqlite3.Connection]
-) -> None:
+def test_while_a_guarded_checkpoint_runs_nobody_else_can_write(database: Path, connect: Connect) -> None:
     writer, third = connect(), connect()
     _write(writer, 5)
     seen: list[tuple[str, bool]] = []
@@ -257,9 +249,7 @@ def test_while_a_guarded_checkpoint_runs_nobody_else_can_write(
     assert seen == [("PRAGMA wal_checkpoint(PASSIVE)", False)]
 
 
-def test_nothing_is_checkpointed_while_another_process_writes(
-    database: Path, connect: Callable[[], sqlite3.Connection]
-) -> None:
+def test_nothing_is_checkpointed_while_another_process_writes(database: Path, connect: Connect) -> None:
     writer, holder, meter = connect(), connect(), WalMeter(database)
     _write(writer, 20)
     before = meter.frames()
@@ -271,15 +261,13 @@ def test_nothing_is_checkpointed_while_another_process_writes(
     assert meter.frames() == before > 0
 
 
-def test_afterwards_everyone_can_write(database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+def test_afterwards_everyone_can_write(database: Path, connect: Connect) -> None:
     checkpoint_guarded(connect(), connect())
 
     assert _another_process_can_write(database)
 
 
-def test_a_checkpoint_that_fails_gives_the_writers_lock_back(
-    database: Path, connect: Callable[[], sqlite3.Connection]
-) -> None:
+def test_a_checkpoint_that_fails_gives_the_writers_lock_back(database: Path, connect: Connect) -> None:
     writer = connect()
     writer.execute("BEGIN")
     writer.execute("SELECT * FROM t").fetchall()  # inside a transaction SQLite refuses to checkpoint
@@ -291,7 +279,7 @@ def test_a_checkpoint_that_fails_gives_the_writers_lock_back(
 
 
 def test_many_processes_that_write_and_checkpoint_leave_the_file_intact(
-    database: Path, full_size: bool, connect: Callable[[], sqlite3.Connection]
+    database: Path, full_size: bool, connect: Connect
 ) -> None:
     seconds = 60 if full_size else 4
     others = [_start(BUSY, database, str(seconds)) for _ in range(3)]

@@ -35,7 +35,9 @@ def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
 
 
 def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
-    by_run = [(t.before.job_id, t.before.run_id, t.before.version) for t in batch if t.after is None and t.fenced_by_run]
+    by_run = [
+        (t.before.job_id, t.before.run_id, t.before.version) for t in batch if t.after is None and t.fenced_by_run
+    ]
     if by_run and (yield Call("delete_ready_of_run", by_run)).changed != len(by_run):
         return False
     by_version = [(t.before.job_id, t.before.version) for t in batch if t.after is None and not t.fenced_by_run]
@@ -69,7 +71,7 @@ def copy(source: JobId, live: LiveJob, now: Micros, *, auto_retry_of: JobId | No
         },
     )
     yield Call("copy_tags", {"id": live.job_id, "source": source})
-    yield Call("insert_ready", live)
+    yield Call("insert_live", live)
 
 
 def _free_keys(ended: Sequence[Transition]) -> Op[None]:

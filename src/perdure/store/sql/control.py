@@ -89,7 +89,7 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
         return (yield from _ended(job_id, Verb.SUPERSEDE))
     if live.superseded_by is not None:
         return (yield from seen(job_id))
-    transition = transitions.supersede(live, replacement.row.id, now)
+    transition = transitions.supersede(live, replacement.id, now)
     yield from _apply(transition, now)
     running = transition.after is not None
     replacement = _inheriting(replacement, live, blocked=running)
@@ -104,22 +104,19 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
             code="supersede_conflict",
         )
     if running:
-        yield Call("insert_edge", {"depends_on": job_id, "job_id": replacement.row.id})
+        yield Call("insert_edge", {"depends_on": job_id, "job_id": replacement.id})
     return (yield from seen(job_id))
 
 
 def _inheriting(new: NewJob, old: LiveJob, *, blocked: bool) -> NewJob:
     """The replacement takes over the business key, unless it brings one, and waits for a job that still runs."""
-    key = new.row.business_key or old.business_key
-    live = new.live._replace(business_key=key)
-    if blocked:
-        live = live._replace(waits_for=1, state=State.BLOCKED.value)
-    return new._replace(row=new.row._replace(business_key=key), live=live)
+    new = new._replace(business_key=new.business_key or old.business_key)
+    return new._replace(waits_for=1, state=State.BLOCKED.value) if blocked else new
 
 
 def retry(job_id: JobId, now: Micros) -> Op[Seen]:
     """Open a new life for a failed or cancelled job. A job that is already in a later life is left as it is."""
-    live = yield from read_live(job_id)
+    live = yield from _read_to_revive(job_id)
     if live is not None:
         return (yield from _already_live(live))
     found = yield from _last(job_id)
@@ -134,13 +131,13 @@ def retry(job_id: JobId, now: Micros) -> Op[Seen]:
     taken = yield from _take_key_again(again)
     if taken is not None:
         return taken
-    yield Call("insert_ready", again)
+    yield Call("insert_live", again)
     return (yield from seen(job_id))
 
 
 def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
     """A new job with the shape of an ended one, linked by retry_of. Works from any final state."""
-    if (yield from read_live(job_id)) is not None:
+    if (yield from _read_to_revive(job_id)) is not None:
         return TransitionRefused(
             f"cannot retry job {to_uuid(job_id)}: it has not ended yet", code=f"{Verb.RETRY}_refused"
         )
@@ -155,6 +152,15 @@ def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
     again = again._replace(position=(yield from allocate(again.queue, GAP)) - GAP)
     yield from copy(job_id, again, now, auto_retry_of=None, chain_step=0)
     return (yield from seen(new_id))
+
+
+def _read_to_revive(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row. None: the job has ended, and nobody else revives or deletes it before this transaction ends."""
+    live = yield from read_live(job_id)
+    if live is not None:
+        return live
+    yield from row_of(job_id)  # a lock, where the database locks rows; another retry may just have let go of it
+    return (yield from read_live(job_id))
 
 
 def _already_live(live: LiveJob) -> Op[Seen]:
@@ -277,6 +283,7 @@ def never_claimed(live: LiveJob) -> None:
 
 def delete(job_id: JobId) -> Op[Seen]:
     """Remove an ended job with its runs, outcomes, tags and log lines. Its idempotency key stays taken for ever."""
+    yield from row_of(job_id)  # a lock, where the database locks rows: nobody revives the job meanwhile
     job = yield from seen(job_id)
     if isinstance(job, PerdureError):
         return job

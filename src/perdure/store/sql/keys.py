@@ -15,51 +15,51 @@ from perdure.store.sql.reads import view_of
 
 
 def is_keyed(new: NewJob) -> bool:
-    return new.row.idempotency_key is not None or new.row.business_key is not None
+    return new.idempotency_key is not None or new.business_key is not None
 
 
 def is_renamed(new: NewJob) -> bool:
     """Its key may stand under another name: taking it under the current one would not notice."""
-    return new.row.idempotency_key is not None and len(new.names) > 1
+    return new.idempotency_key is not None and len(new.plan.names) > 1
 
 
 def reserve(new: Sequence[NewJob]) -> Op[bool]:
     """Take every key of these jobs. False: some were taken already, and the caller must roll back."""
     ledger = [
-        (job.row.kind, job.row.idempotency_key, job.row.id, job.row.kind_version, job.fingerprint, job.row.created_at)
+        (job.plan.kind, job.idempotency_key, job.id, job.plan.kind_version, job.fingerprint, job.created_at)
         for job in new
-        if job.row.idempotency_key is not None
+        if job.idempotency_key is not None
     ]
     if ledger and (yield Call("reserve_idempotency_key", ledger)).changed != len(ledger):
         return False
-    live = [(job.row.business_key, job.row.id) for job in new if job.row.business_key is not None]
+    live = [(job.business_key, job.id) for job in new if job.business_key is not None]
     return not live or (yield Call("reserve_business_key", live)).changed == len(live)
 
 
 def find(new: NewJob) -> Op[Job | KeyConflict | None]:
     """The job that holds one of this job's keys: as an answer where that is wanted, as an error where it is not."""
-    if new.row.idempotency_key is not None:
-        original = yield from _find_original(new, new.row.idempotency_key)
+    if new.idempotency_key is not None:
+        original = yield from _find_original(new, new.idempotency_key)
         if original is not None:
             return original
-    if new.row.business_key is not None:
-        return (yield from _find_holder(new, new.row.business_key))
+    if new.business_key is not None:
+        return (yield from _find_holder(new, new.business_key))
     return None
 
 
 def _find_original(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
-    for kind in new.names:
+    for kind in new.plan.names:
         rows = (yield Call("read_idempotency_key", {"kind": kind, "key": key})).rows
         if rows:
             job_id, version, fingerprint, final_state = cast("tuple[JobId, int, str, str | None]", rows[0])
-            if version == new.row.kind_version and fingerprint != new.fingerprint:
+            if version == new.plan.kind_version and fingerprint != new.fingerprint:
                 return KeyConflict(
-                    f"idempotency key {key!r} of kind {new.row.kind!r} was used for job {to_uuid(job_id)} with other"
+                    f"idempotency key {key!r} of kind {new.plan.kind!r} was used for job {to_uuid(job_id)} with other"
                     " arguments; use a new key for new work, or pass the same arguments to get that job back",
                     code="idempotency_mismatch",
                 )
             job = yield from view_of(job_id, deduplicated=True)
-            return job or Job.pruned(job_id, new.row, State(final_state or State.COMPLETED))
+            return job or Job.pruned(job_id, new, State(final_state or State.COMPLETED))
     return None
 
 
@@ -68,7 +68,7 @@ def _find_holder(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
     if not rows:
         return None
     job_id = cast("JobId", rows[0][0])
-    if new.conflict == "return":
+    if new.plan.conflict == "return":
         return (yield from view_of(job_id, deduplicated=True))
     return business_key_taken(key, job_id)
 

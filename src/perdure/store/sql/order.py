@@ -118,11 +118,11 @@ def _beside(live: LiveJob, target: LiveJob, now: Micros, *, in_front: bool) -> O
     free = between(nearest, target.position) if in_front else between(target.position, nearest)
     if free is not None:
         return free
-    free = yield from _respace(target.position, rows, now, in_front=in_front)
-    if isinstance(free, int) and not in_front:
-        pushed = free + GAP * (len(rows) + 1)  # at most: the next job enqueued must not overtake those that shifted
+    made = yield from _respace(target.position, rows, now, in_front=in_front)
+    if isinstance(made, int) and not in_front:
+        pushed = made + GAP * (len(rows) + 1)  # at most: the next job enqueued must not overtake those that shifted
         yield Call("keep_counter_ahead", {"queue": live.queue, "position": pushed})
-    return free
+    return made
 
 
 def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front: bool) -> Op[int | PerdureError]:

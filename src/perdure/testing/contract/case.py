@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from perdure.errors import PerdureError
+from perdure.job.model import Failure
 from perdure.testing.contract.rig import Rig
 
 P = ParamSpec("P")
@@ -61,7 +62,15 @@ def cases_of(group: str, functions: Iterable[tuple[str, Callable[..., None]]]) -
 
 
 def _shown(value: object) -> str:
-    return getattr(value, "__name__", None) or str(value)
+    """A value in a few words: named tuples without what they leave at nothing, long or unprintable text cut short."""
+    if isinstance(value, Failure):
+        return value.message
+    if isinstance(value, tuple):
+        parts = [_shown(part) for part in cast("tuple[object, ...]", value) if part not in (None, 0, "")]
+        return f"{type(value).__name__}({', '.join(parts)})"
+    if isinstance(value, str):
+        return value if value.isprintable() and value.isascii() and 0 < len(value) <= 30 else ascii(value)[:30]
+    return str(value)
 
 
 class Raised(Generic[E]):

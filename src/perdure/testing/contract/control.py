@@ -162,7 +162,7 @@ def test_where_a_job_waits_is_decided_in_one_order(rig: Rig) -> None:
     running = rig.start()
     replacement = rig.new(delay_s=60, limit_key="printer")
     rig.store.supersede(running.job_id, replacement, rig.now)
-    job_id = replacement.row.id
+    job_id = replacement.id
     seen = [rig.job(job_id).state, rig.pause(job_id).state, rig.resume(job_id).state]
     rig.finish(running, Cancelled())
     seen.append(rig.job(job_id).state)
@@ -362,8 +362,8 @@ def test_a_waiting_job_is_cancelled_by_its_replacement(rig: Rig, state: State) -
 
     answer = rig.store.supersede(old, replacement, rig.now)
 
-    assert (answer.state, answer.superseded_by) == (State.CANCELLED, to_uuid(replacement.row.id))
-    assert rig.job(replacement.row.id).state == State.QUEUED
+    assert (answer.state, answer.superseded_by) == (State.CANCELLED, to_uuid(replacement.id))
+    assert rig.job(replacement.id).state == State.QUEUED
 
 
 def test_a_running_job_is_asked_to_stop_and_its_replacement_waits_for_it(rig: Rig) -> None:
@@ -373,7 +373,7 @@ def test_a_running_job_is_asked_to_stop_and_its_replacement_waits_for_it(rig: Ri
     answer = rig.store.supersede(running.job_id, replacement, rig.now)
 
     assert (answer.state, answer.cancel_requested) == (State.RUNNING, True)
-    waiting = rig.job(replacement.row.id)
+    waiting = rig.job(replacement.id)
     assert (waiting.state, waiting.waits_for) == (State.BLOCKED, 1)
     assert rig.claim() == []
 
@@ -386,8 +386,8 @@ def test_the_replacement_starts_when_the_superseded_job_lets_go(rig: Rig, report
     rig.finish(running, report)
 
     assert rig.job(running.job_id).is_final
-    assert rig.job(running.job_id).superseded_by == to_uuid(replacement.row.id)
-    assert rig.claim_one().job_id == replacement.row.id
+    assert rig.job(running.job_id).superseded_by == to_uuid(replacement.id)
+    assert rig.claim_one().job_id == replacement.id
 
 
 def test_the_replacement_starts_when_the_node_of_the_superseded_job_dies(rig: Rig) -> None:
@@ -399,29 +399,29 @@ def test_the_replacement_starts_when_the_node_of_the_superseded_job_dies(rig: Ri
     rig.crash(node)
 
     assert rig.job(running.job_id).state == State.CANCELLED
-    assert rig.claim_one().job_id == replacement.row.id
+    assert rig.claim_one().job_id == replacement.id
 
 
 def test_a_paused_replacement_stays_paused_when_its_turn_comes(rig: Rig) -> None:
     running = rig.start()
     replacement = rig.new()
     rig.store.supersede(running.job_id, replacement, rig.now)
-    rig.pause(replacement.row.id)
+    rig.pause(replacement.id)
     rig.finish(running, Cancelled())
 
-    assert (rig.job(replacement.row.id).state, rig.job(replacement.row.id).waits_for) == (State.PAUSED, 0)
-    assert rig.resume(replacement.row.id).state == State.QUEUED
+    assert (rig.job(replacement.id).state, rig.job(replacement.id).waits_for) == (State.PAUSED, 0)
+    assert rig.resume(replacement.id).state == State.QUEUED
 
 
 def test_a_replacement_can_be_superseded_in_turn(rig: Rig) -> None:
     running = rig.start()
     second, third = rig.new(), rig.new()
     rig.store.supersede(running.job_id, second, rig.now)
-    rig.store.supersede(second.row.id, third, rig.now)
+    rig.store.supersede(second.id, third, rig.now)
     rig.finish(running, Cancelled())
 
-    assert rig.job(second.row.id).state == State.CANCELLED
-    assert rig.job(third.row.id).state == State.QUEUED
+    assert rig.job(second.id).state == State.CANCELLED
+    assert rig.job(third.id).state == State.QUEUED
 
 
 def test_a_superseded_job_is_not_superseded_again(rig: Rig) -> None:
@@ -431,8 +431,8 @@ def test_a_superseded_job_is_not_superseded_again(rig: Rig) -> None:
 
     answer = rig.store.supersede(running.job_id, second, rig.now)
 
-    assert answer.superseded_by == to_uuid(first.row.id)
-    assert rig.store.get(second.row.id) is None
+    assert answer.superseded_by == to_uuid(first.id)
+    assert rig.store.get(second.id) is None
 
 
 def test_a_replacement_with_a_used_idempotency_key_changes_nothing(rig: Rig) -> None:

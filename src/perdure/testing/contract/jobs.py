@@ -24,9 +24,9 @@ def test_an_enqueued_job_is_there_as_it_was_given(rig: Rig) -> None:
     new = rig.new(params='{"p":1}', principal="ann", owner="shop", priority=4, timeout_ms=500, secrets='{"s":"x"}')
     rig.store.enqueue([new])
 
-    live = rig.live(new.row.id)
-    assert rig.row(new.row.id) == new.row
-    assert live._replace(position=0) == new.live
+    live = rig.live(new.id)
+    assert rig.row(new.id) == rig.cold(new)
+    assert live._replace(position=0) == rig.hot(new)
 
 
 def test_enqueue_answers_the_job_as_the_database_has_it(rig: Rig) -> None:
@@ -105,7 +105,7 @@ def test_a_conflict_among_several_jobs_writes_none_of_them(rig: Rig) -> None:
     with raises(KeyConflict, "business_key_taken"):
         rig.store.enqueue(others)
 
-    assert [rig.store.get(new.row.id) for new in others] == [None] * 4
+    assert [rig.store.get(new.id) for new in others] == [None] * 4
     assert rig.enqueue(business_key=rig.key("free"))
 
 
@@ -116,8 +116,8 @@ def test_coroutines_enqueue_side_by_side(rig: Rig) -> None:
         answers = await asyncio.gather(*(rig.store.aenqueue([job]) for job in new))
         return [answer[0].row.id for answer in answers]
 
-    assert asyncio.run(all_at_once()) == [job.row.id for job in new]
-    assert set(rig.in_order()) == {job.row.id for job in new}
+    assert asyncio.run(all_at_once()) == [job.id for job in new]
+    assert set(rig.in_order()) == {job.id for job in new}
 
 
 def test_a_coroutine_gets_the_conflict_it_caused(rig: Rig) -> None:
@@ -136,7 +136,7 @@ def test_a_coroutine_gets_the_conflict_it_caused(rig: Rig) -> None:
 def _edited(rig: Rig, job_id: JobId, **changes: object) -> Edit:
     """An edit that gives the job another payload, and these other columns."""
     row, live = rig.row(job_id), rig.store.live(job_id)
-    live = live or rig.new().live._replace(job_id=job_id)
+    live = live or rig.hot(rig.new())._replace(job_id=job_id)
     live = live._replace(version=live.version + 1, updated_at=rig.now)
     for name, value in changes.items():
         row = row._replace(**{name: value}) if name in row._fields else row
@@ -282,4 +282,4 @@ def test_editing_a_job_that_is_not_there_says_so(rig: Rig) -> None:
     new = rig.new()
 
     with raises(JobNotFound):
-        rig.store.edit(Edit(new.row, new.live, ()), 1)
+        rig.store.edit(Edit(rig.cold(new), rig.hot(new), ()), 1)

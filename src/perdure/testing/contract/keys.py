@@ -96,9 +96,9 @@ def test_one_idempotency_key_twice_in_a_call_makes_one_job(rig: Rig) -> None:
     new = [rig.new(idempotency_key=rig.key("k")) for _ in range(3)]
     answers = rig.store.enqueue(new)
 
-    assert [job.row.id for job in answers] == [new[0].row.id] * 3
+    assert [job.row.id for job in answers] == [new[0].id] * 3
     assert [job.deduplicated for job in answers] == [False, True, True]
-    assert rig.in_order() == [new[0].row.id]
+    assert rig.in_order() == [new[0].id]
 
 
 def test_new_jobs_and_duplicates_can_be_mixed_in_a_call(rig: Rig) -> None:
@@ -107,9 +107,9 @@ def test_new_jobs_and_duplicates_can_be_mixed_in_a_call(rig: Rig) -> None:
 
     answers = rig.store.enqueue(new)
 
-    assert [job.row.id for job in answers] == [new[0].row.id, known, new[2].row.id]
+    assert [job.row.id for job in answers] == [new[0].id, known, new[2].id]
     assert [job.deduplicated for job in answers] == [False, True, False]
-    assert rig.in_order() == [known, new[0].row.id, new[2].row.id]
+    assert rig.in_order() == [known, new[0].id, new[2].id]
 
 
 def test_a_duplicate_is_recognised_before_its_business_key_is_looked_at(rig: Rig) -> None:
@@ -119,7 +119,7 @@ def test_a_duplicate_is_recognised_before_its_business_key_is_looked_at(rig: Rig
     [first] = rig.store.enqueue([again()])
     [second] = rig.store.enqueue([again()])
 
-    assert (second.row.id, second.deduplicated) == (first.row.id, True)
+    assert (second.id, second.deduplicated) == (first.id, True)
 
 
 # -- business keys ---------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_retry_by_hand_is_refused_where_another_job_has_the_business_key(rig: 
     with raises(TransitionRefused, "retry_refused"):
         rig.store.retry(job_id, rig.now)
     with raises(TransitionRefused, "retry_refused"):
-        rig.store.retry_as_new(job_id, rig.new().row.id, rig.now)
+        rig.store.retry_as_new(job_id, rig.new().id, rig.now)
 
     assert rig.everything() == before
 
@@ -204,7 +204,7 @@ def test_a_replacement_takes_the_business_key_over(rig: Rig) -> None:
     rig.store.supersede(old, replacement, rig.now)
     [holder] = rig.store.enqueue([rig.new(business_key=rig.key("b"), conflict="return")])
 
-    assert holder.row.id == replacement.row.id
+    assert holder.row.id == replacement.id
     assert holder.business_key == rig.key("b")
 
 
@@ -215,7 +215,7 @@ def test_the_end_of_a_superseded_job_leaves_the_key_with_its_replacement(rig: Ri
     rig.finish(running, Cancelled())
     [holder] = rig.store.enqueue([rig.new(business_key=rig.key("b"), conflict="return")])
 
-    assert holder.row.id == replacement.row.id
+    assert holder.row.id == replacement.id
 
 
 def test_a_replacement_may_bring_a_business_key_of_its_own(rig: Rig) -> None:

@@ -43,7 +43,7 @@ def test_any_integer_of_32_bits_is_a_priority(rig: Rig, priority: int) -> None:
 
 def test_jobs_at_one_place_go_by_their_ids(rig: Rig) -> None:
     first, second, third = rig.enqueue_many(3)
-    rig.execute(f"UPDATE {{ready}} SET position = 1000 WHERE queue = '{rig.queue}'")
+    rig.execute(f"UPDATE {{ready}} SET position = 50 WHERE queue = '{rig.queue}'")
 
     assert rig.in_order() == [first, second, third]
     assert _claimed(rig) == [first, second, third]
@@ -264,6 +264,17 @@ def test_moves_in_the_middle_of_a_long_queue_keep_the_order(rig: Rig) -> None:
     assert rig.in_order() == [*order, new]
 
 
+def test_where_64_neighbours_stand_too_close_a_move_is_refused_and_moves_nobody(rig: Rig) -> None:
+    ids = rig.enqueue_many(RESPACE + 3)
+    rig.execute(f"UPDATE {{ready}} SET position = position / 100 WHERE queue = '{rig.queue}'")
+    before = rig.everything()
+
+    with raises(TransitionRefused, "gap_spent"):
+        rig.store.move(ids[-1], Place(after=ids[0]), rig.now)
+
+    assert rig.everything() == before
+
+
 @each(State.RUNNING, *sorted(FINAL))
 def test_there_is_no_place_next_to_a_job_that_does_not_wait(rig: Rig, state: State) -> None:
     target = in_state(rig, state)
@@ -298,7 +309,7 @@ def test_a_move_of_an_outdated_version_is_refused_and_moves_nobody(rig: Rig) -> 
     seen = rig.job(ids[2]).version
     rig.store.set_priority(ids[2], -1, rig.now)
     rig.store.set_priority(ids[2], 0, rig.now)
-    rig.execute(f"UPDATE {{ready}} SET position = 500 WHERE queue = '{rig.queue}'")
+    rig.execute(f"UPDATE {{ready}} SET position = 50 WHERE queue = '{rig.queue}'")
     before = rig.everything()
 
     for place in (FRONT, BACK, Place(after=ids[0]), Place(before=ids[1])):

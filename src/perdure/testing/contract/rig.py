@@ -17,11 +17,11 @@ from perdure.clock import ManualClock, Micros
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job import transitions
 from perdure.job.job import Job
-from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Telling
+from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Plan, Telling
 from perdure.job.ordering import rank_of
 from perdure.job.reports import Finish, Report
 from perdure.job.run import Run
-from perdure.job.states import Verb
+from perdure.job.states import State, Verb
 from perdure.store.answers import Claimer, Finished, JobFilter, Kinds, Lane, Process, RunFilter
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
@@ -99,66 +99,56 @@ class Rig:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def new(self, **wish: Unpack[Wish]) -> NewJob:
-        """The rows of a job as the app would make them."""
-        job_id, now = JobId(self.ids.new()), self.now
-        row = self._row(job_id, wish)
-        live = LiveJob(
-            job_id=job_id,
-            queue=row.queue,
-            kind=row.kind,
-            kind_version=row.kind_version,
-            state="",
-            rank=rank_of(wish.get("priority", 0)),
-            position=0,
-            run_at=Micros(now + round(wish.get("delay_s", 0) * 1_000_000)),
-            queued_at=now,
-            started_at=None,
-            attempts=0,
-            crashes=0,
-            life=1,
-            max_attempts=wish.get("max_attempts", 3),
-            as_new_job=int(wish.get("as_new_job", False)),
-            timeout_ms=wish.get("timeout_ms"),
-            node_id=None,
-            run_id=None,
-            claimed_at=None,
-            deadline_at=None,
-            waits_for=0,
-            limit_key=wish.get("limit_key"),
-            business_key=row.business_key,
-            superseded_by=None,
-            paused=0,
-            cancel_requested=0,
-            park_reason=None,
-            last_error=None,
-            updated_at=now,
-            version=1,
+        """A job as the app would lay it out."""
+        now = self.now
+        run_at = Micros(now + round(wish.get("delay_s", 0) * 1_000_000))
+        plan = self._plan(wish)
+        held = State.QUEUED if plan.limit_key is None else State.HELD
+        return NewJob(
+            id=JobId(self.ids.new()),
+            plan=plan,
+            payload=wish.get("payload", '{"n":1}'),
+            secrets=wish.get("secrets"),
+            created_at=now,
+            run_at=run_at,
+            state=(State.SCHEDULED if run_at > now else held).value,
+            idempotency_key=wish.get("idempotency_key"),
+            business_key=wish.get("business_key"),
+            fingerprint=wish.get("fingerprint", "same") if wish.get("idempotency_key") is not None else None,
         )
-        live = live._replace(state=transitions.waiting_state(live, now).value)
-        fingerprint = wish.get("fingerprint", "same") if row.idempotency_key is not None else None
-        names = wish.get("names", (row.kind,))
-        return NewJob(row, live, wish.get("tags", ()), fingerprint, wish.get("conflict", "raise"), names)
 
-    def _row(self, job_id: JobId, wish: Wish) -> JobRow:
+    def _plan(self, wish: Wish) -> Plan:
         options = {"as_new_job": wish.get("as_new_job", False), "timeout_ms": wish.get("timeout_ms")}
-        no_links = dict.fromkeys(JobRow._fields[12:23])
-        return JobRow(
-            id=job_id,
-            kind=wish.get("kind", self.kind),
+        kind = wish.get("kind", self.kind)
+        return Plan(
+            kind=kind,
             kind_version=wish.get("kind_version", 1),
             owner=wish.get("owner", "contract"),
             queue=wish.get("queue", self.queue),
-            payload=wish.get("payload", '{"n":1}'),
-            secrets=wish.get("secrets"),
             params=wish.get("params"),
             options=json.dumps(options),
             principal=wish.get("principal"),
-            idempotency_key=wish.get("idempotency_key"),
-            business_key=wish.get("business_key"),
-            chain_attempt=1,
-            created_at=self.now,
-            **no_links,
+            rank=rank_of(wish.get("priority", 0)),
+            max_attempts=wish.get("max_attempts", 3),
+            as_new_job=int(wish.get("as_new_job", False)),
+            timeout_ms=wish.get("timeout_ms"),
+            limit_key=wish.get("limit_key"),
+            tags=wish.get("tags", ()),
+            conflict=wish.get("conflict", "raise"),
+            names=wish.get("names", (kind,)),
         )
+
+    def cold(self, new: NewJob) -> JobRow:
+        """The cold row that a job so laid out has."""
+        known = {**new.plan._asdict(), **new._asdict(), "chain_attempt": 1}
+        return JobRow._make(known.get(column) for column in JobRow._fields)
+
+    def hot(self, new: NewJob) -> LiveJob:
+        """The hot row that a job so laid out has, but for its position."""
+        start = {"position": 0, "attempts": 0, "crashes": 0, "life": 1, "paused": 0, "cancel_requested": 0, "version": 1}
+        times = {"queued_at": new.created_at, "updated_at": new.created_at}
+        known = {**new.plan._asdict(), **new._asdict(), "job_id": new.id, **start, **times}
+        return LiveJob._make(known.get(column) for column in LiveJob._fields)
 
     def enqueue(self, **wish: Unpack[Wish]) -> JobId:
         """Enqueue one job that gets in."""

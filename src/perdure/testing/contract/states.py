@@ -40,7 +40,7 @@ def _blocked(rig: Rig, wish: Wish) -> JobId:
     running = rig.start()
     replacement = rig.new(**wish)
     rig.store.supersede(running.job_id, replacement, rig.now)
-    return replacement.row.id
+    return replacement.id
 
 
 def _scheduled(rig: Rig, wish: Wish) -> JobId:

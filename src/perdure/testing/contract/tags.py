@@ -49,6 +49,6 @@ def test_a_successor_has_the_tags_of_the_job_before_it(rig: Rig) -> None:
 
 def test_a_retry_as_a_new_job_has_the_tags_of_the_old_one(rig: Rig) -> None:
     job_id = rig.cancel(rig.enqueue(tags=("b", "a"))).row.id
-    again = rig.new().row.id
+    again = rig.new().id
 
     assert rig.store.retry_as_new(job_id, again, rig.now).tags == ("a", "b")

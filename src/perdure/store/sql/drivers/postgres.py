@@ -31,7 +31,7 @@ class PostgresDriver:
 
     def execute(self, call: Call) -> Result:
         statement = self._statements[call.name]
-        params = call.params
+        params: Any = call.params
         cursor = self._cursor
         try:
             if type(params) is list:
@@ -78,8 +78,8 @@ class _IdLoader(Loader):
 
 
 class _TextDumper(StrDumper):
-    """PostgreSQL keeps no NUL in a text. Names and keys have none and JSON escapes it; in an error message or a log line
-    it becomes the symbol for it, for a failure that cannot be written down would be lost."""
+    """PostgreSQL keeps no NUL in a text. Names and keys have none and JSON escapes it; in an error message or a log
+    line it becomes the symbol for it, for a failure that cannot be written down would be lost."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(obj.replace("\x00", "\u2400"))
@@ -138,14 +138,12 @@ _GIVE_WAY: Known = (Serialization, "serialization_failure", "nothing was written
 _WAITED: Known = (
     DatabaseBusy,
     "database_busy",
-    "another transaction held what was wanted for longer than the time-out; nothing was written, try again, and look for"
-    " a long transaction (pg_stat_activity shows them)",
+    "another transaction held it for too long; nothing was written, try again, and find the long one in pg_stat_activity",
 )
 _NO_SCHEMA: Known = (
     SchemaError,
     "schema_missing",
-    "the database has no Perdure tables; run perdure db upgrade, and make sure that a tx= is a connection to the same"
-    " database",
+    "there are no Perdure tables; run perdure db upgrade, and see that a tx= is a connection to the same database",
 )
 _LOGIN: Known = (DatabaseUnavailable, "login_refused", "check user and password of the database URL")
 
@@ -159,7 +157,7 @@ _BY_STATE: dict[str, Known] = {
     "25P02": (
         TransactionError,
         "tx_aborted",
-        "an earlier statement failed and PostgreSQL ignores all others of this transaction; roll it back and begin anew",
+        "an earlier statement failed and PostgreSQL ignores all others of the transaction; roll it back and begin anew",
     ),
     "25P03": _LOST,
     "3D000": (DatabaseUnavailable, "database_unreachable", "create the database, or correct its name in the URL"),

@@ -23,6 +23,10 @@ class SqliteDriver:
         except sqlite3.Error as error:
             raise translate(error) from error
 
+    def close(self) -> None:
+        """Let go of the last statement: until then SQLite keeps a closed connection's files open."""
+        self._cursor.close()
+
     def execute(self, call: Call) -> Result:
         statement = self._statements[call.name]
         params: Any = call.params

@@ -74,9 +74,12 @@ LIMIT :room
 {skip_locked}
 
 -- name: running_of_node
+-- verb: rescue
+-- What a node left behind; nothing of one that is alive, whoever asks.
 SELECT {live_columns}
 FROM {ready}
 WHERE state = 'running' AND node_id = :node_id
+    AND NOT EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
 ORDER BY claimed_at, job_id
 LIMIT :room
 {skip_locked}

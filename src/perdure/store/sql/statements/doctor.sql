@@ -232,3 +232,7 @@ WHERE (state <> 'parked' AND park_reason IS NOT NULL)
         AND (park_reason IS NULL OR park_reason NOT IN ('unknown_kind', 'newer_version', 'unreadable'))
     )
 {shown}
+
+-- name: read_revision
+SELECT MAX(revision)
+FROM {schema_version}

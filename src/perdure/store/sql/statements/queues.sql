@@ -12,3 +12,4 @@ WHERE name = :queue
 SELECT name, paused_at, concurrency, reserved_until, 0, 0, 0
 FROM {queue}
 WHERE name = :queue
+{for_update}

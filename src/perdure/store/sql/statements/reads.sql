@@ -39,6 +39,7 @@ SELECT
     auto_retry_of, chain_attempt, created_at
 FROM {job}
 WHERE id = :job_id
+{for_update}
 
 -- name: list_all
 {job_view}

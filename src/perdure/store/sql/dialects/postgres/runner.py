@@ -24,6 +24,8 @@ from perdure.store.sql.engine import Call, ConnectionLost, Make, Serialization, 
 
 T = TypeVar("T")
 
+DEFAULTS = Settings()
+
 ATTEMPTS = 8
 """How often an operation is begun that had to give way to others or lost its connection before the commit."""
 
@@ -33,7 +35,7 @@ _joined: ContextVar[dict[PostgresRunner, Transaction] | None] = ContextVar("perd
 class PostgresRunner:
     """Runs operations in one PostgreSQL database. Nothing is opened before the first call."""
 
-    def __init__(self, url: str, settings: Settings = Settings(), *, auto_migrate: bool = False) -> None:
+    def __init__(self, url: str, settings: Settings = DEFAULTS, *, auto_migrate: bool = False) -> None:
         self._address = address_of(url)
         self._settings = settings
         self._auto_migrate = auto_migrate

@@ -94,7 +94,7 @@ class Session:
 
 def _unknown() -> CommitUnknown:
     return CommitUnknown(
-        "the connection to PostgreSQL was lost while the transaction was being committed, so it is unknown whether it was"
+        "the connection to PostgreSQL was lost while the transaction was being committed, so nobody knows whether it was"
         " written; look before you do it again (an idempotency key makes a repeat harmless)"
     )
 

@@ -68,3 +68,21 @@ SELECT d.oid::bigint, v.applied_at
 FROM pg_catalog.pg_database AS d
 CROSS JOIN {schema_version} AS v
 WHERE d.datname = current_database() AND v.revision = 1
+
+-- name: keep_counter_ahead
+-- Step by step, at most as many as there are neighbours: setting the sequence could put it back behind places that others
+-- are just taking.
+SELECT MAX(nextval('{position}'))
+FROM generate_series(1, (:position - (SELECT last_value FROM {position}) + 99) / 100)
+
+-- name: queue_counter_behind
+SELECT r.queue, COUNT(*) OVER ()
+FROM {ready} AS r
+GROUP BY r.queue
+HAVING MAX(r.position) > (SELECT last_value FROM {position})
+{shown}
+
+-- name: raise_queue_counters
+SELECT setval('{position}', MAX(r.position))
+FROM {ready} AS r
+HAVING MAX(r.position) > (SELECT last_value FROM {position})

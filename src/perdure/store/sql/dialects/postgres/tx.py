@@ -94,8 +94,8 @@ class Transaction:
 
 def _managed(sql: str) -> TransactionError:
     return TransactionError(
-        f"{sql.split()[0].upper()} inside app.transaction(): it commits at the end of its block and rolls back on an"
-        " exception; leave BEGIN, COMMIT and ROLLBACK to it, and use a SAVEPOINT to undo a part",
+        f"{sql.split(maxsplit=1)[0].upper()} inside app.transaction(): it commits at the end of its block and rolls"
+        " back on an exception; leave BEGIN, COMMIT and ROLLBACK to it, and use a SAVEPOINT to undo a part",
         code="tx_managed",
     )
 
@@ -124,7 +124,8 @@ def write_within(tx: object, make: Make[T], home: Identity) -> T:
     connection = driver_connection(tx)
     if not isinstance(connection, psycopg.Connection):
         raise unknown(tx, "a psycopg (version 3) Connection")
-    return _borrow(connection, make, home)
+    borrowed: psycopg.Connection[Any] = connection
+    return _borrow(borrowed, make, home)
 
 
 def _borrow(connection: psycopg.Connection[Any], make: Make[T], home: Identity) -> T:
@@ -158,8 +159,8 @@ def _check(connection: psycopg.Connection[Any]) -> None:
         )
     if status == TransactionStatus.INERROR:
         raise TransactionError(
-            "the transaction given as tx= has failed already and PostgreSQL ignores all further statements; roll it back"
-            " and begin anew",
+            "the transaction given as tx= has failed already and PostgreSQL ignores all further statements; roll it"
+            " back and begin anew",
             code="tx_aborted",
         )
     if status == TransactionStatus.ACTIVE:

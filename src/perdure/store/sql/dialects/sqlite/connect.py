@@ -32,8 +32,10 @@ def open_writer(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
     try:
         _set(connection, f"synchronous={'FULL' if pragmas.durability == 'full' else 'NORMAL'}")
         tame(connection)
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        if isinstance(error, sqlite3.Error):  # the first look at the file: it may be no database, or not readable
+            raise translate(error, str(path)) from error
         raise
     return connection
 

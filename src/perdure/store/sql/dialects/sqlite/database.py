@@ -92,7 +92,7 @@ class Database:
                 if joined.inherited:
                     _of_parent.append(joined)
                 else:
-                    joined.connection.close()
+                    joined.close()
 
     @contextmanager
     def _joining(self, joined: Transaction) -> Generator[None, None, None]:
@@ -253,6 +253,7 @@ class Database:
             self._readers.pop()[0].close()
         if self._holder is not None:
             self._holder.close()
+        self._write_driver.close()
         self._writer.close()
 
 

@@ -16,6 +16,8 @@ from perdure.errors import DatabaseUnavailable
 
 Identity = tuple[int, int]
 
+MOUNTS = Path("/proc/self/mountinfo")
+
 # WAL needs memory that all processes share and locks that all of them see; over a network it has neither.
 _NETWORK = (
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "coda", "ncpfs", "davfs", "glusterfs", "lustre"),
@@ -41,19 +43,19 @@ def identity_of(path: str | PathLike[str]) -> Identity | None:
 # ------------------------------------------------------------------------------------------------- network filesystems
 
 
-def refuse_network_filesystem(path: str | PathLike[str], allow: bool) -> None:
+def refuse_network_filesystem(path: str | PathLike[str], allow: bool, mounts: Path = MOUNTS) -> None:
     """Raise DatabaseUnavailable if the file lies, or would be created, on a network filesystem; `allow` skips the look.
 
-    A system that does not list its mounts as Linux does (no /proc/self/mountinfo) is given the benefit of the doubt.
+    A system that does not list its mounts as Linux does is given the benefit of the doubt.
     """
     if allow:
         return
     real = _real(path)
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        mountinfo = mounts.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return
-    kind = filesystem_of(real, mounts)
+    kind = filesystem_of(real, mountinfo)
     if kind is not None and _is_network(kind):
         raise DatabaseUnavailable(
             f"The database {real!r} lies on a network filesystem ({kind}), where SQLite can lose or corrupt jobs. "
@@ -172,6 +174,8 @@ def _cannot_create(path: str, error: OSError) -> DatabaseUnavailable:
     match error.errno:
         case errno.ENOENT:
             code, advice = "database_path", f"Create the folder {_first_missing(folder)!r}, or give another path."
+        case errno.ENAMETOOLONG:
+            code, advice = "database_path", "Give a shorter path."
         case errno.ENOTDIR:
             code, advice = "database_path", f"A part of {folder!r} is a file, not a folder. Give another path."
         case errno.EACCES | errno.EPERM | errno.EROFS:

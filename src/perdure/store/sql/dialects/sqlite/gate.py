@@ -84,8 +84,8 @@ class Gate:
 def gate_for(db_path: str | PathLike[str]) -> Gate:
     """The one gate of this process for a database, whatever path leads to it. Creates `<db>-gate` (0600) beside it.
 
-    It lives, with its descriptor, for as long as somebody keeps it. Where the file cannot be created or opened the gate
-    is a disabled one: `enter` answers False at once.
+    Keep it: it lives, with its descriptor, only as long as somebody does. Where the file cannot be created or opened
+    the gate is a disabled one, whose `enter` answers False at once.
     """
     path = os.path.realpath(db_path) + "-gate"
     with _registry.lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from perdure.store.sql import migrate
@@ -17,7 +18,6 @@ from perdure.store.sql.dialects.sqlite import connect, schema
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
 from perdure.store.sql.dialects.sqlite.database import Database
 from perdure.store.sql.dialects.sqlite.files import create_private, identity_of, refuse_network_filesystem
-from perdure.store.sql.dialects.sqlite.gate import gate_for
 from perdure.store.sql.drivers.sqlite import translate
 
 _databases: dict[tuple[int, int] | None, Database] = {}
@@ -40,17 +40,21 @@ def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_networ
         return known
 
 
+def upgrade_at(path: Path, pragmas: Pragmas, *, allow_network_filesystem: bool) -> schema.Upgrade:
+    """Make the file or bring it to the newest schema, whatever `auto_migrate` says, and say what was done."""
+    refuse_network_filesystem(path, allow=allow_network_filesystem)
+    create_private(path)
+    try:
+        with closing(connect.open_writer(path, pragmas)) as connection:
+            return schema.prepare(connection, path, migrate.migrations_of("sqlite"))
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
+
+
 def _prepared(path: Path, pragmas: Pragmas, *, may_upgrade: bool) -> Database:
-    gate = gate_for(path)
     connection = connect.open_writer(path, pragmas)
     try:
-        entered = gate.enter(30.0)
-        try:
-            connect.use_wal(connection, path)
-            schema.upgrade(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
-        finally:
-            if entered:
-                gate.leave()
+        schema.prepare(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
         return Database(path, pragmas)
     except sqlite3.Error as error:
         raise translate(error, str(path)) from error

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import sqlite3
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TypeVar
 
-from perdure.store.sql.dialects.sqlite import registry
+from perdure.store.sql.dialects.sqlite import checkup, connect, registry
 from perdure.store.sql.dialects.sqlite import tx as borrowed
+from perdure.store.sql.dialects.sqlite.backup import back_up
+from perdure.store.sql.dialects.sqlite.checkup import Checkup
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
 from perdure.store.sql.dialects.sqlite.database import Database
+from perdure.store.sql.drivers.sqlite import translate
 from perdure.store.sql.engine import Make
 
 T = TypeVar("T")
@@ -59,8 +63,25 @@ class SqliteRunner:
         return self.database.transaction(join=join)
 
     def upgrade(self) -> str:
-        self._opened(may_upgrade=True)
-        return f"{self.path} is at the newest schema"
+        allow = self._allow_network_filesystem
+        return str(registry.upgrade_at(self.path, self._pragmas, allow_network_filesystem=allow))
+
+    def require_current(self) -> None:
+        """Refuse a missing file, and one that the next call would have to make or upgrade; nothing is changed."""
+        checkup.require_current(self.path, self._pragmas)
+
+    def checkup(self) -> Checkup:
+        """How the file stands. Changes nothing, and upgrades nothing."""
+        return checkup.examine(self.path, self._pragmas)
+
+    def back_up(self, target: Path) -> None:
+        """Copy all that is committed now to a new file. Jobs go on meanwhile."""
+        checkup.require_file(self.path)
+        try:
+            with closing(connect.open_writer(self.path, self._pragmas)) as connection:
+                back_up(connection, target)
+        except sqlite3.Error as error:
+            raise translate(error, str(self.path)) from error
 
     def close(self) -> None:
         if self._database is not None and self._generation == registry.generation:

@@ -1,4 +1,4 @@
-"""Makes and upgrades the schema of an SQLite file. Used by `database`; the steps are in `migrate`."""
+"""Makes and upgrades the schema of an SQLite file. Used by `registry`; the steps are in `migrate`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from perdure.errors import SchemaError
 from perdure.store.sql import migrate
+from perdure.store.sql.dialects.sqlite import connect
+from perdure.store.sql.dialects.sqlite.backup import back_up
+from perdure.store.sql.dialects.sqlite.gate import gate_for
 from perdure.store.sql.dialects.sqlite.naming import NAMING, table
 from perdure.store.sql.migrate import Applied, Migration
 from perdure.version import __version__
@@ -17,35 +21,77 @@ from perdure.version import __version__
 VERSIONS = table("schema_version")
 
 
-def upgrade(
-    connection: sqlite3.Connection, path: Path, known: Sequence[Migration], *, allowed: bool = True
-) -> Path | None:
+class Upgrade(NamedTuple):
+    """What was done to a file. `before` 0: it had no Perdure tables. `backup`: the file as it was before."""
+
+    path: Path
+    before: int
+    after: int
+    backup: Path | None = None
+
+    def __str__(self) -> str:
+        if self.before == self.after:
+            return f"nothing to do: {self.path} is at schema revision {self.after}, the newest"
+        if not self.before:
+            return f"created {self.path} at schema revision {self.after}"
+        kept = f"; the file as it was is kept at {self.backup}" if self.backup else ""
+        return f"upgraded {self.path} from schema revision {self.before} to {self.after}{kept}"
+
+
+def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migration], *, allowed: bool = True) -> Upgrade:
+    """Put the file into WAL mode and bring it to the newest schema while other starters wait at the gate."""
+    gate = gate_for(path)
+    entered = gate.enter(30.0)
+    try:
+        connect.use_wal(connection, path)
+        return upgrade(connection, path, known, allowed=allowed)
+    finally:
+        if entered:
+            gate.leave()
+
+
+def upgrade(connection: sqlite3.Connection, path: Path, known: Sequence[Migration], *, allowed: bool = True) -> Upgrade:
     """Bring the file to the newest schema, in one transaction, once, however many start together.
 
-    A file that has an older schema is copied first (`VACUUM INTO`); the copy's path is the answer.
+    A file that has an older schema is copied first. `allowed` False: such a file is refused instead.
     """
-    if not migrate.pending(known, applied(connection)):
-        return None
-    if not allowed and applied(connection):
-        raise _not_allowed(path)
-    backup: Path | None = None
-    if applied(connection):
-        backup = _back_up(connection, path)
+    done = applied(connection)
+    if not migrate.pending(known, done):
+        return Upgrade(path, done[-1].revision, done[-1].revision)
+    if not allowed and done:
+        raise _older(path, done, known, "auto_migrate is off")
+    backup = _back_up(connection, path) if done else None
     connection.execute("BEGIN EXCLUSIVE")
     try:
-        for step in migrate.pending(known, applied(connection)):
+        done = applied(connection)
+        for step in migrate.pending(known, done):
             _apply(connection, step)
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
-    return backup
+    return Upgrade(path, done[-1].revision if done else 0, known[-1].revision, backup)
 
 
-def _not_allowed(path: Path) -> SchemaError:
+def require_current(connection: sqlite3.Connection, path: Path, known: Sequence[Migration]) -> None:
+    """Refuse a file that is not at the newest schema, whatever is the matter with it."""
+    done = applied(connection)
+    if not done:
+        raise SchemaError(
+            f"{path} has no Perdure tables; give the path of a Perdure database, or run perdure db upgrade to make it"
+            " one",
+            code="schema_missing",
+        )
+    if migrate.pending(known, done):
+        raise _older(path, done, known, "this command does not upgrade it")
+
+
+def _older(path: Path, done: Sequence[Applied], known: Sequence[Migration], why: str) -> SchemaError:
     return SchemaError(
-        f"{path} has an older schema and auto_migrate is off; run perdure db upgrade first", code="schema_older"
+        f"{path} is at schema revision {done[-1].revision}, this version of Perdure needs {known[-1].revision}, and"
+        f" {why}; run perdure db upgrade first",
+        code="schema_older",
     )
 
 
@@ -68,8 +114,6 @@ def _apply(connection: sqlite3.Connection, step: Migration) -> None:
 
 
 def _back_up(connection: sqlite3.Connection, path: Path) -> Path:
-    """A copy that opens by itself: a plain copy of the file would miss what is in the -wal."""
     target = path.with_name(f"{path.name}.backup-{time.time_ns() // 1_000_000}")
-    target.touch(mode=0o600, exist_ok=False)
-    connection.execute("VACUUM INTO ?", (str(target),))
+    back_up(connection, target)
     return target

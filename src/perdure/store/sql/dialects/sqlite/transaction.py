@@ -51,6 +51,11 @@ class Transaction:
         self.driver.execute(END_OPERATION)
         return answer
 
+    def close(self) -> None:
+        """Close its connection; what was not committed is rolled back."""
+        self.driver.close()
+        self.connection.close()
+
     def _check_open(self) -> None:
         """Outside of a transaction a savepoint would begin one, and its release would commit it."""
         try:

@@ -1,0 +1,65 @@
+"""`perdure db …`: the database as a whole. Asks the store and `ops/database_check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perdure.cli.show import Json, one_line, print_json, print_table
+from perdure.cli.target import App, Url, database
+
+db = typer.Typer(help="Create, upgrade, check, show and back up the database.", no_args_is_help=True)
+
+
+@db.command()
+def upgrade(url: Url = None, app: App = None) -> None:
+    """Create the database, or bring its schema to the newest revision. A repeat does nothing."""
+    with database(url, app) as store:
+        print(one_line(store.upgrade()))
+
+
+@db.command()
+def check(url: Url = None, app: App = None, json: Json = False) -> None:
+    """Show how the database stands, without changing it. Exits with 1 if there is a problem."""
+    from perdure.ops.database_check import Verdict, check_database
+
+    with database(url, app) as store:
+        facts = check_database(store)
+    sound = all(fact.verdict is not Verdict.PROBLEM for fact in facts)
+    if json:
+        print_json({"sound": sound, "facts": [fact._asdict() for fact in facts]})
+    else:
+        print_table(("what", "value", "verdict", "note"), facts, keep=("what", "verdict"))
+    raise typer.Exit(0 if sound else 1)
+
+
+@db.command()
+def sql(
+    dialect: Annotated[str, typer.Option(help="sqlite or postgres")] = "sqlite",
+    statements: Annotated[bool, typer.Option("--statements", help="Also the statements Perdure runs.")] = False,
+) -> None:
+    """Print the SQL that makes a Perdure database: piped into an empty one, it is ready for use."""
+    from perdure.ops.sql_texts import schema_sql, statements_sql
+
+    for statement in schema_sql(dialect):
+        print(f"{statement};\n")
+    if statements:
+        for name, text in statements_sql(dialect):
+            commented = "\n".join(f"-- {line}".rstrip() for line in text.splitlines())
+            print(f"-- statement: {name}\n{commented}\n")
+
+
+@db.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="The new file; an existing one is never overwritten.")],
+    url: Url = None,
+    app: App = None,
+) -> None:
+    """Copy an SQLite database, while jobs go on, to a new file that only you may read."""
+    from perdure.ops.database_check import back_up
+
+    with database(url, app) as store:
+        back_up(store, target)
+    print(f"Copied to {target} ({target.stat().st_size} bytes).")

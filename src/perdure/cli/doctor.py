@@ -1,0 +1,108 @@
+"""`perdure doctor`: shows what is wrong, and puts right what can be. Asks `ops/doctor` and `ops/repairs`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli.show import Json, print_json, print_table
+from perdure.cli.target import App, Url, database
+
+if TYPE_CHECKING:
+    from perdure.ops.doctor import Finding
+    from perdure.ops.repairs import Repair
+    from perdure.store.protocols import Store
+
+Mend = Annotated[bool, typer.Option("--repair", help="Put right what can be: shows what would be done, and asks.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions.")]
+
+
+def doctor(url: Url = None, app: App = None, repair: Mend = False, yes: Yes = False, json: Json = False) -> None:
+    """Look for broken promises in the database. Exits with 1 if there is a violation."""
+    from perdure.ops.database_check import require_current
+    from perdure.ops.doctor import examine, is_healthy
+
+    if repair and json and not yes:
+        raise typer.BadParameter("--json prints nothing else, so it cannot ask: add --yes to repair")
+    done: dict[str, int] = {}
+    with database(url, app) as store:
+        require_current(store)
+        findings = examine(store)
+        if not json:
+            _print_findings(findings)
+        if repair:
+            done = _repair(store, findings, yes=yes)
+        if done:
+            findings = examine(store)
+    if json:
+        print_json({"healthy": is_healthy(findings), "findings": list(map(_plain, findings)), "repaired": done})
+    elif done:
+        _print_findings(findings)
+    raise typer.Exit(0 if is_healthy(findings) else 1)
+
+
+def _repair(store: Store, findings: Sequence[Finding], *, yes: bool) -> dict[str, int]:
+    """Apply the cures for these findings and for what they bring to light. Answers how much each one changed."""
+    from perdure.ops.doctor import examine
+    from perdure.ops.repairs import repair, repairs_for
+
+    done: dict[str, int] = {}
+    cures = repairs_for(findings)
+    _log_to_stderr()
+    while cures and (yes or _agreed(cures)):
+        for cure in cures:
+            done[cure.name] = done.get(cure.name, 0) + repair(store, cure.name)
+        cures = [cure for cure in repairs_for(examine(store)) if cure.name not in done]
+    return {name: changed for name, changed in done.items() if changed}
+
+
+def _agreed(cures: Sequence[Repair]) -> bool:
+    print("To be done, each in a transaction of its own that looks again first:")
+    for cure in cures:
+        print(f"  {cure.name}: {cure.does}")
+    return typer.confirm("Do it?")
+
+
+def _log_to_stderr() -> None:
+    """Each repair is logged by itself; here that is how the user sees it."""
+    import logging
+
+    logger = logging.getLogger("perdure.doctor")
+    logger.setLevel(logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    logger.addHandler(handler)
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    from perdure.ops.checks import CHECKS
+
+    if not findings:
+        print(f"Healthy: {len(CHECKS)} checks, nothing found.")
+        return
+    columns = ("finding", "severity", "count", "what it means", "examples", "repair")
+    rows = [
+        (
+            found.name,
+            found.severity,
+            str(found.count),
+            found.explanation,
+            "\n".join(found.examples),
+            found.repair or "-",
+        )
+        for found in findings
+    ]
+    print_table(columns, rows, keep=("finding", "severity", "count", "examples", "repair"))
+
+
+def _plain(found: Finding) -> dict[str, object]:
+    return {
+        "name": found.name,
+        "severity": found.severity,
+        "explanation": found.explanation,
+        "count": found.count,
+        "examples": found.examples,
+        "repair": found.repair,
+    }

@@ -1,0 +1,287 @@
+"""Jobs become runs. Protocol `Claims`."""
+
+from __future__ import annotations
+
+from perdure.ids import NodeId
+from perdure.job.reports import Completed, Failed, Unreadable
+from perdure.job.states import Park, RunState, State
+from perdure.store.answers import Kinds, Lane
+from perdure.testing.contract.case import each
+from perdure.testing.contract.rig import BROKEN, LEASE_US, NONE, Rig
+
+EVERYTHING = "*"
+
+
+def test_a_claimed_job_runs_on_the_node_that_took_it(rig: Rig) -> None:
+    job_id = rig.enqueue(payload='{"n":7}', secrets='{"s":1}', params='{"p":2}', principal="ann", owner="shop")
+    rig.clock.advance(seconds=3)
+    node = rig.register()
+
+    [claim] = rig.claim(node=node)
+
+    assert claim.live == rig.live(job_id)
+    assert (claim.live.state, claim.live.node_id, claim.live.attempts) == (State.RUNNING, node, 1)
+    assert (claim.live.claimed_at, claim.live.started_at, claim.live.deadline_at) == (rig.now, rig.now, None)
+    assert (claim.payload, claim.secrets, claim.params) == ('{"n":7}', '{"s":1}', '{"p":2}')
+    assert (claim.principal, claim.owner, claim.created_at) == ("ann", "shop", rig.row(job_id).created_at)
+
+
+def test_a_claim_opens_a_run(rig: Rig) -> None:
+    rig.enqueue()
+    rig.clock.advance(seconds=3)
+    claim = rig.claim_one()
+
+    [run] = rig.runs(claim.job_id)
+    assert (run.row.id, run.state, run.row.node_id) == (claim.run_id, RunState.RUNNING, rig.node)
+    assert (run.attempt, run.life, run.row.started_at) == (1, 1, rig.now)
+    assert (run.wait_ms, run.finished_at, run.duration_ms) == (3_000, None, None)
+
+
+def test_a_job_with_a_time_out_has_a_deadline_one_lease_later(rig: Rig) -> None:
+    claim = rig.start(timeout_ms=2_500)
+
+    assert claim.live.deadline_at == rig.now + 2_500_000 + LEASE_US
+
+
+def test_every_claim_has_a_run_of_its_own_and_counts_an_attempt(rig: Rig) -> None:
+    first = rig.start()
+    rig.clock.advance(seconds=1)
+    rig.finish(first, Failed(BROKEN))
+    second = rig.claim_one()
+
+    assert second.run_id != first.run_id
+    assert (second.live.attempts, second.live.started_at) == (2, first.live.started_at)
+    assert [run.attempt for run in rig.runs(first.job_id)] == [2, 1]
+
+
+def test_a_claim_takes_no_more_than_there_is_room_for(rig: Rig) -> None:
+    ids = rig.enqueue_many(5)
+
+    assert [claim.job_id for claim in rig.claim(3)] == ids[:3]
+    assert [claim.job_id for claim in rig.claim(3)] == ids[3:]
+    assert rig.claim(3) == []
+
+
+def test_a_lane_without_room_gives_nothing(rig: Rig) -> None:
+    rig.enqueue()
+
+    assert rig.store.claim([Lane(rig.queue, 0)], rig.claimer(1), rig.now) == []
+
+
+def test_each_lane_gives_of_its_own_queue_up_to_its_room(rig: Rig) -> None:
+    queues = [rig.key(name) for name in ("mail", "gpu", "empty")]
+    mail, gpu = rig.enqueue_many(3, queue=queues[0]), rig.enqueue_many(3, queue=queues[1])
+    lanes = [Lane(queues[0], 2), Lane(queues[2], 5), Lane(queues[1], 1)]
+
+    claims = rig.store.claim(lanes, rig.claimer(8), rig.now)
+
+    assert [claim.job_id for claim in claims] == [*mail[:2], gpu[0]]
+
+
+def test_a_job_of_another_queue_is_not_claimed(rig: Rig) -> None:
+    rig.enqueue(queue=rig.key("other"))
+
+    assert rig.claim() == []
+
+
+def test_a_job_is_claimed_once(rig: Rig) -> None:
+    rig.enqueue()
+
+    assert len(rig.claim()) == 1
+    assert rig.claim(node=rig.register()) == []
+
+
+def test_a_scheduled_job_is_not_claimed_before_it_is_promoted(rig: Rig) -> None:
+    rig.enqueue(delay_s=1)
+    rig.clock.advance(seconds=1)
+    assert rig.claim() == []
+
+    rig.store.promote(rig.now, 1)
+    assert len(rig.claim()) == 1
+
+
+# -- who may claim ---------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_not_registered_claims_nothing(rig: Rig) -> None:
+    rig.enqueue()
+
+    assert rig.claim(node=NodeId(rig.ids.new())) == []
+
+
+@each("clean_shutdown", "crash")
+def test_a_stopped_node_claims_nothing(rig: Rig, reason: str) -> None:
+    rig.enqueue()
+    node = rig.register()
+    rig.store.stop(node, reason, rig.now)
+
+    assert rig.claim(node=node) == []
+    assert rig.claim(node=node, kinds=NONE) == []
+    assert len(rig.in_order()) == 1
+
+
+def test_a_paused_queue_gives_nothing_until_it_goes_on(rig: Rig) -> None:
+    rig.enqueue()
+    rig.store.pause_queue(rig.queue, rig.now)
+    assert rig.claim() == []
+
+    rig.store.pause_queue(rig.queue, None)
+    assert len(rig.claim()) == 1
+
+
+def test_a_paused_queue_parks_nothing(rig: Rig) -> None:
+    rig.enqueue()
+    rig.store.pause_queue(rig.queue, rig.now)
+    rig.claim(kinds=NONE)
+
+    assert len(rig.in_order()) == 1
+
+
+def test_a_paused_queue_gives_no_parked_jobs_either(rig: Rig) -> None:
+    rig.enqueue()
+    rig.claim(kinds=NONE)
+    rig.store.pause_queue(rig.queue, rig.now)
+
+    assert rig.claim() == []
+
+
+def test_other_queues_go_on_while_one_is_paused(rig: Rig) -> None:
+    other = rig.key("other")
+    rig.enqueue(queue=other)
+    rig.store.pause_queue(rig.queue, rig.now)
+
+    assert len(rig.claim(queue=other)) == 1
+
+
+def test_while_everything_is_paused_no_queue_gives_anything(rig: Rig) -> None:
+    rig.enqueue()
+    rig.store.pause_queue(EVERYTHING, rig.now)
+    try:
+        assert rig.claim() == []
+    finally:
+        rig.store.pause_queue(EVERYTHING, None)
+    assert len(rig.claim()) == 1
+
+
+@each("own", EVERYTHING)
+def test_a_reserved_queue_gives_nothing_until_the_reservation_runs_out(rig: Rig, which: str) -> None:
+    queue = rig.queue if which == "own" else EVERYTHING
+    rig.enqueue()
+    rig.store.pause_queue(queue, None)
+    rig.execute(f"UPDATE {{queue}} SET reserved_until = {rig.now + 10_000_000} WHERE name = '{queue}'")
+    rig.clock.advance(seconds=9)
+    assert rig.claim() == []
+
+    rig.clock.advance(seconds=1)
+    assert len(rig.claim()) == 1
+
+
+# -- kinds and versions ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_an_unknown_kind_is_parked_without_a_run_or_an_attempt(rig: Rig) -> None:
+    job_id = rig.enqueue()
+
+    assert rig.claim(kinds=NONE) == []
+
+    job = rig.job(job_id)
+    assert (job.state, job.park_reason, job.attempts) == (State.PARKED, Park.UNKNOWN_KIND, 0)
+    assert rig.runs(job_id) == []
+
+
+def test_a_job_of_a_newer_version_is_parked(rig: Rig) -> None:
+    job_id = rig.enqueue(kind_version=3)
+
+    assert rig.claim(kinds={rig.kind: 2}) == []
+    assert (rig.job(job_id).state, rig.job(job_id).park_reason) == (State.PARKED, Park.NEWER_VERSION)
+
+
+def test_a_job_of_an_older_version_is_claimed(rig: Rig) -> None:
+    rig.enqueue(kind_version=1)
+
+    assert len(rig.claim(kinds={rig.kind: 2})) == 1
+
+
+def test_a_claim_is_filled_up_behind_the_jobs_it_parks(rig: Rig) -> None:
+    strange = rig.key("strange")
+    for _ in range(3):
+        rig.enqueue_many(4, kind=strange)
+        rig.enqueue()
+    claims = rig.claim(3, kinds={rig.kind: 1})
+
+    assert [claim.live.kind for claim in claims] == [rig.kind] * 3
+    assert sum(rig.execute(f"SELECT COUNT(*) FROM {{ready}} WHERE kind = '{strange}' AND state = 'parked'")[0]) == 12  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_node_that_knows_them_takes_parked_jobs_in_queue_order(rig: Rig) -> None:
+    one, two = rig.key("one"), rig.key("two")
+    ids = [rig.enqueue(kind=kind) for kind in (one, two, one, two, one)]
+    high = rig.enqueue(kind=two, priority=1)
+    assert rig.claim(10, kinds=NONE) == []
+    new = rig.enqueue(kind=one)
+
+    claims = rig.claim(10, kinds={one: 1, two: 1})
+
+    assert [claim.job_id for claim in claims] == [high, *ids, new]
+    assert all(claim.live == rig.live(claim.job_id) for claim in claims)
+    assert claims[0].live.park_reason is None
+
+
+def test_a_claim_of_parked_and_queued_jobs_has_its_limit_too(rig: Rig) -> None:
+    one, two = rig.key("one"), rig.key("two")
+    ids = [rig.enqueue(kind=kind) for kind in (one, two, one)]
+    rig.claim(10, kinds=NONE)
+    ids.append(rig.enqueue(kind=one))
+    known: Kinds = {one: 1, two: 1}
+
+    assert [claim.job_id for claim in rig.claim(2, kinds=known)] == ids[:2]
+    assert [claim.job_id for claim in rig.claim(9, kinds=known)] == ids[2:]
+
+
+def test_a_node_takes_only_those_parked_jobs_it_knows(rig: Rig) -> None:
+    one, two = rig.key("one"), rig.key("two")
+    rig.enqueue(kind=one)
+    known = rig.enqueue(kind=two)
+    newer = rig.enqueue(kind=two, kind_version=2)
+    rig.claim(10, kinds=NONE)
+
+    assert [claim.job_id for claim in rig.claim(10, kinds={two: 1})] == [known]
+    assert rig.job(newer).state == State.PARKED
+
+
+def test_an_upgraded_node_takes_the_job_that_waited_for_its_version(rig: Rig) -> None:
+    job_id = rig.enqueue(kind_version=2)
+    rig.claim(kinds={rig.kind: 1})
+
+    assert [claim.job_id for claim in rig.claim(kinds={rig.kind: 2})] == [job_id]
+
+
+def test_an_unreadable_job_is_not_claimed_again(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Unreadable("not JSON"))
+
+    assert rig.claim(kinds={rig.kind: 99}) == []
+    assert rig.claim() == []
+    rig.resume(claim.job_id)
+    assert rig.claim_one().job_id == claim.job_id
+
+
+def test_a_claim_leaves_nothing_of_an_earlier_run_on_the_job(rig: Rig) -> None:
+    node = rig.register()
+    rig.enqueue(timeout_ms=1_000)
+    rig.claim_one(node=node)
+    rig.crash(node)
+    live = rig.live(rig.in_order()[0])
+    assert (live.node_id, live.run_id, live.claimed_at, live.deadline_at) == (None, None, None, None)
+
+    claim = rig.claim_one()
+    rig.finish(claim, Completed())
+    assert rig.job(claim.job_id).state == State.COMPLETED
+
+
+def test_a_claim_takes_no_more_jobs_than_it_has_run_ids(rig: Rig) -> None:
+    rig.enqueue_many(3)
+    claims = rig.store.claim([Lane(rig.queue, 3)], rig.claimer(2), rig.now)
+
+    assert len(claims) == 2
+    assert len(rig.in_order()) == 1

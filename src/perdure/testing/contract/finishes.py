@@ -1,0 +1,391 @@
+"""Runs come back. Protocol `Finishes`. The fence is the run: who does not hold the job by it changes nothing."""
+
+from __future__ import annotations
+
+from perdure.errors import TransitionRefused
+from perdure.ids import JobId, to_uuid
+from perdure.job.model import Failure, Telling
+from perdure.job.reports import (
+    Cancelled,
+    Completed,
+    Failed,
+    Finish,
+    Released,
+    Report,
+    Skipped,
+    Snoozed,
+    TimedOut,
+    Unreadable,
+)
+from perdure.job.states import TRANSITIONS, Park, RunState, State, Verb
+from perdure.store.answers import Answer, Finished
+from perdure.testing.contract.case import each
+from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
+from perdure.testing.contract.states import CLAIMED_BEFORE, in_state, lost_in_state
+
+SECOND = 1_000_000
+REPORTS: tuple[Report, ...] = (
+    Completed('"done"'),
+    Failed(BROKEN, SECOND),
+    Failed(HOPELESS),
+    TimedOut(BROKEN, SECOND),
+    Snoozed(SECOND),
+    Released(),
+    Released(counts=True),
+    Cancelled(),
+    Skipped("nothing to do"),
+    Unreadable("not JSON"),
+)
+VERBS: dict[type, Verb] = {
+    Completed: Verb.COMPLETE,
+    Failed: Verb.FAIL,
+    TimedOut: Verb.TIME_OUT,
+    Snoozed: Verb.SNOOZE,
+    Released: Verb.RELEASE,
+    Cancelled: Verb.CANCEL,
+    Skipped: Verb.SKIP,
+    Unreadable: Verb.PARK,
+}
+
+ENDS = [
+    (Completed('"done"'), State.COMPLETED, RunState.COMPLETED),
+    (Failed(HOPELESS), State.FAILED, RunState.FAILED),
+    (TimedOut(HOPELESS), State.FAILED, RunState.TIMED_OUT),
+    (Cancelled(), State.CANCELLED, RunState.CANCELLED),
+    (Skipped("nothing to do"), State.SKIPPED, RunState.SKIPPED),
+]
+WAYS_BACK = [
+    (Failed(BROKEN), State.QUEUED, RunState.FAILED, 1),
+    (Failed(BROKEN, SECOND), State.SCHEDULED, RunState.FAILED, 1),
+    (TimedOut(BROKEN), State.QUEUED, RunState.TIMED_OUT, 1),
+    (TimedOut(BROKEN, SECOND), State.SCHEDULED, RunState.TIMED_OUT, 1),
+    (Snoozed(SECOND), State.SCHEDULED, RunState.RELEASED, 0),
+    (Released(), State.QUEUED, RunState.RELEASED, 0),
+    (Released(counts=True), State.QUEUED, RunState.RELEASED, 1),
+    (Unreadable("not JSON"), State.PARKED, RunState.RELEASED, 0),
+]
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+@each(*ENDS)
+def test_a_report_that_ends_the_job(rig: Rig, report: Report, state: State, run_state: RunState) -> None:
+    claim = rig.start(business_key=rig.key("b"))
+    rig.clock.advance(seconds=2)
+
+    assert rig.finish(claim, report) == Finished(Answer.APPLIED, state)
+
+    job, [run] = rig.job(claim.job_id), rig.runs(claim.job_id)
+    assert (job.state, job.attempts, job.row.finished_at) == (state, 1, rig.now)
+    assert (run.state, run.row.finished_at) == (run_state, rig.now)
+    assert rig.store.live(claim.job_id) is None
+    assert rig.enqueue(business_key=rig.key("b"))
+
+
+def test_the_result_is_kept(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Completed('{"sum":3}'))
+
+    assert rig.job(claim.job_id).result == {"sum": 3}
+
+
+def test_why_a_job_failed_is_kept_with_the_job_and_with_the_run(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(Failure("KeyError", "no such order", "Traceback …", permanent=True)))
+
+    job, [run] = rig.job(claim.job_id), rig.runs(claim.job_id)
+    assert (job.error_type, job.error) == ("KeyError", "no such order")
+    assert (run.error_type, run.error_message, run.traceback) == ("KeyError", "no such order", "Traceback …")
+
+
+def test_what_an_executor_tells_of_a_run_is_kept(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Completed(), Telling(1_234, 3, "/var/log/x", '{"rows":5}'))
+
+    [run] = rig.runs(claim.job_id)
+    assert (run.duration_ms, run.exit_code, run.log_path, run.metrics) == (1_234, 3, "/var/log/x", {"rows": 5})
+
+
+# -- ways back -------------------------------------------------------------------------------------------------------
+
+
+@each(*WAYS_BACK)
+def test_a_report_that_leads_back(
+    rig: Rig, report: Report, state: State, run_state: RunState, attempts: int
+) -> None:
+    claim = rig.start()
+    before = rig.live(claim.job_id)
+    rig.clock.advance(seconds=2)
+
+    assert rig.finish(claim, report) == Finished(Answer.APPLIED, state)
+
+    live, [run] = rig.live(claim.job_id), rig.runs(claim.job_id)
+    assert (live.state, live.attempts) == (state, attempts)
+    assert (live.node_id, live.run_id, live.claimed_at) == (None, None, None)
+    assert (live.rank, live.position, live.life) == (before.rank, before.position, before.life)
+    assert (run.state, run.row.finished_at) == (run_state, rig.now)
+
+
+@each(Failed(BROKEN, 5 * SECOND), TimedOut(BROKEN, 5 * SECOND), Snoozed(5 * SECOND))
+def test_a_job_that_is_to_wait_starts_no_earlier(rig: Rig, report: Report) -> None:
+    claim = rig.start()
+    rig.finish(claim, report)
+    assert rig.live(claim.job_id).run_at == rig.now + 5 * SECOND
+
+    rig.clock.advance(seconds=4.999999)
+    assert rig.store.promote(rig.now, 10) == 0
+    rig.clock.advance(milliseconds=0.001)
+    assert rig.store.promote(rig.now, 10) == 1
+    assert rig.claim_one().job_id == claim.job_id
+
+
+def test_the_last_failure_shows_on_a_job_that_waits_for_another_attempt(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(BROKEN))
+
+    assert rig.job(claim.job_id).error == "ValueError: it broke"
+
+
+@each(Failed(BROKEN), TimedOut(BROKEN), Released(counts=True))
+def test_the_job_fails_when_the_budget_is_spent(rig: Rig, report: Report) -> None:
+    claim = rig.start(max_attempts=2)
+    assert rig.finish(claim, report).state == State.QUEUED
+    assert rig.finish(rig.claim_one(), report).state == State.FAILED
+
+    assert (rig.job(claim.job_id).state, rig.job(claim.job_id).attempts) == (State.FAILED, 2)
+    assert rig.job(claim.job_id).error_type == ("Interrupted" if isinstance(report, Released) else "ValueError")
+
+
+@each(Snoozed(0), Released(), Unreadable("?"))
+def test_an_attempt_given_back_costs_nothing_of_the_budget(rig: Rig, report: Report) -> None:
+    claim = rig.start(max_attempts=1)
+    for _ in range(4):
+        rig.finish(claim, report)
+        rig.resume(claim.job_id)
+        claim = rig.claim_one()
+
+    assert claim.live.attempts == 1
+    assert len(rig.runs(claim.job_id)) == 5
+
+
+def test_an_unreadable_job_is_parked_with_the_reason(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Unreadable("Expecting value: line 1"))
+
+    job = rig.job(claim.job_id)
+    assert (job.state, job.park_reason, job.error) == (State.PARKED, Park.UNREADABLE, "Expecting value: line 1")
+
+
+# -- every attempt a job of its own ----------------------------------------------------------------------------------
+
+
+@each(
+    (Failed(BROKEN), State.FAILED, RunState.FAILED, 1),
+    (TimedOut(BROKEN), State.FAILED, RunState.TIMED_OUT, 1),
+    (Snoozed(0), State.SKIPPED, RunState.RELEASED, 0),
+    (Released(), State.SKIPPED, RunState.RELEASED, 0),
+    (Released(counts=True), State.SKIPPED, RunState.RELEASED, 1),
+)
+def test_a_successor_goes_on_with_the_work(
+    rig: Rig, report: Report, state: State, run_state: RunState, attempts: int
+) -> None:
+    behind = rig.new(priority=2)
+    claim = rig.start(as_new_job=True, priority=2, params='{"p":1}', secrets='{"s":1}', timeout_ms=80, max_attempts=5)
+    rig.store.enqueue([behind])
+    rig.clock.advance(seconds=2)
+    finish = rig.report(claim, report)
+
+    assert rig.store.finish([finish], rig.now) == [Finished(Answer.APPLIED, state)]
+
+    old, new = rig.job(claim.job_id), rig.job(finish.next_id)
+    assert (old.state, old.successor, rig.runs(old.row.id)[0].state) == (state, to_uuid(finish.next_id), run_state)
+    assert (new.state, new.attempts, new.life, new.row.chain_attempt) == (State.QUEUED, attempts, 1, 2)
+    assert (new.retry_of, new.root_id) == (old.id, old.id)
+    assert (rig.row(new.row.id).auto_retry_of, rig.row(new.row.id).secrets) == (claim.job_id, '{"s":1}')
+    assert (new.payload, new.params, new.max_attempts) == (old.payload, old.params, 5)
+    assert (new.priority, new.position) == (old.priority, old.position)
+    assert (rig.live(new.row.id).as_new_job, rig.live(new.row.id).timeout_ms) == (1, 80)
+    assert rig.in_order() == [new.row.id, behind.id]
+    assert rig.runs(new.row.id) == []
+
+
+def test_a_chain_has_one_budget_and_one_root(rig: Rig) -> None:
+    claim = rig.start(as_new_job=True, max_attempts=3)
+    chain = [claim.job_id]
+    while rig.finish(claim, Failed(BROKEN)).answer == Answer.APPLIED and rig.in_order():
+        claim = rig.claim_one()
+        chain.append(claim.job_id)
+
+    assert len(set(chain)) == 3
+    assert [rig.job(job_id).state for job_id in chain] == [State.FAILED] * 3
+    assert [rig.job(job_id).row.chain_attempt for job_id in chain] == [1, 2, 3]
+    assert [rig.job(job_id).successor for job_id in chain] == [to_uuid(chain[1]), to_uuid(chain[2]), None]
+    assert [rig.job(job_id).root_id for job_id in chain] == [None, to_uuid(chain[0]), to_uuid(chain[0])]
+    assert [len(rig.runs(job_id)) for job_id in chain] == [1, 1, 1]
+
+
+def test_only_the_newest_of_a_chain_has_a_further_life(rig: Rig) -> None:
+    claim = rig.start(as_new_job=True, max_attempts=2)
+    rig.finish(claim, Failed(BROKEN))
+    newest = rig.claim_one()
+    rig.finish(newest, Failed(BROKEN))
+
+    for job_id, allowed in ((claim.job_id, False), (newest.job_id, True)):
+        try:
+            rig.store.retry(job_id, rig.now)
+        except TransitionRefused:
+            assert not allowed
+        else:
+            assert allowed
+    assert rig.live(newest.job_id).as_new_job == 1
+
+
+def test_those_who_wait_for_a_job_wait_for_its_successor(rig: Rig) -> None:
+    claim = rig.start(as_new_job=True, max_attempts=3)
+    replacement = rig.new()
+    rig.store.supersede(claim.job_id, replacement, rig.now)
+    rig.execute("UPDATE {ready} SET cancel_requested = 0 WHERE cancel_requested = 1")
+    rig.finish(claim, Failed(BROKEN))
+    successor = rig.claim_one()
+
+    assert rig.job(replacement.id).state == State.BLOCKED
+    rig.finish(successor, Completed())
+    assert rig.job(replacement.id).state == State.QUEUED
+
+
+# -- the fence -------------------------------------------------------------------------------------------------------
+
+
+@each(*[(report, state) for report in REPORTS for state in CLAIMED_BEFORE])
+def test_a_stale_holder_changes_nothing(rig: Rig, report: Report, state: State) -> None:
+    stale, _ = lost_in_state(rig, state)
+    before = rig.everything()
+
+    assert rig.finish(stale, report) == Finished(Answer.LOST)
+    assert rig.everything() == before
+
+
+@each(*REPORTS)
+def test_a_repeated_report_is_recognised_and_changes_nothing(rig: Rig, report: Report) -> None:
+    claim = rig.start()
+    first = rig.finish(claim, report)
+    before = rig.everything()
+    rig.clock.advance(seconds=1)
+
+    assert rig.finish(claim, report) == Finished(Answer.ALREADY, first.state)
+    assert rig.everything() == before
+
+
+@each(*[(one, two) for one in REPORTS for two in REPORTS if type(one) is not type(two)])
+def test_the_first_of_two_different_reports_decides(rig: Rig, one: Report, two: Report) -> None:
+    claim = rig.start()
+    rig.finish(claim, one)
+    before = rig.everything()
+
+    assert rig.finish(claim, two).answer != Answer.APPLIED
+    assert rig.everything() == before
+
+
+@each(
+    *[
+        (report, state)
+        for report in REPORTS
+        for state in sorted(set(State) - {State.RUNNING})
+        if state not in TRANSITIONS[VERBS[type(report)]].sources
+    ]
+)
+def test_a_job_that_nobody_holds_cannot_be_finished(rig: Rig, report: Report, state: State) -> None:
+    job_id = in_state(rig, state)
+    live = rig.store.live(job_id) or rig.hot(rig.new())._replace(job_id=job_id)
+    before = rig.everything()
+
+    try:
+        [answer] = rig.store.finish([Finish(live, report, JobId(rig.ids.new()))], rig.now)
+    except TransitionRefused:
+        pass
+    else:
+        assert answer == Finished(Answer.LOST)
+    assert rig.everything() == before
+
+
+def test_a_cancel_asked_for_meanwhile_is_seen_by_the_report(rig: Rig) -> None:
+    claim = rig.start()
+    rig.cancel(claim.job_id)
+
+    assert rig.finish(claim, Failed(BROKEN)) == Finished(Answer.APPLIED, State.CANCELLED)
+
+
+def test_versions_rise_up_to_the_end(rig: Rig) -> None:
+    claim = rig.start()
+    asked = rig.cancel(claim.job_id)
+    rig.finish(claim, Completed())
+
+    assert rig.job(claim.job_id).version > asked.version > claim.live.version
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_answered_in_its_order(rig: Rig) -> None:
+    rig.enqueue_many(len(REPORTS))
+    claims = rig.claim(len(REPORTS))
+    batch = [rig.report(claim, report) for claim, report in zip(claims, REPORTS, strict=True)]
+
+    answers = rig.store.finish(batch, rig.now)
+
+    assert [answer.answer for answer in answers] == [Answer.APPLIED] * len(REPORTS)
+    assert [answer.state for answer in answers] == [rig.job(claim.job_id).state for claim in claims]
+
+
+def test_one_lost_run_in_a_batch_does_not_stop_the_others(rig: Rig) -> None:
+    node = rig.register()
+    rig.enqueue_many(5)
+    lost = rig.claim_one(node=node)
+    rig.crash(node)
+    rig.pause(lost.job_id)
+    claims = rig.claim(4)
+    rig.cancel(claims[3].job_id)
+    batch = [
+        rig.report(claims[0], Completed()),
+        rig.report(lost, Completed()),
+        rig.report(claims[1], Failed(BROKEN)),
+        rig.report(claims[2], Snoozed(SECOND)),
+        rig.report(claims[3], Failed(BROKEN)),
+    ]
+
+    answers = rig.store.finish(batch, rig.now)
+
+    assert answers == [
+        Finished(Answer.APPLIED, State.COMPLETED),
+        Finished(Answer.LOST),
+        Finished(Answer.APPLIED, State.QUEUED),
+        Finished(Answer.APPLIED, State.SCHEDULED),
+        Finished(Answer.APPLIED, State.CANCELLED),
+    ]
+    assert rig.job(lost.job_id).state == State.PAUSED
+
+
+def test_one_run_twice_in_a_batch_is_finished_once(rig: Rig) -> None:
+    claim = rig.start()
+    report = rig.report(claim, Completed())
+
+    answers = rig.store.finish([report, report], rig.now)
+
+    assert [answer.answer for answer in answers] == [Answer.APPLIED, Answer.ALREADY]
+
+
+def test_an_empty_batch_answers_nothing(rig: Rig) -> None:
+    assert rig.store.finish([], rig.now) == []
+
+
+def test_a_whole_batch_can_be_repeated_after_a_lost_answer(rig: Rig) -> None:
+    rig.enqueue_many(4)
+    batch = [rig.report(claim, Completed()) for claim in rig.claim(4)]
+    rig.store.finish(batch, rig.now)
+    before = rig.everything()
+
+    answers = rig.store.finish(batch, rig.now)
+
+    assert answers == [Finished(Answer.ALREADY, State.COMPLETED)] * 4
+    assert rig.everything() == before

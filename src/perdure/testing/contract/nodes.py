@@ -1,0 +1,77 @@
+"""Worker process lifetimes. Protocol `Nodes`."""
+
+from __future__ import annotations
+
+from perdure.ids import NodeId
+from perdure.store.answers import NodeRow, Process
+from perdure.testing.contract.rig import Rig
+
+
+def _node(rig: Rig, node_id: NodeId) -> NodeRow:
+    [found] = [node for node in rig.store.nodes(100) if node.id == node_id]
+    return found
+
+
+def test_a_registered_node_is_listed_as_it_was_given(rig: Rig) -> None:
+    node_id = NodeId(rig.ids.new())
+    rig.store.register(node_id, '["send"]', Process("host", 42, "123", "boot", "ns"), rig.now)
+
+    assert _node(rig, node_id) == NodeRow(
+        node_id, '["send"]', 0, rig.now, rig.now, None, None, "host", 42, "123", "boot", "ns"
+    )
+
+
+def test_the_newest_nodes_are_listed_first_up_to_the_limit(rig: Rig) -> None:
+    nodes = [rig.register() for _ in range(3)]
+
+    assert [node.id for node in rig.store.nodes(2)] == [nodes[2], nodes[1]]
+
+
+def test_a_beat_is_counted_and_dated(rig: Rig) -> None:
+    node_id = rig.register()
+    started = rig.now
+    rig.clock.advance(seconds=10)
+
+    assert rig.store.beat(node_id, rig.now)
+    assert rig.store.beat(node_id, rig.now)
+
+    node = _node(rig, node_id)
+    assert (node.beat, node.beat_at, node.started_at) == (2, rig.now, started)
+
+
+def test_a_node_that_is_not_registered_cannot_beat_or_stop(rig: Rig) -> None:
+    nobody = NodeId(rig.ids.new())
+
+    assert not rig.store.beat(nobody, rig.now)
+    assert not rig.store.stop(nobody, "crash", rig.now)
+
+
+def test_a_stopped_node_stays_stopped(rig: Rig) -> None:
+    node_id = rig.register()
+    stopped = rig.now
+
+    assert rig.store.stop(node_id, "clean_shutdown", rig.now)
+    rig.clock.advance(seconds=1)
+    assert not rig.store.beat(node_id, rig.now)
+    assert not rig.store.stop(node_id, "crash", rig.now)
+
+    node = _node(rig, node_id)
+    assert (node.stopped_at, node.stop_reason, node.beat) == (stopped, "clean_shutdown", 0)
+
+
+def test_a_node_that_has_beaten_since_is_not_declared_dead(rig: Rig) -> None:
+    node_id = rig.register()
+    seen = _node(rig, node_id).beat
+    rig.store.beat(node_id, rig.now)
+
+    assert not rig.store.stop(node_id, "crash", rig.now, seen)
+    assert _node(rig, node_id).stopped_at is None
+    assert rig.store.beat(node_id, rig.now)
+
+
+def test_a_node_that_has_not_beaten_since_is_declared_dead(rig: Rig) -> None:
+    node_id = rig.register()
+    rig.store.beat(node_id, rig.now)
+
+    assert rig.store.stop(node_id, "crash", rig.now, 1)
+    assert not rig.store.beat(node_id, rig.now)

@@ -1,0 +1,210 @@
+"""Looking at jobs. Protocol `Reads`."""
+
+from __future__ import annotations
+
+from perdure.ids import JobId
+from perdure.job.job import Job
+from perdure.job.reports import Cancelled, Completed, Failed
+from perdure.job.states import FINAL, LIVE, State
+from perdure.store.answers import JobFilter
+from perdure.testing.contract.case import each
+from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
+from perdure.testing.contract.states import in_state
+
+
+def test_what_is_not_there_is_none(rig: Rig) -> None:
+    nobody = JobId(rig.ids.new())
+
+    assert (rig.store.get(nobody), rig.store.row(nobody), rig.store.live(nobody)) == (None, None, None)
+
+
+@each(*sorted(LIVE))
+def test_a_live_job_is_read_with_its_live_row(rig: Rig, state: State) -> None:
+    job_id = in_state(rig, state, params='{"p":1}', priority=3)
+    job, live = rig.job(job_id), rig.live(job_id)
+
+    assert (job.state, job.row.finished_at, job.result) == (state, None, None)
+    assert (job.row.rank, job.row.position, job.row.run_at) == (live.rank, live.position, live.run_at)
+    assert (job.row.run_id, job.row.node_id) == (live.run_id, live.node_id)
+    assert (job.attempts, job.version, job.waits_for) == (live.attempts, live.version, live.waits_for)
+
+
+@each(*sorted(FINAL))
+def test_an_ended_job_is_read_from_its_outcome(rig: Rig, state: State) -> None:
+    job_id = in_state(rig, state, priority=3)
+    job = rig.job(job_id)
+
+    assert (job.state, job.row.finished_at, job.priority) == (state, rig.now, 3)
+    assert (job.run_id, job.node_id) == (None, None)
+    assert rig.store.live(job_id) is None
+    assert rig.row(job_id).id == job_id
+
+
+def test_a_job_in_a_later_life_shows_that_life(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(HOPELESS))
+    rig.store.retry(claim.job_id, rig.now)
+    rig.finish(rig.claim_one(), Completed('"second"'))
+
+    job = rig.job(claim.job_id)
+    assert (job.state, job.life, job.result, job.error) == (State.COMPLETED, 2, "second", None)
+
+
+# -- listings --------------------------------------------------------------------------------------------------------
+
+
+@each(*sorted(State))
+def test_jobs_are_found_by_state(rig: Rig, state: State) -> None:
+    found = {other: in_state(rig, other) for other in _elsewhere_first(rig, state)}
+
+    assert rig.jobs(JobFilter(state=state, kind=rig.kind)) == [found[state]]
+    assert rig.jobs(JobFilter(state=state, queue=rig.queue)) == [found[state]]
+
+
+def _elsewhere_first(rig: Rig, wanted: State) -> list[State]:
+    """Some other states and this one, in an order in which each can be reached in one queue."""
+    others = [State.COMPLETED, State.FAILED, State.SKIPPED, State.CANCELLED, State.SCHEDULED, State.PAUSED]
+    return [state for state in others if state != wanted] + [wanted]
+
+
+def test_jobs_are_listed_newest_first(rig: Rig) -> None:
+    ids = rig.enqueue_many(3)
+    rig.store.set_priority(ids[0], -9, rig.now)
+
+    assert rig.jobs(JobFilter(kind=rig.kind)) == ids[::-1]
+    assert rig.jobs(JobFilter(), 3) == ids[::-1]
+
+
+def test_the_queued_jobs_of_a_queue_are_listed_in_queue_order(rig: Rig) -> None:
+    ids = rig.enqueue_many(3)
+    rig.store.set_priority(ids[2], -9, rig.now)
+    rig.enqueue(delay_s=5)
+
+    assert rig.in_order() == [ids[2], ids[0], ids[1]]
+
+
+def test_all_filters_have_to_fit(rig: Rig) -> None:
+    job_id = rig.enqueue(owner="shop", tags=("t",), business_key=rig.key("b"), idempotency_key=rig.key("k"))
+    rig.enqueue(owner="shop", tags=("t",))
+    fits = JobFilter(
+        state="queued",
+        queue=rig.queue,
+        kind=rig.kind,
+        owner="shop",
+        tag="t",
+        business_key=rig.key("b"),
+        idempotency_key=rig.key("k"),
+    )
+
+    assert rig.jobs(fits) == [job_id]
+    misfits = [fits._replace(**{name: "other"}) for name in fits._fields if name not in ("from_id", "below")]
+    assert [rig.jobs(misfit) for misfit in misfits] == [[]] * len(misfits)
+
+
+@each("state", "queue", "kind", "owner", "tag", "business_key", "idempotency_key")
+def test_each_filter_narrows_every_listing(rig: Rig, driving: str) -> None:
+    """Whichever filter chooses the way to read, the others are heeded."""
+    wish = {"owner": "shop", "tags": ("t",), "business_key": rig.key("b"), "idempotency_key": rig.key("k")}
+    job_id = rig.enqueue(**wish)  # type: ignore[typeddict-item]  # pyright: ignore[reportArgumentType]
+    own = {"state": "queued", "queue": rig.queue, "kind": rig.kind, "owner": "shop", "tag": "t"}
+    own |= {"business_key": rig.key("b"), "idempotency_key": rig.key("k")}
+    wanted = JobFilter(**{driving: own[driving]})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    assert job_id in rig.jobs(wanted)
+    for name in ("owner", "kind", "queue", "tag", "state"):
+        if name != driving:
+            assert rig.jobs(wanted._replace(**{name: "other"})) == []
+            assert job_id in rig.jobs(wanted._replace(**{name: own[name]}))
+
+
+def test_jobs_are_found_by_the_time_they_were_made(rig: Rig) -> None:
+    ids = rig.enqueue_many(4)
+    between = JobFilter(kind=rig.kind, from_id=ids[1], below=ids[3])
+
+    assert rig.jobs(between) == [ids[2], ids[1]]
+    assert rig.jobs(between._replace(state="queued", queue=rig.queue)) == [ids[1], ids[2]]
+
+
+@each(
+    JobFilter(),
+    JobFilter(state="queued"),
+    JobFilter(state="completed"),
+    JobFilter(tag="t"),
+    JobFilter(owner="contract"),
+)
+def test_pages_follow_each_other_without_gap_or_overlap(rig: Rig, wanted: JobFilter) -> None:
+    wanted = wanted._replace(kind=rig.kind)
+    rig.enqueue_many(4, tags=("t",))
+    for claim in rig.claim(4):
+        rig.finish(claim, Completed())
+    rig.enqueue_many(5, tags=("t",))
+
+    assert _paged(rig, wanted) == rig.jobs(wanted)
+
+
+def test_pages_of_a_queue_follow_each_other_in_queue_order(rig: Rig) -> None:
+    for priority in (0, 2, 0, -1, 2, 0, 1):
+        rig.enqueue(priority=priority)
+
+    assert _paged(rig, JobFilter(state="queued", queue=rig.queue)) == rig.in_order()
+
+
+def _paged(rig: Rig, wanted: JobFilter) -> list[JobId]:
+    found: list[Job] = []
+    while True:
+        page = rig.store.jobs(wanted, found[-1] if found else None, 2)
+        found += page
+        if len(page) < 2:
+            return [job.row.id for job in found]
+
+
+def test_a_job_that_was_retried_is_not_listed_with_its_old_end(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(HOPELESS))
+    rig.store.retry(claim.job_id, rig.now)
+    assert rig.jobs(JobFilter(state="failed", kind=rig.kind)) == []
+
+    rig.cancel(claim.job_id)
+    assert rig.jobs(JobFilter(state="failed", kind=rig.kind)) == []
+    assert rig.jobs(JobFilter(state="cancelled", kind=rig.kind)) == [claim.job_id]
+
+
+def test_a_job_that_failed_in_two_lives_is_listed_once(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(HOPELESS))
+    rig.store.retry(claim.job_id, rig.now)
+    rig.finish(rig.claim_one(), Failed(HOPELESS))
+
+    assert rig.jobs(JobFilter(state="failed", kind=rig.kind)) == [claim.job_id]
+
+
+# -- where a job stands ----------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_ahead_of_a_job_are_counted(rig: Rig) -> None:
+    first, second = rig.enqueue_many(2)
+    high = rig.enqueue(priority=1)
+    rig.enqueue(queue=rig.key("other"), priority=9)
+    rig.enqueue(delay_s=9, priority=9)
+
+    assert [rig.store.count_ahead(rig.job(job_id)) for job_id in (high, first, second)] == [0, 1, 2]
+
+
+def test_what_a_job_waits_for_is_told(rig: Rig) -> None:
+    running = rig.start()
+    replacement = rig.new()
+    rig.store.supersede(running.job_id, replacement, rig.now)
+
+    assert rig.store.waited_for(replacement.id, 5) == [running.job_id]
+    rig.finish(running, Cancelled())
+    assert rig.store.waited_for(replacement.id, 5) == []
+
+
+def test_a_read_sees_what_was_written_before_it(rig: Rig) -> None:
+    for _ in range(20):
+        claim = rig.start()
+        assert rig.job(claim.job_id).state == State.RUNNING
+        rig.finish(claim, Failed(BROKEN))
+        assert rig.job(claim.job_id).state == State.QUEUED
+        rig.cancel(claim.job_id)
+        assert rig.job(claim.job_id).state == State.CANCELLED

@@ -1,0 +1,124 @@
+"""The store as a whole: transactions of the caller's own, upgrades, opening and closing. Protocol `Schema`."""
+
+from __future__ import annotations
+
+from perdure.errors import KeyConflict, PerdureError, TransitionRefused
+from perdure.job.reports import Completed
+from perdure.job.states import State
+from perdure.testing.contract.case import raises
+from perdure.testing.contract.rig import Rig
+
+
+class ChangedMyMind(Exception):
+    """Leaves a block."""
+
+
+def test_calls_in_a_transaction_are_there_when_it_commits(rig: Rig) -> None:
+    running = rig.start()
+    with rig.store.transaction():
+        job_id = rig.enqueue()
+        rig.finish(running, Completed())
+
+    assert rig.job(job_id).state == State.QUEUED
+    assert rig.job(running.job_id).state == State.COMPLETED
+
+
+def test_nothing_of_a_transaction_is_left_when_it_is_left_by_an_error(rig: Rig) -> None:
+    running = rig.start(business_key=rig.key("b"))
+    before = rig.everything()
+
+    with raises(ChangedMyMind), rig.store.transaction():
+        rig.enqueue(idempotency_key=rig.key("k"), tags=("t",))
+        rig.finish(running, Completed())
+        rig.store.pause_queue(rig.queue, rig.now)
+        raise ChangedMyMind
+
+    assert rig.everything() == before
+    assert rig.enqueue(idempotency_key=rig.key("k"))
+
+
+def test_calls_in_a_transaction_see_what_it_has_done(rig: Rig) -> None:
+    with rig.store.transaction():
+        job_id = rig.enqueue()
+        claim = rig.claim_one()
+
+        assert claim.job_id == job_id
+        assert rig.job(job_id).state == State.RUNNING
+        assert len(rig.runs(job_id)) == 1
+
+
+def test_others_see_a_transaction_only_after_its_commit(rig: Rig) -> None:
+    other = rig.opener(rig.url)
+    new = rig.new()
+    with rig.store.transaction() as tx:
+        rig.store.enqueue([new], tx)
+        seen_inside = _read_elsewhere(rig, new.id)
+
+    assert not seen_inside
+    assert other.get(new.id) is not None
+
+
+def _read_elsewhere(rig: Rig, job_id: bytes) -> bool:
+    """Read on another thread, which is not inside the transaction."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from perdure.ids import JobId
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(rig.store.get, JobId(job_id)).result() is not None
+
+
+def test_a_refusal_inside_a_transaction_takes_nothing_else_with_it(rig: Rig) -> None:
+    holder = rig.enqueue(business_key=rig.key("b"))
+    with rig.store.transaction() as tx:
+        first = rig.enqueue()
+        with raises(KeyConflict):
+            rig.store.enqueue([rig.new(), rig.new(business_key=rig.key("b"))], tx)
+        with raises(TransitionRefused):
+            rig.store.delete(holder, tx)
+        second = rig.enqueue()
+
+    assert rig.in_order() == [holder, first, second]
+
+
+def test_a_transaction_inside_another_is_refused(rig: Rig) -> None:
+    with rig.store.transaction():
+        job_id = rig.enqueue()
+        with raises(PerdureError, "tx_nested"), rig.store.transaction():
+            pass
+
+    assert rig.in_order() == [job_id]
+
+
+def test_a_transaction_may_join_another_and_shares_its_fate(rig: Rig) -> None:
+    before = rig.everything()
+    with raises(ChangedMyMind), rig.store.transaction():
+        with rig.store.transaction(join=True):
+            rig.enqueue()
+        raise ChangedMyMind
+
+    assert rig.everything() == before
+
+
+def test_a_closed_store_opens_again_when_it_is_used(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    rig.store.close()
+    rig.store.close()
+
+    assert rig.job(job_id).state == State.QUEUED
+    assert rig.claim_one().job_id == job_id
+
+
+def test_what_one_store_writes_another_on_the_same_database_reads(rig: Rig) -> None:
+    job_id = rig.enqueue()
+
+    assert rig.opener(rig.url).get(job_id) == rig.job(job_id)
+
+
+def test_an_upgrade_of_the_newest_schema_does_nothing(rig: Rig) -> None:
+    rig.enqueue()
+    before = rig.everything()
+
+    assert rig.store.upgrade()
+    assert rig.store.upgrade() == rig.store.upgrade()
+    assert rig.everything() == before

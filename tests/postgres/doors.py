@@ -1,0 +1,147 @@
+"""The user's own transactions on PostgreSQL, one class for each kind of connection that `tx=` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import django
+import psycopg
+import sqlalchemy as sa
+from django.conf import settings
+from django.db import connections, transaction
+from django.db.utils import ConnectionHandler
+from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
+from sqlalchemy.orm import Session
+
+from tests.app.doors import Door
+
+
+class Psycopg:
+    """As psycopg connects by default: the first statement begins the transaction."""
+
+    def __init__(self, url: str) -> None:
+        self.tx: psycopg.Connection[Any] = psycopg.connect(url)
+
+    def execute(self, sql: str) -> None:
+        self.tx.execute(sql.encode())
+
+    def commit(self) -> None:
+        self.tx.commit()
+
+    def rollback(self) -> None:
+        self.tx.rollback()
+
+    def close(self) -> None:
+        self.tx.close()
+
+
+class PsycopgBlock(Psycopg):
+    """In autocommit mode, inside `with connection.transaction():`."""
+
+    def __init__(self, url: str) -> None:
+        self.tx = psycopg.connect(url, autocommit=True)
+        self._block = self.tx.transaction()
+        self._block.__enter__()
+
+    def commit(self) -> None:
+        self._block.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        rollback = psycopg.Rollback()
+        self._block.__exit__(type(rollback), rollback, None)
+
+
+class Shouting(TextLoader):
+    def load(self, data: Any) -> str:
+        return f"{super().load(data)!r}!"
+
+
+class OddFactories(Psycopg):
+    """Rows, cursors, numbers and texts come as the user likes them, and everything is prepared at once."""
+
+    def __init__(self, url: str) -> None:
+        self.tx = psycopg.connect(url, row_factory=dict_row, cursor_factory=psycopg.ClientCursor, prepare_threshold=0)
+        for name in ("text", "int8", "uuid"):
+            self.tx.adapters.register_loader(name, Shouting)
+
+
+class SqlAlchemyConnection:
+    def __init__(self, url: str) -> None:
+        self._engine = engine_at(url)
+        self.tx: Any = self._engine.connect()
+
+    def execute(self, sql: str) -> None:
+        self.tx.execute(sa.text(sql))
+
+    def commit(self) -> None:
+        self.tx.commit()
+
+    def rollback(self) -> None:
+        self.tx.rollback()
+
+    def close(self) -> None:
+        self.tx.close()
+        self._engine.dispose()
+
+
+class SqlAlchemySession(SqlAlchemyConnection):
+    def __init__(self, url: str) -> None:
+        self._engine = engine_at(url)
+        self.tx = Session(self._engine)
+
+
+def engine_at(url: str, **options: Any) -> sa.Engine:
+    return sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), **options)
+
+
+class DjangoAtomic:
+    """Inside `with transaction.atomic(using="jobs"):`."""
+
+    def __init__(self, url: str) -> None:
+        self.tx = django_connection(url)
+        self._atomic = transaction.atomic(using="jobs")
+        self._atomic.__enter__()
+
+    def execute(self, sql: str) -> None:
+        with self.tx.cursor() as cursor:
+            cursor.execute(sql)
+
+    def commit(self) -> None:
+        self._atomic.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        error = RuntimeError("rolled back by the user")
+        self._atomic.__exit__(type(error), error, None)
+
+    def close(self) -> None:
+        self.tx.close()
+
+
+def django_connection(url: str) -> Any:
+    """Django's connection to a database, known to `atomic(using="jobs")`."""
+    if not settings.configured:
+        settings.configure()
+        django.setup()
+    parts = urlsplit(url)
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path[1:],
+        "USER": parts.username,
+        "HOST": parse_qs(parts.query)["host"][0],
+    }
+    connections["jobs"] = ConnectionHandler({"default": database})["default"]
+    connections["jobs"].alias = "jobs"
+    return connections["jobs"]
+
+
+DOORS: dict[str, Callable[[str], Door]] = {
+    "psycopg": Psycopg,
+    "psycopg, transaction block": PsycopgBlock,
+    "psycopg, odd factories": OddFactories,
+    "SQLAlchemy Connection": SqlAlchemyConnection,
+    "SQLAlchemy Session": SqlAlchemySession,
+    "Django, atomic": DjangoAtomic,
+}
