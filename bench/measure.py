@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
+import math
 import shutil
 import statistics
 import tempfile
@@ -68,7 +68,7 @@ def middle_half(values: Sequence[float]) -> tuple[float, float]:
 def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that so many percent of all values do not exceed."""
     ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * percent // 100).__int__() - 1)]
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 @contextmanager
@@ -79,5 +79,4 @@ def scratch_folder() -> Generator[Path, None, None]:
     try:
         yield folder
     finally:
-        os.sync()  # what one row left in the page cache must not be written back during the next
         shutil.rmtree(folder)

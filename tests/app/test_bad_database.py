@@ -6,7 +6,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from perdure import ConfigError, DatabaseBusy, DatabaseUnavailable, Perdure, PerdureError
+from tests.app.children import in_child
 from tests.app.contents import contents, jobs_in
 
 HOLDER = """
@@ -215,24 +215,15 @@ def shared() -> Iterator[Path]:
 
 
 def as_nobody(act: Callable[[], str]) -> str:
-    """What `act` answers in a forked child without root's power to write everything."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            if os.getuid() == 0:
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
-            answer = act()
-        except BaseException:  # noqa: BLE001 - a child of the test must not go on as a second pytest
-            answer = traceback.format_exc()
-        os.write(writing, answer.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    return answer
+    """What `act` answers without root's power to write everything."""
+
+    def weakly() -> str:
+        if os.getuid() == 0:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        return act()
+
+    return in_child(weakly)
 
 
 def code_of(act: Callable[[], object]) -> str:
@@ -245,7 +236,7 @@ def code_of(act: Callable[[], object]) -> str:
 
 def test_a_folder_without_rights_is_refused(shared: Path) -> None:
     Perdure(shared / "warm-up.db").close()
-    answer = as_nobody(lambda: code_of(lambda: Perdure(shared / "jobs.db").queues.list()))
+    answer = as_nobody(lambda: code_of(Perdure(shared / "jobs.db").queues.list))
     assert answer == "DatabaseUnavailable database_permission"
     assert not (shared / "jobs.db").exists()
 

@@ -74,7 +74,7 @@ ARGUMENTS: dict[str, Case] = {
     "no mapping among many": (lambda w: w.send.enqueue_many(["a"]), InvalidPayload, "payload_invalid"),
     "one bad of many": (lambda w: w.send.enqueue_many([{"to": "a"}, {"to": 5}]), InvalidPayload, "payload_invalid"),
     "no list of many": (lambda w: w.send.enqueue_many(5), InvalidInput, "input_invalid"),
-    "no draft": (lambda w: w.app.enqueue_many([{"to": "a"}]), InvalidInput, "input_invalid"),
+    "no draft": (lambda w: w.app.enqueue_many([{"to": "a"}]), InvalidInput, "draft_invalid"),
     "no list of drafts": (lambda w: w.app.enqueue_many(5), InvalidInput, "input_invalid"),
     "bad draft after a good one": (
         lambda w: w.app.enqueue_many([w.send.new("a"), w.put.new(math.nan)]),
@@ -134,7 +134,7 @@ OPTIONS: dict[str, Case] = {
     "two transactions for one call": (
         lambda w: w.app.enqueue_many([w.send.options(tx=5).new("a"), w.send.options(tx=6).new("b")]),
         InvalidOption,
-        "tx_conflict",
+        "tx_mixed",
     ),
     "unique for how long": (lambda w: w.unique(until="monday"), InvalidOption, "unique_invalid"),
     "unique by a number": (lambda w: w.unique(by=5), InvalidOption, "unique_invalid"),
@@ -173,7 +173,7 @@ VERBS: dict[str, Case] = {
     "moving to the middle": (lambda w: w.app.move(w.job, to="middle"), InvalidOption, "option_invalid"),
     "moving before nobody": (lambda w: w.app.move(w.job, before=NOBODY), JobNotFound, "job_not_found"),
     "priority as text": (lambda w: w.app.set_priority(w.job, "high"), InvalidOption, "priority_invalid"),
-    "superseding by no draft": (lambda w: w.app.supersede(w.job, {"to": "b"}), InvalidInput, "input_invalid"),
+    "superseding by no draft": (lambda w: w.app.supersede(w.job, {"to": "b"}), InvalidInput, "draft_invalid"),
     "superseding by a bad draft": (
         lambda w: w.app.supersede(w.job, w.put.new(b"")),
         InvalidPayload,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,10 +51,9 @@ def _repair(store: Store, findings: Sequence[Finding], *, yes: bool) -> dict[str
 
     done: dict[str, int] = {}
     cures = repairs_for(findings)
-    _log_to_stderr()
     while cures and (yes or _agreed(cures)):
-        for cure in cures:
-            done[cure.name] = done.get(cure.name, 0) + repair(store, cure.name)
+        with _log_on_stderr():
+            done |= {cure.name: repair(store, cure.name) for cure in cures}
         cures = [cure for cure in repairs_for(examine(store)) if cure.name not in done]
     return {name: changed for name, changed in done.items() if changed}
 
@@ -65,15 +65,20 @@ def _agreed(cures: Sequence[Repair]) -> bool:
     return typer.confirm("Do it?")
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def _log_on_stderr() -> Generator[None, None, None]:
     """Each repair is logged by itself; here that is how the user sees it."""
     import logging
 
     logger = logging.getLogger("perdure.doctor")
-    logger.setLevel(logging.INFO)
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:

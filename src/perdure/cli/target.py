@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
@@ -90,11 +90,18 @@ def _project(file: Path) -> Named:
         return Named(None, None)
     except ValueError as error:
         raise ConfigError(f"{file} cannot be read ({error}); correct it", code="pyproject_invalid") from error
-    settings: Any = content.get("tool", {}).get("perdure", {})
-    for name in ("url", "app"):
-        if not isinstance(settings.get(name, ""), str):
-            raise ConfigError(f"{name} under [tool.perdure] in {file} must be a text", code="pyproject_invalid")
-    return Named(settings.get("url"), settings.get("app"))
+    settings = _table(_table(content, "tool"), "perdure")
+    url, app = settings.get("url"), settings.get("app")
+    if not isinstance(url, str | None) or not isinstance(app, str | None):
+        raise ConfigError(f"url and app under [tool.perdure] in {file} must be texts", code="pyproject_invalid")
+    return Named(url, app)
+
+
+def _table(content: Mapping[str, object], name: str) -> Mapping[str, object]:
+    table = content.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"[{name}] in pyproject.toml must be a table", code="pyproject_invalid")
+    return cast("Mapping[str, object]", table)
 
 
 def load_app(name: str) -> Perdure:

@@ -109,7 +109,7 @@ def settle_running(visit: Visit) -> Op[int]:
 
 def _settle(live: LiveJob, visit: Visit) -> Op[Transition | None]:
     unheld = live._replace(run_id=None)
-    closed = (yield Call("read_run_state", {"run_id": live.run_id})).rows if live.run_id is not None else []
+    closed = (yield Call("read_run_of_job", {"run_id": live.run_id, "job_id": live.job_id})).rows
     if not closed:
         yield Call("insert_lost_run", _lost_run(live, visit))
     elif closed[0][0] in FINAL - {State.FAILED}:
@@ -119,7 +119,7 @@ def _settle(live: LiveJob, visit: Visit) -> Op[Transition | None]:
 
 def _lost_run(live: LiveJob, visit: Visit) -> dict[str, object]:
     return {
-        "id": live.run_id or visit.ids.new(),
+        "id": visit.ids.new(),  # not live.run_id: another job's run may have it
         "job_id": live.job_id,
         "node_id": live.node_id or NodeId(FIRST_ID),
         "attempt": max(1, live.attempts),
@@ -134,7 +134,7 @@ def rescue_running(visit: Visit) -> Op[int]:
     """Running jobs whose node is stopped, unknown or not named: the run is lost, the attempt counts."""
 
     def rescued(live: LiveJob, visit: Visit) -> Op[Transition | None]:
-        held = (yield Call("read_run_state", {"run_id": live.run_id})).rows
+        held = (yield Call("read_run_of_job", {"run_id": live.run_id, "job_id": live.job_id})).rows
         if not held or held[0][0] != RunState.RUNNING:
             return None  # for `settle_running`
         return _rescued(live, RESCUED_BY_DOCTOR, visit)

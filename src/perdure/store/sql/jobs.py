@@ -18,8 +18,12 @@ def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
 
     A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
     """
-    if not any(map(keys.is_keyed, new)):
-        return (yield from _insert(new))
+    if len(new) == 1 and not keys.is_keyed(new[0]):
+        return _insert_alone(new[0])
+    return _insert_keyed(new) if any(map(keys.is_keyed, new)) else _insert(new)
+
+
+def _insert_keyed(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
     yield SAVEPOINT
     answers: list[Job] | KeyConflict
     if not any(map(keys.is_renamed, new)) and (yield from keys.reserve(new)):
@@ -34,7 +38,7 @@ def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
 def _insert_one_by_one(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
     answers: list[Job] = []
     for job in new:
-        answer = yield from _insert_keyed(job)
+        answer = yield from _insert_or_find(job)
         if isinstance(answer, KeyConflict):
             yield ROLLBACK_TO
             return answer
@@ -42,7 +46,7 @@ def _insert_one_by_one(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
     return answers
 
 
-def _insert_keyed(new: NewJob) -> Op[Job | KeyConflict]:
+def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
     """A key found free may be taken before it is reserved (on a server): then whoever took it is found next time."""
     while True:
         found = yield from keys.find(new)
@@ -50,7 +54,7 @@ def _insert_keyed(new: NewJob) -> Op[Job | KeyConflict]:
             return found
         yield SAVEPOINT
         if (yield from keys.reserve([new])):
-            inserted = yield from _insert([new])
+            inserted = yield from _insert_alone(new)
             yield RELEASE
             return inserted[0]
         yield ROLLBACK_TO
@@ -58,8 +62,6 @@ def _insert_keyed(new: NewJob) -> Op[Job | KeyConflict]:
 
 
 def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
-    if len(new) == 1:
-        return [(yield from _insert_alone(new[0]))]
     positions = yield from _positions(new)
     yield Call("insert_job", [_job_row(job) for job in new])
     yield Call("insert_ready", list(map(_ready_row, new, positions)))
@@ -69,14 +71,15 @@ def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
     return list(map(Job.fresh, new, positions))
 
 
-def _insert_alone(new: NewJob) -> Op[Job]:
+def _insert_alone(new: NewJob) -> Op[list[Job]]:
+    """The commonest case with as little around it as can be: this is what a single enqueue costs over the driver."""
     following = (yield Call("allocate_positions", (new.plan.queue, GAP))).rows[0][0]
     position = cast("int", following) - GAP
     yield Call("insert_job", _job_row(new))
     yield Call("insert_ready", _ready_row(new, position))
     if new.plan.tags:
         yield Call("insert_tag", [(new.id, tag) for tag in new.plan.tags])
-    return Job.fresh(new, position)
+    return [Job.fresh(new, position)]
 
 
 def _job_row(new: NewJob) -> tuple[object, ...]:

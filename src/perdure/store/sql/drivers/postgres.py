@@ -138,7 +138,7 @@ _GIVE_WAY: Known = (Serialization, "serialization_failure", "nothing was written
 _WAITED: Known = (
     DatabaseBusy,
     "database_busy",
-    "another transaction held it for too long; nothing was written, try again, and find the long one in pg_stat_activity",
+    "another transaction held it for too long; nothing was written. Try again, and find that one in pg_stat_activity",
 )
 _NO_SCHEMA: Known = (
     SchemaError,

@@ -28,16 +28,15 @@ class SqliteDriver:
         self._cursor.close()
 
     def execute(self, call: Call) -> Result:
-        statement = self._statements[call.name]
-        params: Any = call.params
+        name, params = cast("tuple[str, Any]", call)
+        _, sql, _, returns_rows, _ = statement = self._statements[name]
         cursor = self._cursor
         try:
             if type(params) is list:
-                cursor.executemany(statement.sql, _rows(statement, params))
+                cursor.executemany(sql, _rows(statement, params))
                 return Result(_NO_ROWS, cursor.rowcount)
-            cursor.execute(statement.sql, _row(statement, params))
-            rows = cursor.fetchall() if statement.returns_rows else _NO_ROWS
-            return Result(rows, cursor.rowcount)
+            cursor.execute(sql, params if type(params) is tuple else _row(statement, params))
+            return Result(cursor.fetchall() if returns_rows else _NO_ROWS, cursor.rowcount)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
 

@@ -21,6 +21,11 @@ VALUES (
     :id, :job_id, 'lost', :node_id, :attempt, :life, :started_at, :now, 0, :error_type, :error_message
 )
 
+-- name: read_run_of_job
+SELECT state
+FROM {run}
+WHERE id = :run_id AND job_id = :job_id
+
 -- name: read_newest_life
 SELECT MAX(life)
 FROM {run}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import psycopg
@@ -9,6 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from perdure.errors import ConfigError, DatabaseUnavailable
 
+_PORTS = re.compile(r"[\d,]*")
 _DEFAULTS: dict[str, Any] = {
     "application_name": "perdure",
     # a server that vanished without a word is noticed within half a minute
@@ -39,12 +41,14 @@ def address_of(url: str) -> Address:
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error:
+        given = {}
+    if not given or not _PORTS.fullmatch(str(given.get("port", ""))):
         # not libpq's own text, not even as the cause: it quotes what it could not read, and that can be the password
         raise ConfigError(
             "the PostgreSQL URL cannot be read; write postgresql://user:password@host:port/database, and %-escape"
             " characters such as @ : / ? # in user and password",
             code="url_invalid",
-        ) from None
+        )
     host = given.get("host") or given.get("hostaddr") or "the local server"
     port = f":{given['port']}" if "port" in given else ""
     options = {**_DEFAULTS, **given, "client_encoding": "UTF8"}

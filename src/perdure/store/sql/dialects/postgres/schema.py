@@ -10,7 +10,7 @@ import psycopg
 
 from perdure.errors import SchemaError
 from perdure.store.sql import migrate
-from perdure.store.sql.dialects.postgres.naming import NAMING, table
+from perdure.store.sql.dialects.postgres.naming import NAMING, SCHEMA, table
 from perdure.store.sql.dialects.postgres.session import Session
 from perdure.store.sql.drivers.postgres import translate
 from perdure.store.sql.migrate import Applied, Migration
@@ -49,7 +49,9 @@ def prepare(session: Session, known: Sequence[Migration], where: str, *, allowed
 
 def applied(connection: Connection) -> list[Applied]:
     """The steps the database says it has. Empty: it is not ours yet."""
-    if connection.execute("SELECT to_regclass(%s)::oid", (VERSIONS,)).fetchone() == (None,):
+    # not to_regclass: it may answer from what this session knew before it waited for another's upgrade
+    known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema_version'"
+    if connection.execute(known, (SCHEMA,)).fetchone() is None:
         return []
     rows = connection.execute(f"SELECT revision, name, checksum FROM {VERSIONS} ORDER BY revision".encode())  # noqa: S608
     return [Applied(*row) for row in rows]

@@ -94,8 +94,8 @@ class Session:
 
 def _unknown() -> CommitUnknown:
     return CommitUnknown(
-        "the connection to PostgreSQL was lost while the transaction was being committed, so nobody knows whether it was"
-        " written; look before you do it again (an idempotency key makes a repeat harmless)"
+        "the connection to PostgreSQL was lost while the transaction was being committed, so nobody knows whether it"
+        " was written; look before you do it again (an idempotency key makes a repeat harmless)"
     )
 
 

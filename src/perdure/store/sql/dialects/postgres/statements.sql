@@ -12,7 +12,8 @@ FOR UPDATE SKIP LOCKED
 
 -- fragment: lane_open
 -- The node and the lane are locked until the claim commits, and read as they are then: a pause, a reservation or a
--- declared death that commits first is obeyed, one that comes later waits. MATERIALIZED: lock first, look afterwards.
+-- declared death that commits first is obeyed, one that comes later waits. (Only the first pause ever of '*', which
+-- makes that row, can be outrun by claims under way.) MATERIALIZED: lock first, look afterwards.
 EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL FOR SHARE)
     AND NOT EXISTS (
         WITH lane AS MATERIALIZED (
@@ -30,7 +31,8 @@ EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL
 -- name: allocate_positions
 -- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
 -- long transaction (tx=) would keep out everyone else. One sequence serves all queues. Places taken by transactions that
--- run side by side may interleave or coincide; those taken by one after another's are all behind them.
+-- run side by side may interleave or coincide; those taken by one after another's are all behind them. Only the very first
+-- job of a queue makes others wait for its commit, with the queue's row.
 WITH made AS (
     INSERT INTO {queue} (name, next_position)
     VALUES (:queue, 0)

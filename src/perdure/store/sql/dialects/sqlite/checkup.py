@@ -106,7 +106,10 @@ def _schema_fault(connection: sqlite3.Connection, path: Path) -> str | None:
 
 def _faults(connection: sqlite3.Connection) -> tuple[str, ...]:
     """What `quick_check` complains of. Empty: nothing."""
-    said = tuple(str(line) for (line,) in connection.execute(f"PRAGMA quick_check({_FAULTS})"))
+    try:
+        said = tuple(str(line) for (line,) in connection.execute(f"PRAGMA quick_check({_FAULTS})"))
+    except sqlite3.DatabaseError as error:  # so damaged that even the look at it breaks off
+        return (str(error),)
     return () if said == ("ok",) else said
 
 

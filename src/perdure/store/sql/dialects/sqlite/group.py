@@ -45,6 +45,9 @@ class Member(Generic[T]):
             raise self.error
         return self.answer  # type: ignore[return-value]  # settled: it is a T
 
+    def lie_down(self) -> None:
+        """Someone else leads: from now on the caller has to be woken."""
+
     def wake(self) -> bool:
         """Tell the caller that it is answered, or that it is its turn to lead. False: it is not there any more."""
         raise NotImplementedError
@@ -55,8 +58,7 @@ class _Waiting(Member[T]):
 
     __slots__ = ("_asleep",)
 
-    def __init__(self, make: Make[T]) -> None:
-        super().__init__(make)
+    def lie_down(self) -> None:
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
@@ -97,13 +99,14 @@ class _Awaited(Member[T]):
             self.start()
 
 
-RunGroup = Callable[[Callable[[], list[Member[Any]]]], None]
+RunGroup = Callable[[list[Member[Any]]], None]
 
 
 class GroupCommit:
     """The queue in front of one database's write transaction.
 
-    `run` waits for the turn at the file, calls its argument for the members, and settles or fails each of them.
+    `run` is given an empty list. It waits for the turn at the file, fills the list with whoever has come by then, and
+    settles or fails each of them.
     """
 
     def __init__(self, run: RunGroup) -> None:
@@ -136,15 +139,8 @@ class GroupCommit:
     def lead(self, own: Member[Any]) -> None:
         """Run one group, then hand over. An interrupted leader leaves its group to the next one, itself excepted."""
         group: list[Member[Any]] = []
-
-        def take() -> list[Member[Any]]:
-            with self._lock:
-                while self._waiting and len(group) < MOST:
-                    group.append(self._waiting.popleft())
-            return group
-
         try:
-            self._run(take)
+            self._run(group)
         except BaseException as error:
             own.fail(error)
             with self._lock:
@@ -154,13 +150,22 @@ class GroupCommit:
         finally:
             self._hand_over(own, group)
 
+    def fill(self, group: list[Member[Any]]) -> None:
+        """Add those who wait to a group, as many as one transaction takes."""
+        with self._lock:
+            while self._waiting and len(group) < MOST:
+                group.append(self._waiting.popleft())
+
     def _join(self, member: Member[Any]) -> bool:
         """True: nobody leads, so this one does."""
         with self._lock:
+            if self._led:
+                member.lie_down()
+                self._waiting.append(member)
+                return False
             self._waiting.append(member)
-            first = not self._led
             self._led = True
-            return first
+            return True
 
     def _sleep(self, member: _Waiting[Any]) -> None:
         try:
@@ -179,6 +184,11 @@ class GroupCommit:
             self._hand_over(member, [])
 
     def _hand_over(self, own: Member[Any], group: list[Member[Any]]) -> None:
+        if group == [own] and own.answered and isinstance(own, _Waiting):
+            with self._lock:
+                if not self._waiting:
+                    self._led = False
+                    return
         with self._lock:
             unanswered = [member for member in group if not member.answered and member is not own]
             self._waiting.extendleft(reversed(unanswered))

@@ -1,0 +1,329 @@
+"""Many at once: what holds when real processes and threads meet at one database. Across the protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+from perdure.errors import KeyConflict, TransitionRefused
+from perdure.ids import IdFactory, JobId, NodeId, RunId
+from perdure.job.reports import Completed, Failed, Finish
+from perdure.job.states import RunState, State
+from perdure.store.answers import Answer, Claimer, JobFilter, Lane, Process
+from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig
+
+T = TypeVar("T")
+
+PROCESSES = 8
+THREADS = 16
+CLAIMS = 10_000 if os.environ.get("PERDURE_TEST_SIZE") == "full" else 1_000
+"""Per process."""
+
+
+def _at_once(calls: list[Callable[[], T]]) -> list[T]:
+    """The answers of these calls, each made on a thread of its own once all threads are there."""
+    start = threading.Barrier(len(calls))
+
+    def begin(call: Callable[[], T]) -> T:
+        start.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(begin, calls))
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+def test_processes_claim_every_job_once_and_lose_none(rig: Rig) -> None:
+    ids = [job_id for _ in range(PROCESSES * CLAIMS // 1_000) for job_id in rig.enqueue_many(1_000)]
+
+    taken = _claimed_by_processes(rig)
+
+    assert [len(job_ids) for job_ids in taken] == [CLAIMS] * PROCESSES
+    assert Counter(job_id for job_ids in taken for job_id in job_ids) == Counter(ids)
+    assert rig.in_order() == []
+    counted = rig.execute(f"SELECT COUNT(*), COUNT(DISTINCT job_id) FROM {{run}} WHERE {_of_queue(rig)}")
+    assert counted == [(len(ids), len(ids))]
+    assert len(rig.jobs(JobFilter(state="completed", queue=rig.queue), len(ids) + 1)) == len(ids)
+
+
+def _of_queue(rig: Rig) -> str:
+    return f"job_id IN (SELECT id FROM {{job}} WHERE queue = '{rig.queue}')"
+
+
+def _claimed_by_processes(rig: Rig) -> list[list[bytes]]:
+    """What each process claimed. Spawned, not forked: each opens the store for itself, as workers do."""
+    spawn = multiprocessing.get_context("spawn")
+    ends: list[Connection] = []
+    processes = []
+    for number in range(PROCESSES):
+        here, there = spawn.Pipe()
+        process = spawn.Process(
+            target=_claim_in_process, args=(there, rig.opener, rig.url, rig.queue, number, int(rig.now)), daemon=True
+        )
+        process.start()
+        there.close()
+        ends.append(here)
+        processes.append(process)
+    for end in ends:
+        assert end.recv() == "ready"
+    for end in ends:
+        end.send("go")
+    taken = [end.recv() for end in ends]
+    for process in processes:
+        process.join()
+    return taken
+
+
+def _claim_in_process(end: Connection, opener: Opener, url: str, queue: str, number: int, now: int) -> None:
+    """Claim and finish CLAIMS jobs, a few at a time, and say which they were."""
+    from perdure.clock import Micros
+
+    at = Micros(now)
+    store, ids = opener(url), IdFactory()
+    node = NodeId(ids.new())
+    store.register(node, None, Process(pid=os.getpid()), at)
+    taken: list[bytes] = []
+    end.send("ready")
+    end.recv()
+    while len(taken) < CLAIMS:
+        room = min(1 + (len(taken) + number) % 20, CLAIMS - len(taken))
+        claimer = Claimer(node, None, [RunId(run_id) for run_id in ids.new_many(room)], LEASE_US)
+        claims = store.claim([Lane(queue, room)], claimer, at)
+        if not claims:
+            break
+        taken += [claim.job_id for claim in claims]
+        answers = store.finish([Finish(claim.live, Completed(), JobId(ids.new())) for claim in claims], at)
+        assert {answer.answer for answer in answers} == {Answer.APPLIED}
+    store.close()
+    end.send(taken)
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_business_key_at_once_makes_one_job(rig: Rig) -> None:
+    def enqueue() -> JobId | None:
+        try:
+            return rig.enqueue(business_key=rig.key("b"))
+        except KeyConflict as error:
+            assert error.code == "business_key_taken"
+            return None
+
+    answers = _at_once([enqueue] * THREADS)
+
+    [made] = [answer for answer in answers if answer is not None]
+    assert rig.in_order() == [made]
+
+
+def test_one_business_key_at_once_answers_the_same_job_to_those_who_ask_for_it(rig: Rig) -> None:
+    jobs = _at_once(
+        [lambda: rig.store.enqueue([rig.new(business_key=rig.key("b"), conflict="return")])[0]] * THREADS
+    )
+
+    assert len({job.row.id for job in jobs}) == 1
+    assert sum(job.deduplicated for job in jobs) == THREADS - 1
+    assert rig.in_order() == [jobs[0].row.id]
+
+
+def test_one_idempotency_key_at_once_makes_one_job_and_the_others_are_told(rig: Rig) -> None:
+    jobs = _at_once([lambda: rig.store.enqueue([rig.new(idempotency_key=rig.key("k"))])[0]] * THREADS)
+
+    assert len({job.row.id for job in jobs}) == 1
+    assert sum(job.deduplicated for job in jobs) == THREADS - 1
+    assert rig.in_order() == [jobs[0].row.id]
+
+
+def test_coroutines_with_one_idempotency_key_make_one_job(rig: Rig) -> None:
+    async def all_at_once() -> list[tuple[bytes, bool]]:
+        new = [rig.new(idempotency_key=rig.key("k")) for _ in range(THREADS)]
+        answers = await asyncio.gather(*(rig.store.aenqueue([job]) for job in new))
+        return [(answer[0].row.id, answer[0].deduplicated) for answer in answers]
+
+    answers = asyncio.run(all_at_once())
+
+    assert len({job_id for job_id, _ in answers}) == 1
+    assert sum(deduplicated for _, deduplicated in answers) == THREADS - 1
+
+
+def test_batches_that_share_keys_in_any_order_are_all_answered(rig: Rig) -> None:
+    keys = [rig.key(f"k{number}") for number in range(8)]
+
+    def enqueue(turn: int) -> list[bytes]:
+        ordered = keys[turn % 8 :] + keys[: turn % 8]
+        jobs = rig.store.enqueue([rig.new(idempotency_key=key) for key in ordered])
+        return sorted(job.row.id for job in jobs)
+
+    answers = _at_once([lambda turn=turn: enqueue(turn) for turn in range(THREADS)])  # type: ignore[misc]
+
+    assert all(answer == answers[0] for answer in answers)
+    assert len(rig.in_order()) == len(keys)
+
+
+def test_a_job_is_given_to_one_of_many_threads(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    nodes = [rig.register() for _ in range(THREADS)]
+    claims = _at_once([lambda node=node: rig.claim(node=node) for node in nodes])  # type: ignore[misc]
+
+    [claim] = [claim for found in claims for claim in found]
+    assert claim.job_id == job_id
+    assert rig.live(job_id) == claim.live
+    assert len(rig.runs(job_id)) == 1
+
+
+def test_one_of_two_finishers_of_a_run_decides(rig: Rig) -> None:
+    for _ in range(10):
+        claim = rig.start()
+        answers = _at_once(
+            [lambda claim=claim: rig.finish(claim, Completed()), lambda claim=claim: rig.finish(claim, Failed(BROKEN))]  # type: ignore[misc]
+        )
+
+        assert sorted(answer.answer for answer in answers) == [Answer.APPLIED, Answer.LOST]
+        [winner] = [answer for answer in answers if answer.answer == Answer.APPLIED]
+        assert rig.job(claim.job_id).state == winner.state
+        assert len(rig.runs(claim.job_id)) == 1
+        if winner.state == State.QUEUED:
+            rig.cancel(claim.job_id)
+
+
+def test_many_finishers_with_the_same_report_apply_it_once(rig: Rig) -> None:
+    claim = rig.start()
+    answers = _at_once([lambda: rig.finish(claim, Completed())] * THREADS)
+
+    assert Counter(answer.answer for answer in answers) == {Answer.APPLIED: 1, Answer.ALREADY: THREADS - 1}
+
+
+def test_a_finisher_and_a_rescuer_do_not_both_have_the_job(rig: Rig) -> None:
+    for _ in range(10):
+        node = rig.register()
+        rig.enqueue()
+        claim = rig.claim_one(node=node)
+        rig.store.stop(node, "crash", rig.now)
+        rescued, answer = _at_once(
+            [lambda node=node: rig.rescue(node), lambda claim=claim: rig.finish(claim, Completed()).answer]  # type: ignore[misc]
+        )
+
+        assert (rescued, answer) in [(1, Answer.LOST), (0, Answer.APPLIED)]
+        state = RunState.LOST if rescued else RunState.COMPLETED
+        assert rig.runs(claim.job_id)[0].state == state
+        if rescued:
+            rig.cancel(claim.job_id)
+
+
+def test_many_rescuers_take_a_job_back_once(rig: Rig) -> None:
+    node = rig.register()
+    job_ids = rig.enqueue_many(20)
+    rig.claim(20, node=node)
+    rig.store.stop(node, "crash", rig.now)
+
+    assert sum(_at_once([lambda: rig.rescue(node, room=7)] * THREADS)) == 20
+    assert [rig.job(job_id).crashes for job_id in job_ids] == [1] * 20
+
+
+def test_a_due_job_is_promoted_once(rig: Rig) -> None:
+    rig.enqueue_many(20, delay_s=1)
+    rig.clock.advance(seconds=1)
+
+    assert sum(_at_once([lambda: rig.store.promote(rig.now, 7)] * THREADS)) == 20
+
+
+def test_one_of_many_who_declare_a_node_dead_is_believed(rig: Rig) -> None:
+    node = rig.register()
+
+    assert sum(_at_once([lambda: rig.store.stop(node, "crash", rig.now, 0)] * THREADS)) == 1
+
+
+def test_a_lock_has_one_holder_however_many_reach_for_it(rig: Rig) -> None:
+    owners = [f"owner {number}" for number in range(THREADS)]
+    took = _at_once([lambda owner=owner: rig.store.take_lock(rig.key("lock"), owner, rig.now, 10**7) for owner in owners])  # type: ignore[misc]
+
+    assert sum(took) == 1
+    assert rig.store.lock_holder(rig.key("lock"), rig.now) == owners[took.index(True)]
+
+
+def test_of_many_retries_by_hand_one_opens_the_new_life(rig: Rig) -> None:
+    job_id = rig.cancel(rig.enqueue(business_key=rig.key("b"))).row.id
+    lives = _at_once([lambda: rig.store.retry(job_id, rig.now).life] * THREADS)
+
+    assert lives == [2] * THREADS
+    assert rig.in_order() == [job_id]
+
+
+def test_of_many_replacements_one_takes_the_place(rig: Rig) -> None:
+    job_id = rig.enqueue(business_key=rig.key("b"))
+    _at_once([lambda: rig.store.supersede(job_id, rig.new(), rig.now)] * THREADS)
+
+    [replacement] = rig.in_order()
+    assert rig.job(job_id).row.superseded_by == replacement
+
+
+def test_of_many_decisions_about_one_version_one_is_taken(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    seen = rig.job(job_id).version
+
+    def prioritise(rank: int) -> bool:
+        try:
+            rig.store.set_priority(job_id, rank, rig.now, seen)
+        except TransitionRefused as refused:
+            assert refused.code == "version_changed"
+            return False
+        return True
+
+    assert sum(_at_once([lambda rank=rank: prioritise(rank) for rank in range(-THREADS, 0)])) == 1  # type: ignore[misc]
+
+
+def test_artifacts_of_many_are_all_kept(rig: Rig) -> None:
+    claim = rig.start()
+    names = [f"file {number}" for number in range(THREADS)]
+    _at_once([lambda name=name: rig.store.append_artifacts(claim.run_id, [name]) for name in names])  # type: ignore[misc]
+
+    assert sorted(rig.runs(claim.job_id)[0].artifacts) == sorted(names)
+
+
+def test_jobs_of_many_threads_get_places_of_their_own(rig: Rig) -> None:
+    _at_once([lambda: rig.enqueue_many(10)] * THREADS)
+    positions = [rig.job(job_id).position for job_id in rig.in_order()]
+
+    assert len(set(positions)) == THREADS * 10
+
+
+def test_claiming_finishing_and_enqueueing_side_by_side_loses_nothing(rig: Rig) -> None:
+    done: list[JobId] = []
+
+    def produce() -> list[JobId]:
+        return [rig.enqueue() for _ in range(15)]
+
+    def consume() -> list[JobId]:
+        node = rig.register()
+        while len(done) < 4 * 15:
+            for claim in rig.claim(3, node=node):
+                assert rig.finish(claim, Completed()).answer == Answer.APPLIED
+                done.append(claim.job_id)
+        return []
+
+    enqueued = [job_id for made in _at_once([produce, consume] * 4) for job_id in made]
+
+    assert Counter(done) == Counter(enqueued)
+    assert {rig.job(job_id).state for job_id in enqueued} == {State.COMPLETED}
+
+
+def test_a_stale_run_changes_nothing_also_after_a_retry_by_hand(rig: Rig) -> None:
+    node = rig.register()
+    rig.enqueue(max_attempts=1)
+    stale = rig.claim_one(node=node)
+    rig.crash(node)
+    rig.store.retry(stale.job_id, rig.now)
+    for begin in (None, rig.claim_one):
+        if begin is not None:
+            begin()
+        before = rig.everything()
+        assert _at_once([lambda: rig.finish(stale, Completed()).answer] * 4) == [Answer.LOST] * 4
+        assert rig.everything() == before

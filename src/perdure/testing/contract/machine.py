@@ -1,0 +1,264 @@
+"""Random sequences of operations on a store and on the `model`, compared after every step. Needs hypothesis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from perdure.errors import KeyConflict, PerdureError
+from perdure.ids import JobId
+from perdure.job.model import Claim
+from perdure.job.ordering import rank_of
+from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut
+from perdure.store.answers import Place
+from perdure.testing.contract.model import Entry, Model, Refused
+from perdure.testing.contract.rig import BROKEN, HOPELESS, NONE, Rig
+
+FULL = os.environ.get("PERDURE_TEST_SIZE") == "full"
+SECOND = 1_000_000
+
+REPORTS: dict[str, Callable[[int], Report]] = {
+    "completed": lambda _: Completed(),
+    "cancelled": lambda _: Cancelled(),
+    "skipped": lambda _: Skipped(),
+    "fail": lambda delay: Failed(BROKEN, delay),
+    "fail for good": lambda _: Failed(HOPELESS),
+    "time out": lambda delay: TimedOut(BROKEN, delay),
+    "snooze": Snoozed,
+    "release": lambda _: Released(),
+    "interrupt": lambda _: Released(counts=True),
+}
+
+priorities = st.integers(-1, 1)
+delays = st.sampled_from((0, 0, 5 * SECOND, 20 * SECOND))
+
+
+def run(rig: Rig) -> None:
+    """Look for a sequence on which the rig's store and the model differ; the shortest one found is the error."""
+
+    class OnThisStore(StoreMachine):
+        def open_rig(self) -> Rig:
+            return Rig(rig.url, rig.opener)
+
+    run_state_machine_as_test(
+        OnThisStore,
+        settings=settings(
+            max_examples=400 if FULL else 25,
+            stateful_step_count=40,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One store, one queue, and the model of it."""
+
+    jobs = Bundle("jobs")
+    claims = Bundle("claims")
+
+    def open_rig(self) -> Rig:
+        raise NotImplementedError
+
+    @initialize()
+    def begin(self) -> None:
+        self.rig = self.open_rig()
+        self.model = Model(self.rig.now)
+
+    def teardown(self) -> None:
+        if hasattr(self, "rig"):
+            self.rig.settle()
+
+    # -- rules -------------------------------------------------------------------------------------------------------
+
+    @rule(
+        target=jobs,
+        priority=priorities,
+        delay=delays,
+        max_attempts=st.integers(1, 3),
+        key=st.sampled_from((None, None, "a", "b")),
+        conflict=st.sampled_from(("raise", "return")),
+        idempotency=st.sampled_from((None, None, None, "x", "y")),
+    )
+    def enqueue(
+        self, priority: int, delay: int, max_attempts: int, key: str | None, conflict: str, idempotency: str | None
+    ) -> Any:
+        wish: dict[str, Any] = {"priority": priority, "delay_s": delay / SECOND, "max_attempts": max_attempts}
+        if key is not None:
+            wish |= {"business_key": self.rig.key(key), "conflict": conflict}
+        if idempotency is not None:
+            wish |= {"idempotency_key": self.rig.key(idempotency)}
+        known = self.model.idempotency.get(idempotency or "") or self.model.holders.get(key or "")
+        try:
+            [job] = self.rig.store.enqueue([self.rig.new(**wish)])
+        except KeyConflict:
+            assert known is not None
+            assert conflict == "raise"
+            assert idempotency not in self.model.idempotency
+            return multiple()
+        assert job.deduplicated == (known is not None)
+        if known is not None:
+            assert job.row.id == known
+            return multiple()
+        assert self.model.is_at_the_back(job.position, of=self.model.jobs.values())
+        entry = Entry(job.row.id, rank_of(priority), job.position, self.model.now + delay, max_attempts, key)
+        entry.state = "scheduled" if delay else "queued"
+        self._keep(entry, idempotency)
+        return entry.id
+
+    def _keep(self, entry: Entry, idempotency: str | None) -> None:
+        self.model.jobs[entry.id] = entry
+        if idempotency is not None:
+            self.model.idempotency[idempotency] = entry.id
+        if entry.key is not None:
+            self.model.holders[entry.key] = entry.id
+
+    @rule(target=claims, room=st.integers(1, 3))
+    def claim(self, room: int) -> Any:
+        expected = self.model.claimable()[:room]
+        claims = self.rig.claim(room)
+        assert [claim.job_id for claim in claims] == [job.id for job in expected]
+        for job, claim in zip(expected, claims, strict=True):
+            self.model.start(job, claim.run_id)
+        return multiple(*claims)
+
+    @rule()
+    def a_stranger_comes_by(self) -> None:
+        assert self.rig.claim(2, node=self.rig.register(), kinds=NONE) == []
+        self.model.park_all()
+
+    @rule(claim=claims, what=st.sampled_from(sorted(REPORTS)), delay=delays)
+    def finish(self, claim: Claim, what: str, delay: int) -> None:
+        self._finish(claim, what, delay)
+
+    @rule(claim=consumes(claims), what=st.sampled_from(("completed", "fail", "release")), delay=delays)
+    def finish_for_the_last_time(self, claim: Claim, what: str, delay: int) -> None:
+        self._finish(claim, what, delay)
+
+    def _finish(self, claim: Claim, what: str, delay: int) -> None:
+        job = self.model.jobs[claim.job_id]
+        expected = self.model.report(job, claim.run_id, what, delay)
+        answer = self.rig.finish(claim, REPORTS[what](delay))
+        assert answer.answer == expected
+        assert expected != "applied" or answer.state == job.state
+
+    @rule(seconds=st.sampled_from((1, 5, 20)), limit=st.integers(1, 3))
+    def time_passes_and_jobs_are_promoted(self, seconds: int, limit: int) -> None:
+        self.rig.clock.advance(seconds=seconds)
+        self.model.now = self.rig.now
+        assert self.rig.store.promote(self.rig.now, limit) == self.model.promote(limit)
+
+    @rule()
+    def the_node_dies(self) -> None:
+        old, self.rig = self.rig, self._successor_of(self.rig)
+        old.store.stop(old.node, "crash", old.now)
+        assert old.rescue(old.node) == self.model.crash()
+
+    def _successor_of(self, old: Rig) -> Rig:
+        """The same store, queue and clock under another node."""
+        rig = self.open_rig()
+        rig.clock, rig.ids, rig.mark, rig.queue, rig.kind = old.clock, old.ids, old.mark, old.queue, old.kind
+        return rig
+
+    @rule(job_id=jobs)
+    def cancel(self, job_id: JobId) -> None:
+        self._by_hand(job_id, self.model.cancel, self.rig.cancel)
+
+    @rule(job_id=jobs)
+    def pause(self, job_id: JobId) -> None:
+        self._by_hand(job_id, self.model.pause, self.rig.pause)
+
+    @rule(job_id=jobs)
+    def resume(self, job_id: JobId) -> None:
+        self._by_hand(job_id, self.model.resume, self.rig.resume)
+
+    @rule(job_id=jobs)
+    def retry(self, job_id: JobId) -> None:
+        self._by_hand(job_id, self.model.retry, lambda known: self.rig.store.retry(known, self.rig.now))
+
+    def _by_hand(self, job_id: JobId, decide: Callable[[Entry], None], act: Callable[[JobId], object]) -> bool:
+        """Whether the verb was possible, on which store and model must agree."""
+        possible = True
+        try:
+            decide(self.model.jobs[job_id])
+        except Refused:
+            possible = False
+        try:
+            act(job_id)
+        except PerdureError as error:
+            assert not possible, f"refused: {error}"
+        else:
+            assert possible, "not refused"
+        return possible
+
+    @rule(job_id=jobs, priority=priorities)
+    def set_priority(self, job_id: JobId, priority: int) -> None:
+        job, rank = self.model.jobs[job_id], rank_of(priority)
+        if not job.is_final and job.rank == rank:
+            assert self.rig.store.set_priority(job_id, rank, self.rig.now).position == job.position
+        elif self._by_hand(
+            job_id, self.model.may_be_placed, lambda known: self.rig.store.set_priority(known, rank, self.rig.now)
+        ):
+            job.rank, job.position = rank, self.rig.live(job_id).position
+            others = [other for other in self.model.jobs.values() if other is not job]
+            assert self.model.is_at_the_back(job.position, of=others)
+
+    @rule(job_id=jobs, front=st.booleans())
+    def move_to_an_end(self, job_id: JobId, front: bool) -> None:
+        job = self.model.jobs[job_id]
+        if self._move(job, Place(front=front), possible=job.is_waiting) and job.state == "queued":
+            lane = [other for other in self.model.queued() if other.rank == job.rank]
+            assert lane[0 if front else -1] is job
+
+    @rule(job_id=jobs, target_id=jobs, before=st.booleans())
+    def move_next_to(self, job_id: JobId, target_id: JobId, before: bool) -> None:
+        job, target = self.model.jobs[job_id], self.model.jobs[target_id]
+        place = Place(before=target_id) if before else Place(after=target_id)
+        possible = job.is_waiting and target.is_waiting and job.rank == target.rank
+        if job is not target and self._move(job, place, possible=possible):
+            lane = [other for other in self.model.queued() if other.rank == job.rank and other not in (job, target)]
+            line = sorted((*lane, job, target), key=lambda other: other.place)
+            assert line.index(target) - line.index(job) == (1 if before else -1)
+
+    def _move(self, job: Entry, place: Place, *, possible: bool) -> bool:
+        """Whether it was moved. All other queued jobs must stand as before, whatever their numbers are now."""
+        others = [other for other in self.model.queued() if other is not job]
+
+        def decide(_: Entry) -> None:
+            if not possible:
+                raise Refused
+
+        if self._by_hand(job.id, decide, lambda job_id: self.rig.store.move(job_id, place, self.rig.now)):
+            for other in (*others, job):
+                other.position = self.rig.live(other.id).position
+        assert sorted(others, key=lambda other: other.place) == others
+        return possible
+
+    # -- after every step --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def store_and_model_agree(self) -> None:
+        if not hasattr(self, "rig"):
+            return
+        for entry in self.model.jobs.values():
+            job = self.rig.job(entry.id)
+            found = (job.state, job.row.rank, job.position, job.attempts, job.crashes, job.life)
+            assert found == (entry.state, *entry.place[:2], entry.attempts, entry.crashes, entry.life)
+            assert len(self.rig.runs(entry.id)) == entry.runs
+            assert job.cancel_requested == (entry.cancel_requested and not entry.is_final)
+        assert self.rig.in_order() == [job.id for job in self.model.queued()]

@@ -1,0 +1,83 @@
+"""The doctor's queries and repairs are the same on PostgreSQL: what is found and cured on SQLite is so here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from perdure import Perdure
+from perdure.ops.checks import CHECKS
+from perdure.ops.database_check import check_database
+from perdure.ops.doctor import examine
+from perdure.ops.repairs import REPAIRS, repair
+from tests.postgres_server import PostgresServer
+from tests.unit.patient import INJURIES, populate
+
+pytestmark = pytest.mark.postgres
+
+CURES = {check.name: check.repair for check in CHECKS}
+NOT_HERE = ("queue_counter_behind", "two_successors")
+"""Here one sequence serves all queues, and the index has another name."""
+
+
+class Undo(Exception):
+    """Rolls a transaction back."""
+
+
+class Ward:
+    """A healthy database, and transactions in which it is injured, looked at, and healthy again afterwards."""
+
+    def __init__(self, app: Perdure, ids: dict[str, bytes]) -> None:
+        self.app = app
+        self._ids = {name: UUID(bytes=raw) for name, raw in ids.items()}
+
+    def suffer(self, tx: object, *statements: str) -> None:
+        for statement in statements:
+            names = re.findall(r":(\w+)", statement)
+            text = re.sub(r":(\w+)", "%s", statement).replace("perdure_", "perdure.")
+            tx.execute(text, [self._ids[name] for name in names])  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def ward(postgres_server: PostgresServer) -> Iterator[Ward]:
+    app = Perdure(postgres_server.new_database(), auto_migrate=True)
+    yield Ward(app, populate(app))
+    app.close()
+
+
+def test_nothing_is_found_in_a_healthy_database(ward: Ward) -> None:
+    assert examine(ward.app.store) == []
+
+
+@pytest.mark.parametrize(("name", "injury"), [one for one in INJURIES if one[0] not in NOT_HERE])
+def test_an_injury_is_found_and_cured_as_on_sqlite(name: str, injury: tuple[str, ...], ward: Ward) -> None:
+    cure = CURES[name]
+    with pytest.raises(Undo), ward.app.transaction() as tx:
+        ward.suffer(tx, *injury)
+        assert [found.name for found in examine(ward.app.store)] == [name]
+        if cure is not None:
+            assert repair(ward.app.store, cure) > 0
+            assert examine(ward.app.store) == []
+        raise Undo
+
+
+def test_a_sequence_that_is_behind_is_raised(ward: Ward) -> None:
+    with pytest.raises(Undo), ward.app.transaction() as tx:
+        ward.suffer(tx, "UPDATE perdure_ready SET position = 9000000 WHERE job_id = :scheduled")
+        assert [found.name for found in examine(ward.app.store)] == ["queue_counter_behind"]
+        assert repair(ward.app.store, "raise_queue_counters") > 0
+        assert examine(ward.app.store) == []
+        raise Undo
+
+
+@pytest.mark.parametrize("name", [cure.name for cure in REPAIRS])
+def test_a_healthy_database_needs_no_repair(name: str, ward: Ward) -> None:
+    assert repair(ward.app.store, name) == 0
+
+
+def test_the_revision_of_the_schema_is_told(ward: Ward) -> None:
+    [schema] = check_database(ward.app.store)
+    assert schema.value == "revision 1"

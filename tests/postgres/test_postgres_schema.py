@@ -1,0 +1,205 @@
+"""The schema on PostgreSQL: made once, refused where unfit, and understood by every statement."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from perdure import Perdure, SchemaError
+from perdure.store.open import open_store
+from perdure.store.settings import StoreSettings
+from perdure.store.sql import migrate
+from perdure.store.sql.dialects.postgres.naming import NAMING
+from perdure.store.sql.dialects.postgres.schema import LOCK_KEY
+from perdure.store.sql.dialects.postgres.texts import READING, WRITING
+from perdure.store.sql.dialects.sqlite.sql import STATEMENTS as SQLITE
+from tests.app import by_hand
+from tests.postgres.conftest import declare
+from tests.postgres.processes import at_once, open_and_enqueue
+from tests.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def connection(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        yield connection
+
+
+def catalogue(url: str) -> list[tuple[Any, ...]]:
+    """Every column, index, view and sequence of Perdure, as PostgreSQL describes it."""
+    with psycopg.connect(url) as connection:
+        columns = """
+            SELECT table_name, column_name, ordinal_position, data_type, is_nullable, collation_name
+            FROM information_schema.columns WHERE table_schema = 'perdure' ORDER BY 1, 3"""
+        indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'perdure' ORDER BY 1"
+        views = "SELECT viewname, definition FROM pg_views WHERE schemaname = 'perdure' ORDER BY 1"
+        sequences = "SELECT * FROM information_schema.sequences WHERE sequence_schema = 'perdure' ORDER BY 3"
+        found = [connection.execute(query).fetchall() for query in (columns, indexes, views)]
+        rows: list[tuple[Any, ...]] = [row for part in found for row in part]
+        return rows + [row[2:] for row in connection.execute(sequences.encode())]
+
+
+# -- making it -------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_is_not_migrated_unasked(postgres_url: str, connection: psycopg.Connection[Any]) -> None:
+    app = Perdure(postgres_url)
+    with pytest.raises(SchemaError, match="perdure db upgrade") as refused:
+        declare(app).enqueue("a")
+    assert refused.value.code == "schema_missing"
+    assert connection.execute("SELECT to_regnamespace('perdure')").fetchone() == (None,)
+
+
+def test_an_upgrade_makes_the_schema_and_a_repeat_does_nothing(postgres_url: str) -> None:
+    store = open_store(postgres_url)
+    assert "1 step done" in store.upgrade()
+    before = catalogue(postgres_url)
+    assert "0 steps done" in store.upgrade()
+    app = Perdure(postgres_url)
+    assert declare(app).enqueue("a").state == "queued"
+    app.close()
+    assert catalogue(postgres_url) == before
+
+
+def test_six_processes_that_start_together_make_it_once(postgres_url: str, connection: psycopg.Connection[Any]) -> None:
+    jobs = at_once(open_and_enqueue, postgres_url, processes=6)
+    assert connection.execute("SELECT revision FROM perdure.schema_version").fetchall() == [(1,)]
+    assert connection.execute("SELECT count(DISTINCT id) FROM perdure.job").fetchone() == (len(set(jobs)),) == (6,)
+
+
+def test_a_starter_waits_for_an_upgrade_under_way(postgres_url: str, connection: psycopg.Connection[Any]) -> None:
+    store = open_store(postgres_url)
+    starter = threading.Thread(target=store.upgrade)
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
+        starter.start()
+        waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while connection.execute(waiting).fetchone() is None:
+            assert starter.is_alive()
+        assert connection.execute("SELECT to_regnamespace('perdure')").fetchone() == (None,)
+    starter.join()
+    assert connection.execute("SELECT count(*) FROM perdure.schema_version").fetchone() == (1,)
+
+
+def test_a_schema_made_by_the_administrator_is_used(postgres_server: PostgresServer) -> None:
+    """An app whose user may not create schemas, only what is in its own."""
+    url = postgres_server.new_database()
+    with psycopg.connect(url) as admin:
+        admin.execute("CREATE ROLE modest LOGIN")
+        admin.execute("CREATE SCHEMA perdure AUTHORIZATION modest")
+    app = Perdure(url.replace("//postgres:", "//modest:"), auto_migrate=True)
+    job = declare(app).enqueue("a")
+    assert [taken.job_id for taken in by_hand.claim(app, "mail")] == [job.row.id]
+    app.close()
+
+
+def test_the_clean_install_is_what_all_migrations_make(postgres_server: PostgresServer, postgres_url: str) -> None:
+    open_store(postgres_url).upgrade()
+    clean = postgres_server.new_database()
+    with psycopg.connect(clean) as connection:
+        for statement in migrate.script(migrate.clean_schema("postgres"), NAMING):
+            connection.execute(statement.encode())
+    assert catalogue(clean) == catalogue(postgres_url)
+
+
+def test_the_tables_have_the_columns_of_sqlite(postgres_url: str) -> None:
+    def columns(dialect: str) -> list[list[str]]:
+        text = migrate.migrations_of(dialect)[0].text
+        tables = text.split("CREATE TABLE ")[1:]
+        return [[line.split()[0] for line in table.split(";")[0].splitlines()] for table in tables]
+
+    assert columns("postgres") == columns("sqlite")
+
+
+# -- refusing it -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("INSERT INTO perdure.schema_version VALUES (9999, 'later', 'x', 0, '99')", "schema_newer"),
+        ("UPDATE perdure.schema_version SET checksum = 'other'", "schema_changed"),
+    ],
+)
+def test_a_schema_that_is_not_ours_is_refused(
+    postgres_url: str, connection: psycopg.Connection[Any], change: str, code: str
+) -> None:
+    open_store(postgres_url).upgrade()
+    connection.execute(change.encode())
+    app = Perdure(postgres_url, auto_migrate=True)
+    with pytest.raises(SchemaError) as refused:
+        declare(app).enqueue("a")
+    assert refused.value.code == code
+
+
+def test_a_schema_dropped_under_an_open_app_is_missed(
+    app: Perdure, send: Any, connection: psycopg.Connection[Any]
+) -> None:
+    send.enqueue("a")
+    connection.execute("DROP SCHEMA perdure CASCADE")
+    with pytest.raises(SchemaError) as refused:
+        send.enqueue("b")
+    assert refused.value.code == "schema_missing"
+
+
+# -- using it --------------------------------------------------------------------------------------------------------
+
+
+def test_every_statement_is_understood(app: Perdure, connection: psycopg.Connection[Any]) -> None:
+    app.store.upgrade()
+    refused: dict[str, str] = {}
+    for name, statement in {**WRITING, **{f"reading {name}": text for name, text in READING.items()}}.items():
+        if statement.sql.split()[0] in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE"):
+            try:
+                connection.execute(b"PREPARE one AS " + statement.sql.encode())
+                connection.execute("DEALLOCATE one")
+            except psycopg.Error as error:
+                refused[name] = str(error)
+    assert refused == {}
+
+
+def test_both_dialects_run_the_same_statements_with_the_same_parameters() -> None:
+    """A statement written otherwise may need fewer of them, never others."""
+    assert WRITING.keys() - SQLITE.keys() == {"read_identity"}
+    strange = {name: set(WRITING[name].names) - set(text.names) for name, text in SQLITE.items()}
+    assert {name: names for name, names in strange.items() if names} == {}
+
+
+def test_a_claim_walks_its_index_and_sorts_nothing(app: Perdure, connection: psycopg.Connection[Any]) -> None:
+    app.store.upgrade()
+    connection.execute("SET enable_seqscan = off")
+    connection.execute(b"PREPARE claim AS " + WRITING["claim_head"].sql.encode())
+    values = {"queue": "'mail'", "now": "1", "node_id": "gen_random_uuid()", "room": "10"}
+    given = ", ".join(values[name] for name in WRITING["claim_head"].names)
+    connection.execute("SET plan_cache_mode = force_generic_plan")
+    plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE claim ({given})".encode()))
+    walk = plan.rpartition("LockRows")[2]
+    assert "Index Scan using ready_claim" in walk
+    assert "Sort" not in walk
+
+
+def test_people_read_uuids_and_iso_times(app: Perdure, send: Any, connection: psycopg.Connection[Any]) -> None:
+    job = send.options(tags=["t"]).enqueue("a")
+    by_hand.complete(app, '"ok"', "mail")
+    query = "SELECT id, state, queue, payload, result, created_at FROM perdure.jobs"
+    created = job.created_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    assert connection.execute(query).fetchall() == [(job.id, "completed", "mail", '{"to":"a"}', '"ok"', created)]
+    runs = connection.execute("SELECT job_id, state, params_snapshot FROM perdure.runs").fetchall()
+    assert runs == [(job.id, "completed", '{"to":"a"}')]
+
+
+def test_secrets_are_in_no_view(app: Perdure, connection: psycopg.Connection[Any]) -> None:
+    app.store.upgrade()
+    for view in ("jobs", "runs"):
+        shown = connection.execute(f"SELECT * FROM perdure.{view}".encode()).description or []
+        assert "secrets" not in [column.name for column in shown]
+
+
+def test_nothing_is_opened_before_the_first_use() -> None:
+    open_store("postgresql://nobody@localhost:1/nowhere", StoreSettings(auto_migrate=True))

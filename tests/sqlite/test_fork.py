@@ -1,0 +1,201 @@
+"""A process that forks: parent and child both go on, and neither touches what is the other's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from perdure import Perdure, TransactionError
+from perdure.store.sql.engine import Call, Op
+from tests.app.children import in_child
+from tests.app.contents import jobs_in
+
+
+def whole(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        return bool(connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
+
+
+def recipients(path: Path) -> set[str]:
+    return {payload.split('"')[3] for payload in jobs_in(path)}
+
+
+def test_parent_and_child_both_enqueue(send: Any, path: Path) -> None:
+    send.enqueue("before")
+    assert in_child(lambda: send.enqueue("child").state, meanwhile=lambda: send.enqueue("beside")) == "queued"
+    send.enqueue("after")
+    assert recipients(path) == {"before", "child", "beside", "after"}
+    assert whole(path)
+
+
+def test_a_child_sees_what_the_parent_wrote(app: Perdure, send: Any) -> None:
+    job = send.enqueue("before")
+    assert in_child(lambda: str(app.existing(job).payload)) == "{'to': 'before'}"
+
+
+def test_a_grandchild_enqueues_too(send: Any, path: Path) -> None:
+    send.enqueue("parent")
+    answer = in_child(lambda: send.enqueue("child").state + in_child(lambda: send.enqueue("grandchild").state))
+    assert answer == "queuedqueued"
+    assert recipients(path) == {"parent", "child", "grandchild"}
+
+
+def test_a_child_that_closes_the_app_takes_nothing_from_the_parent(app: Perdure, send: Any, path: Path) -> None:
+    send.enqueue("before")
+
+    def close() -> str:
+        app.close()
+        return send.enqueue("child").state
+
+    assert in_child(close) == "queued"
+    send.enqueue("after")
+    assert recipients(path) == {"before", "child", "after"}
+    assert whole(path)
+
+
+def open_files(path: Path) -> set[str]:
+    """The descriptors of this process that lead to the database file."""
+    fds = (entry for entry in Path("/proc/self/fd").iterdir() if entry.exists() or entry.is_symlink())
+    return {fd.name for fd in fds if os.path.realpath(fd) == str(path.resolve())}
+
+
+def test_inherited_connections_are_kept_open(app: Perdure, send: Any, path: Path) -> None:
+    send.enqueue("before")
+    app.get(send.enqueue("read"))
+    inherited = open_files(path)
+
+    def use() -> str:
+        send.enqueue("child")
+        list(app.jobs())
+        app.close()
+        return str(inherited <= open_files(path))
+
+    assert inherited
+    assert in_child(use) == "True"
+
+
+@contextmanager
+def busy(enter: Any) -> Iterator[threading.Event]:
+    """Another thread is in the middle of a write, until told to go on."""
+    inside, go_on = threading.Event(), threading.Event()
+    thread = threading.Thread(target=enter, args=(inside, go_on))
+    thread.start()
+    assert inside.wait(30)
+    try:
+        yield go_on
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_fork_while_a_thread_leads_a_group(app: Perdure, send: Any, path: Path) -> None:
+    send.enqueue("before")
+    runner: Any = app.store.runner  # type: ignore[attr-defined]  # beneath the protocol
+
+    def lead(inside: threading.Event, go_on: threading.Event) -> None:
+        def slow() -> Op[None]:
+            yield Call("any_edge")
+            inside.set()
+            go_on.wait(30)
+
+        runner.write(slow)
+
+    with busy(lead) as go_on:
+        follower = threading.Thread(target=send.enqueue, args=("follower",))
+        follower.start()
+        assert in_child(lambda: send.enqueue("child").state, meanwhile=go_on.set) == "queued"
+        follower.join()
+    send.enqueue("after")
+    assert recipients(path) == {"before", "child", "follower", "after"}
+    assert whole(path)
+
+
+def test_a_fork_while_a_thread_is_in_a_transaction(app: Perdure, send: Any, path: Path) -> None:
+    send.enqueue("before")
+
+    def block(inside: threading.Event, go_on: threading.Event) -> None:
+        with app.transaction():
+            send.enqueue("block")
+            inside.set()
+            go_on.wait(30)
+
+    with busy(block) as go_on:
+        assert in_child(lambda: send.enqueue("child").state, meanwhile=go_on.set) == "queued"
+    assert recipients(path) == {"before", "block", "child"}
+    assert whole(path)
+
+
+def test_a_fork_while_the_app_is_being_opened(path: Path) -> None:
+    app = Perdure(path)
+
+    @app.job
+    def send(to: str) -> None: ...
+
+    def open_it(inside: threading.Event, go_on: threading.Event) -> None:
+        with app._opening:
+            inside.set()
+            go_on.wait(30)
+
+    with busy(open_it) as go_on:
+        assert in_child(lambda: send.enqueue("child").state, meanwhile=go_on.set) == "queued"
+    assert recipients(path) == {"child"}
+    app.close()
+
+
+def test_a_child_does_not_commit_the_transaction_it_was_forked_in(app: Perdure, send: Any, path: Path) -> None:
+    def leave(block: Any) -> str:
+        try:
+            block.__exit__(None, None, None)
+        except TransactionError as error:
+            return error.code
+        return "committed"
+
+    block = app.transaction()
+    with block:
+        send.enqueue("block")
+        answer = in_child(lambda: leave(block))
+        seen_before_the_end = jobs_in(path)
+    assert (answer, seen_before_the_end) == ("tx_forked", [])
+    assert recipients(path) == {"block"}
+    assert whole(path)
+
+
+def test_a_child_that_fails_inside_the_block_rolls_nothing_back(app: Perdure, send: Any, path: Path) -> None:
+    def leave(block: Any) -> str:
+        error = ZeroDivisionError()
+        return str(block.__exit__(type(error), error, None))
+
+    block = app.transaction()
+    with block:
+        send.enqueue("first")
+        assert in_child(lambda: leave(block)) == "False"
+        send.enqueue("second")
+    assert recipients(path) == {"first", "second"}
+
+
+def test_workers_of_a_forking_pool_enqueue_beside_their_parent(send: Any, path: Path) -> None:
+    send.enqueue("before")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads is just what is tested
+        context = multiprocessing.get_context("fork")
+        children = [context.Process(target=_enqueue_some, args=(send, name)) for name in "abcd"]
+        for child in children:
+            child.start()
+    _enqueue_some(send, "parent")
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 4
+    assert len(jobs_in(path)) == 1 + 5 * 25
+    assert whole(path)
+
+
+def _enqueue_some(send: Any, name: str) -> None:
+    for number in range(25):
+        send.enqueue(f"{name} {number}")
