@@ -14,8 +14,8 @@ BATCH = 100
 
 
 def small(rounds: int) -> list[Figure]:
-    """100-byte payloads."""
-    return [_cycle("cycle", "claim + finish by 100, 100-byte payloads", 100, 500, rounds)]
+    """100-byte payloads; about one checkpoint a round."""
+    return [_cycle("cycle", "claim + finish by 100, 100-byte payloads", 100, 1_200, rounds)]
 
 
 def large(rounds: int) -> list[Figure]:
@@ -26,45 +26,39 @@ def large(rounds: int) -> list[Figure]:
 def _cycle(name: str, what: str, payload_bytes: int, jobs: int, rounds: int) -> Figure:
     with scratch_folder() as folder:
         floor = floor_at(folder / "floor.db", payload_bytes)
-        desk, filler = _filled_by_hand(folder / "ours.db", floor)
+        desk = _filled(folder / "ours.db", floor, jobs * (rounds + 1))
+        _fill(floor, jobs * (rounds + 1))
+        run_ids = iter(floor.run_ids(jobs * (rounds + 1)))
 
-        def ours() -> float:
-            fill(filler, jobs)
-            return rate(jobs, lambda: work_off(desk))
+        def theirs() -> None:
+            for _ in range(0, jobs, BATCH):
+                floor.cycle(run_ids, BATCH)
 
-        def theirs() -> float:
-            fill(floor, jobs)
-            run_ids = iter(floor.run_ids(jobs))
-
-            def work() -> None:
-                while floor.cycle(run_ids, BATCH):
-                    pass
-
-            return rate(jobs, work)
-
-        measured = in_turns(ours, theirs, rounds)
+        measured = in_turns(lambda: rate(jobs, lambda: work_off(desk, jobs)), lambda: rate(jobs, theirs), rounds)
         floor.close()
-        filler.close()
         same_shape(folder / "ours.db", floor.path)
         desk.close()
     return compared(name, what, measured, at_least(0.7, "floor"))
 
 
-def _filled_by_hand(path: Path, floor: Floor) -> tuple[Desk, Floor]:
+def _filled(path: Path, floor: Floor, jobs: int) -> Desk:
     """Perdure's file is filled by the bare driver too: both sides then claim from files made the same way."""
     make_file(path)
-    return Desk(path), Floor(path, floor.sample)
+    filler = Floor(path, floor.sample)
+    _fill(filler, jobs)
+    filler.close()
+    return Desk(path)
 
 
-def fill(floor: Floor, jobs: int) -> None:
+def _fill(floor: Floor, jobs: int) -> None:
     for _ in range(0, jobs, BATCH):
         floor.enqueue_all(floor.lay_out(BATCH))
     floor.tidy()
 
 
-def work_off(desk: Desk) -> None:
-    while claims := desk.claim(BATCH):
-        desk.finish(claims)
+def work_off(desk: Desk, jobs: int) -> None:
+    for _ in range(0, jobs, BATCH):
+        desk.finish(desk.claim(BATCH))
 
 
 def profile_small(path: Path) -> Callable[[], None]:
@@ -77,8 +71,6 @@ def profile_large(path: Path) -> Callable[[], None]:
 
 def _profiled(path: Path, payload_bytes: int, jobs: int) -> Callable[[], None]:
     floor = floor_at(path.with_name("floor.db"), payload_bytes)
-    desk, filler = _filled_by_hand(path, floor)
-    fill(filler, BATCH)
-    work_off(desk)
-    fill(filler, jobs)
-    return lambda: work_off(desk)
+    desk = _filled(path, floor, jobs + BATCH)
+    work_off(desk, BATCH)
+    return lambda: work_off(desk, jobs)

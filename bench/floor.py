@@ -94,9 +94,8 @@ class Floor:
         return self._ids.new_many(count)
 
     def tidy(self) -> None:
-        """Start the next round with an empty log."""
+        """Begin with an empty log."""
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        self._commits = 0
 
     def close(self) -> None:
         if self._holder is not None:

@@ -21,7 +21,7 @@ from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Plan, Tel
 from perdure.job.ordering import rank_of
 from perdure.job.reports import Finish, Report
 from perdure.job.run import Run
-from perdure.job.states import State, Verb
+from perdure.job.states import WAITING, State, Verb
 from perdure.store.answers import Claimer, Finished, JobFilter, Kinds, Lane, Process, RunFilter
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
@@ -285,12 +285,16 @@ class Rig:
 
     def settle(self) -> None:
         """End what a test left live, so that the next one in the same database finds nothing due."""
-        for state in transitions.TRANSITIONS[Verb.CANCEL].sources:
-            for job in self.store.jobs(JobFilter(state=state), None, 10_000):
-                node_id = self.cancel(job.row.id).row.node_id
-                if node_id is not None:
-                    self.store.stop(node_id, "crash", self.now)
-                    self.rescue(node_id)
+        for job in self._listed(State.RUNNING):
+            assert job.row.node_id is not None
+            self.store.stop(job.row.node_id, "crash", self.now)
+            self.rescue(job.row.node_id, room=1_000, max_crashes=1)
+        for state in sorted(WAITING):
+            for job in self._listed(state):
+                self.cancel(job.row.id)
+
+    def _listed(self, state: State) -> list[Job]:
+        return self.store.jobs(JobFilter(state=state), None, 10_000)
 
     def close(self) -> None:
         self.store.close()

@@ -1,0 +1,64 @@
+"""Errors are part of the interface: every code is documented, and every documented code exists."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+from pathlib import Path
+
+import perdure
+from perdure import errors
+from perdure.errors import PerdureError
+
+PACKAGE = Path(perdure.__file__).parent
+DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
+CODE = re.compile(r"^\| `([a-z_<>]+)`", re.MULTILINE)
+
+
+def codes_in_the_package() -> set[str]:
+    """Every code that is written down: as `code="…"`, as a class's default, or in a table of a driver's errors."""
+    found: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        if "testing" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "code":
+                found |= _texts(node.value)
+            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "default_code":
+                found |= _texts(node.value)
+            elif isinstance(node, ast.Tuple) and node.elts and _names_an_error(node.elts[0]):
+                found |= _texts(node.elts[1])
+    return found
+
+
+def _texts(value: ast.expr) -> set[str]:
+    return {value.value} if isinstance(value, ast.Constant) and isinstance(value.value, str) else set()
+
+
+def _names_an_error(node: ast.expr) -> bool:
+    known = getattr(errors, getattr(node, "id", ""), None)
+    return isinstance(known, type) and issubclass(known, PerdureError)
+
+
+def test_every_code_is_documented() -> None:
+    documented = set(CODE.findall(DOCUMENT.read_text("utf-8")))
+    assert codes_in_the_package() - documented == set()
+
+
+def test_every_documented_code_exists() -> None:
+    documented = {code for code in CODE.findall(DOCUMENT.read_text("utf-8")) if "<" not in code}
+    package = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    assert {code for code in documented if f'"{code}"' not in package} == set()
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    drawn = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) | {"PerdureError"}
+    real = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, PerdureError)}
+    assert drawn == real
+
+
+def test_an_error_crosses_processes_with_its_code() -> None:
+    error = errors.DatabaseBusy("held", code="database_busy")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.message, again.code) == (errors.DatabaseBusy, "held", "database_busy")
