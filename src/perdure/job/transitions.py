@@ -106,6 +106,9 @@ def claim(live: LiveJob, run_id: RunId, node_id: NodeId, now: Micros, lease_us: 
 def park(live: LiveJob, reason: Park, now: Micros, message: str | None = None) -> Transition:
     """Set a job aside that this node cannot run. A running one gives its attempt back and closes its run."""
     require(Verb.PARK, live)
+    failure = Failure("Unreadable", message) if message else None
+    if live.cancel_requested:
+        return end(Verb.PARK, live, State.CANCELLED, now, run_state=RunState.RELEASED, failure=failure)
     running = live.state == State.RUNNING
     failure = Failure("Unreadable", message) if message else None
     if live.cancel_requested:
@@ -178,7 +181,8 @@ def complete(live: LiveJob, result: str | None, now: Micros, telling: Telling = 
 def skip(live: LiveJob, reason: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
     """There was nothing to do."""
     failure = Failure("Skipped", reason) if reason else None
-    return end(Verb.SKIP, live, State.SKIPPED, now, run_state=RunState.SKIPPED, failure=failure, telling=telling)
+    state = State.CANCELLED if live.cancel_requested else State.SKIPPED
+    return end(Verb.SKIP, live, state, now, run_state=RunState.SKIPPED, failure=failure, telling=telling)
 
 
 def cancel(live: LiveJob, now: Micros) -> Transition | None:

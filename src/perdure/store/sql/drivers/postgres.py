@@ -35,7 +35,7 @@ class PostgresDriver:
         cursor = self._cursor
         try:
             if type(params) is list:
-                cursor.executemany(statement.sql.encode(), _rows(statement, params))
+                cursor.executemany(statement.sql.encode(), _rows(statement, cast("list[object]", params)))
                 return Result(_NO_ROWS, cursor.rowcount)
             cursor.execute(statement.sql.encode(), _row(statement, params))
             rows = cast("list[tuple[object, ...]]", cursor.fetchall()) if cursor.rownumber is not None else _NO_ROWS

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -122,10 +122,13 @@ def write_within(tx: object, make: Make[T], home: Identity) -> T:
     if isinstance(tx, Transaction):
         return tx.run(lambda: _at_home(make, home))
     connection = driver_connection(tx)
-    if not isinstance(connection, psycopg.Connection):
+    if not _is_psycopg(connection):
         raise unknown(tx, "a psycopg (version 3) Connection")
-    borrowed: psycopg.Connection[Any] = connection
-    return _borrow(borrowed, make, home)
+    return _borrow(connection, make, home)
+
+
+def _is_psycopg(connection: object) -> TypeGuard[psycopg.Connection[Any]]:
+    return isinstance(connection, psycopg.Connection)
 
 
 def _borrow(connection: psycopg.Connection[Any], make: Make[T], home: Identity) -> T:

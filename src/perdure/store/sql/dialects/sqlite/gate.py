@@ -155,7 +155,7 @@ def _pause_at_turnstile(waited_s: float) -> float:
     """Newcomers look seldom, old hands often: that is what makes polling nearly first come, first served.
 
     From 2 ms, halved every 5 ms, down to 0.1 ms; then up to 1 ms again, so that a long wait costs little. Beside two
-    writers with 1 ms transactions p99 is 1–4 ms; with pauses that grow from the start it was 17–34 ms.
+    writers with 1 ms transactions p99 was 1–10 ms; with pauses that grow from the start it was 17–34 ms.
     """
     newcomer = 0.002 * exp2(-waited_s / 0.005)
     return max(newcomer, min(0.001, max(0.0001, waited_s / 100)))
