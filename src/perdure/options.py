@@ -217,7 +217,7 @@ def listed(items: object, wanted: str) -> list[Any]:
     """The items of what has to be a list, or anything else that can be gone through."""
     if not isinstance(items, Iterable):
         raise InvalidInput(f"expected {wanted}, not {shortened(items)}")
-    return list(cast("Iterable[Any]", items))
+    return list(items)
 
 
 def shortened(value: object) -> str:

@@ -110,9 +110,6 @@ def park(live: LiveJob, reason: Park, now: Micros, message: str | None = None) -
     if live.cancel_requested:
         return end(Verb.PARK, live, State.CANCELLED, now, run_state=RunState.RELEASED, failure=failure)
     running = live.state == State.RUNNING
-    failure = Failure("Unreadable", message) if message else None
-    if live.cancel_requested:
-        return end(Verb.PARK, live, State.CANCELLED, now, run_state=RunState.RELEASED, failure=failure)
     row = land(live, now)._replace(
         state=State.PARKED.value,
         attempts=live.attempts - running,
