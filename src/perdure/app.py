@@ -6,7 +6,6 @@ Nothing is opened, read or started before the first call that needs the database
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -64,8 +63,7 @@ class Perdure:
         self.clock: Clock = clock or SystemClock()
         self.ids = ids or IdFactory()
         self.kinds = Registry()
-        self._store: Store | None = None
-        self._opening = threading.Lock()
+        self._stores: list[Store] = []
 
     @property
     def owner(self) -> str:
@@ -75,13 +73,12 @@ class Perdure:
     @property
     def store(self) -> Store:
         """The store behind the app; opened on first use."""
-        if self._store is None:
+        if not self._stores:
             from perdure.store.open import open_store
 
-            with self._opening:
-                if self._store is None:
-                    self._store = open_store(resolve_url(self._url), self.config.store_settings())
-        return self._store
+            # Two threads may come here at once: the second store is never used. A lock would not survive a fork.
+            self._stores.append(open_store(resolve_url(self._url), self.config.store_settings()))
+        return self._stores[0]
 
     # -- kinds -------------------------------------------------------------------------------------------------------
 
@@ -366,8 +363,8 @@ class Perdure:
 
     def close(self) -> None:
         """Give back what the app holds open. Using it again opens it again."""
-        if self._store is not None:
-            self._store.close()
+        for store in self._stores:
+            store.close()
 
     def __repr__(self) -> str:
         from perdure.store.open import without_password

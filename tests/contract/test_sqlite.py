@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.testing.contract.case import Case
-from perdure.testing.contract.rig import NotSupported, Rig
-from perdure.testing.contract.suite import cases, run_case
+from perdure.testing.contract import Case, NotSupported, Rig, cases, run_case
 
 
 @pytest.fixture
@@ -19,7 +17,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig.close()
 
 
-@pytest.mark.parametrize("case", cases(("model",)), ids=str)
+@pytest.mark.parametrize("case", cases(), ids=str)
 def test_sqlite_keeps_the_contract(case: Case, rig: Rig) -> None:
     try:
         run_case(case, rig)

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from django.conf import settings
 from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
+from psycopg.adapt import Loader
+from psycopg.pq import Format
 from psycopg.rows import dict_row
-from psycopg.types.string import TextLoader
 from sqlalchemy.orm import Session
 
 from tests.app.doors import Door
@@ -54,9 +55,13 @@ class PsycopgBlock(Psycopg):
         self._block.__exit__(type(rollback), rollback, None)
 
 
-class Shouting(TextLoader):
+class Shouting(Loader):
     def load(self, data: Any) -> str:
-        return f"{super().load(data)!r}!"
+        return f"{bytes(data)!r}!"
+
+
+class ShoutingBinary(Shouting):
+    format = Format.BINARY
 
 
 class OddFactories(Psycopg):
@@ -66,6 +71,7 @@ class OddFactories(Psycopg):
         self.tx = psycopg.connect(url, row_factory=dict_row, cursor_factory=psycopg.ClientCursor, prepare_threshold=0)
         for name in ("text", "int8", "uuid"):
             self.tx.adapters.register_loader(name, Shouting)
+            self.tx.adapters.register_loader(name, ShoutingBinary)
 
 
 class SqlAlchemyConnection:

@@ -95,6 +95,19 @@ def test_a_refused_enqueue_leaves_the_users_transaction_standing(
     assert (names(app), ordered(postgres_url)) == (["first"], [1])
 
 
+def test_an_operation_that_breaks_off_halfway_leaves_nothing_of_it(
+    begin: Begin, app: Perdure, send: Any, postgres_url: str
+) -> None:
+    old = send.enqueue("old")
+    send.options(idempotency_key="taken").enqueue("a")
+    door = begin()
+    door.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(KeyConflict):
+        app.supersede(old, send.options(idempotency_key="taken").new("a"), tx=door.tx)
+    door.commit()
+    assert (names(app), ordered(postgres_url)) == (["old", "a"], [1])
+
+
 def test_every_verb_takes_part(begin: Begin, app: Perdure, send: Any) -> None:
     jobs = app.enqueue_many([send.new(str(n)) for n in range(3)])
     door = begin()

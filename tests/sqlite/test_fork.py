@@ -7,12 +7,12 @@ import os
 import sqlite3
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from perdure import Perdure, TransactionError
+from perdure import DatabaseUnavailable, Perdure, TransactionError
 from perdure.store.sql.engine import Call, Op
 from tests.app.children import in_child
 from tests.app.contents import jobs_in
@@ -66,51 +66,64 @@ def open_files(path: Path) -> set[str]:
     return {fd.name for fd in fds if os.path.realpath(fd) == str(path.resolve())}
 
 
-def test_inherited_connections_are_kept_open(app: Perdure, send: Any, path: Path) -> None:
+def test_no_connection_is_inherited(app: Perdure, send: Any, path: Path) -> None:
     send.enqueue("before")
     app.get(send.enqueue("read"))
-    inherited = open_files(path)
+    assert open_files(path)
+    assert in_child(lambda: str(open_files(path))) == "set()"
 
-    def use() -> str:
-        send.enqueue("child")
-        list(app.jobs())
+
+def test_a_job_of_the_child_outlives_the_last_connection_of_the_parent(app: Perdure, send: Any, path: Path) -> None:
+    """With an inherited connection SQLite takes no locks for the child: the parent would delete the -wal under it."""
+    send.enqueue("before")
+    closed, told = os.pipe()
+
+    def enqueue_around_the_close() -> str:
+        send.enqueue("beside")
+        os.read(closed, 1)
+        return send.enqueue("after").state
+
+    def close() -> None:
         app.close()
-        return str(inherited <= open_files(path))
+        os.write(told, b"x")
 
-    assert inherited
-    assert in_child(use) == "True"
+    assert in_child(enqueue_around_the_close, meanwhile=close) == "queued"
+    assert recipients(path) == {"before", "beside", "after"}
+    assert whole(path)
 
 
 @contextmanager
-def busy(enter: Any) -> Iterator[threading.Event]:
-    """Another thread is in the middle of a write, until told to go on."""
-    inside, go_on = threading.Event(), threading.Event()
-    thread = threading.Thread(target=enter, args=(inside, go_on))
+def busy(act: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Another thread is in the middle of `act`, which ends a moment after the fork has begun."""
+    inside = threading.Event()
+    thread = threading.Thread(target=act, args=(inside,))
     thread.start()
     assert inside.wait(30)
-    try:
-        yield go_on
-    finally:
-        go_on.set()
-        thread.join()
+    yield
+    thread.join()
+
+
+def linger() -> None:
+    """Long enough for a fork to come in between; whether it does is the other thread's business."""
+    threading.Event().wait(0.3)
 
 
 def test_a_fork_while_a_thread_leads_a_group(app: Perdure, send: Any, path: Path) -> None:
     send.enqueue("before")
     runner: Any = app.store.runner  # type: ignore[attr-defined]  # beneath the protocol
 
-    def lead(inside: threading.Event, go_on: threading.Event) -> None:
+    def lead(inside: threading.Event) -> None:
         def slow() -> Op[None]:
             yield Call("any_edge")
             inside.set()
-            go_on.wait(30)
+            linger()
 
         runner.write(slow)
 
-    with busy(lead) as go_on:
+    with busy(lead):
         follower = threading.Thread(target=send.enqueue, args=("follower",))
         follower.start()
-        assert in_child(lambda: send.enqueue("child").state, meanwhile=go_on.set) == "queued"
+        assert in_child(lambda: send.enqueue("child").state) == "queued"
         follower.join()
     send.enqueue("after")
     assert recipients(path) == {"before", "child", "follower", "after"}
@@ -120,33 +133,43 @@ def test_a_fork_while_a_thread_leads_a_group(app: Perdure, send: Any, path: Path
 def test_a_fork_while_a_thread_is_in_a_transaction(app: Perdure, send: Any, path: Path) -> None:
     send.enqueue("before")
 
-    def block(inside: threading.Event, go_on: threading.Event) -> None:
+    def block(inside: threading.Event) -> None:
         with app.transaction():
             send.enqueue("block")
             inside.set()
-            go_on.wait(30)
+            linger()
 
-    with busy(block) as go_on:
-        assert in_child(lambda: send.enqueue("child").state, meanwhile=go_on.set) == "queued"
+    with busy(block):
+        assert in_child(lambda: send.enqueue("child").state) == "queued"
     assert recipients(path) == {"before", "block", "child"}
     assert whole(path)
 
 
-def test_a_fork_while_the_app_is_being_opened(path: Path) -> None:
-    app = Perdure(path)
+def test_forks_while_threads_write(send: Any, path: Path) -> None:
+    send.enqueue("before")
+    threads = [threading.Thread(target=_enqueue_some, args=(send, name)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    answers = [in_child(lambda n=n: send.enqueue(f"child {n}").state) for n in range(10)]
+    for thread in threads:
+        thread.join()
+    assert answers == ["queued"] * 10
+    assert len(recipients(path)) == 1 + 3 * 25 + 10
+    assert whole(path)
 
-    @app.job
-    def send(to: str) -> None: ...
 
-    def open_it(inside: threading.Event, go_on: threading.Event) -> None:
-        with app._opening:
-            inside.set()
-            go_on.wait(30)
+def test_a_child_forked_inside_a_transaction_is_refused_the_file(app: Perdure, send: Any, path: Path) -> None:
+    def look() -> str:
+        try:
+            return str(len(list(app.jobs())))
+        except DatabaseUnavailable as error:
+            return error.code
 
-    with busy(open_it) as go_on:
-        assert in_child(lambda: send.enqueue("child").state, meanwhile=go_on.set) == "queued"
-    assert recipients(path) == {"child"}
-    app.close()
+    with app.transaction():
+        send.enqueue("block")
+        assert in_child(look) == "forked_in_use"
+    send.enqueue("after")
+    assert recipients(path) == {"block", "after"}
 
 
 def test_a_child_does_not_commit_the_transaction_it_was_forked_in(app: Perdure, send: Any, path: Path) -> None:

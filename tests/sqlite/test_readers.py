@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -136,10 +135,11 @@ def test_the_log_stays_short_however_much_is_written(runner: Any, send: Any) -> 
     assert runner.database.wal_frames() < 2_000
 
 
-def test_a_file_that_was_deleted_under_the_app_is_noticed(app: Perdure, send: Any, path: Path) -> None:
+def test_a_file_that_was_deleted_under_the_app_is_noticed(app: Perdure, runner: Any, send: Any, path: Path) -> None:
     send.enqueue("lost")
     for suffix in ("", "-wal", "-shm"):
-        os.unlink(f"{path}{suffix}")
+        Path(f"{path}{suffix}").unlink()
+    runner.database._looked_until = 0  # a look is good for a moment; this is after it
     with pytest.raises(DatabaseUnavailable) as refused:
         send.enqueue("a")
     assert refused.value.code == "database_replaced"

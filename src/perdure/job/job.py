@@ -302,5 +302,5 @@ def _view_of_new(new: NewJob, position: int) -> JobView:
         superseded_by=None,
         successor=None,
         version=1,
-        tags=TAG_SEPARATOR.join(plan.tags) or None,
+        tags=TAG_SEPARATOR.join(sorted(plan.tags)) or None,
     )

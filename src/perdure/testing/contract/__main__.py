@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", metavar="GROUP", nargs="+", choices=GROUPS, help=f"some of: {', '.join(GROUPS)}")
     parser.add_argument(
-        "--force", action="store_true", help="use a database that holds jobs; ALL LIVE JOBS IN IT ARE ENDED"
+        "--force", action="store_true", help="use a database that holds jobs: THEY ARE ALL DELETED"
     )
     return parser
 
@@ -70,7 +70,7 @@ def _opener(name: str | None) -> Opener:
 def _refuse_a_database_in_use(url: str, opener: Opener, *, force: bool) -> None:
     if not force and not is_empty(url, opener):
         raise ConfigError(
-            f"{url} holds jobs, and the suite ends every live job it finds; give an empty database, or --force",
+            f"{url} holds jobs, and the suite deletes what it finds; give an empty database, or --force",
             code="database_in_use",
         )
 

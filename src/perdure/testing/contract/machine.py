@@ -82,7 +82,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):
-            self.rig.settle()
+            self.rig.clear()
 
     # -- rules -------------------------------------------------------------------------------------------------------
 

@@ -283,8 +283,15 @@ class Rig:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """End what a test left live, so that the next one in the same database finds nothing due."""
+    def clear(self) -> None:
+        """Leave the database to the next test: empty if it is one of ours, else with no live job in it."""
+        try:
+            for name in _table_names():
+                self.execute(f"DELETE FROM {{{name}}}")  # noqa: S608
+        except NotSupported:
+            self._end_all()
+
+    def _end_all(self) -> None:
         for job in self._listed(State.RUNNING):
             assert job.row.node_id is not None
             self.store.stop(job.row.node_id, "crash", self.now)

@@ -86,7 +86,7 @@ def judged(chosen: Iterable[Case], make_rig: Callable[[], Rig]) -> Iterator[Judg
         try:
             yield _judge(case, rig)
         finally:
-            rig.settle()
+            rig.clear()
             rig.close()
 
 

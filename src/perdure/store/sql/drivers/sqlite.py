@@ -115,8 +115,7 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_AUTH: (
         TransactionError,
         "tx_managed",
-        "app.transaction() commits at the end of its block and rolls back on an exception; leave BEGIN, COMMIT and"
-        " ROLLBACK to it, and use a SAVEPOINT to undo a part",
+        "leave BEGIN, COMMIT and ROLLBACK to the app.transaction() block; use a SAVEPOINT to undo a part",
     ),
     sqlite3.SQLITE_NOTADB: (
         DatabaseUnavailable,

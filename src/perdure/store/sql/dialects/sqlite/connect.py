@@ -30,7 +30,7 @@ def open_writer(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
     """A connection that may write. It is shared between threads under the mutex of its database."""
     connection = _open(path, "rw", pragmas)
     try:
-        _set(connection, f"synchronous={'FULL' if pragmas.durability == 'full' else 'NORMAL'}")
+        set_durability(connection, pragmas)
         tame(connection)
     except BaseException as error:
         connection.close()
@@ -38,6 +38,11 @@ def open_writer(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
             raise translate(error, str(path)) from error
         raise
     return connection
+
+
+def set_durability(connection: sqlite3.Connection, pragmas: Pragmas) -> None:
+    """FULL: a commit returns when it is on the disk. NORMAL: when the system has it."""
+    _set(connection, f"synchronous={'FULL' if pragmas.durability == 'full' else 'NORMAL'}")
 
 
 def open_reader(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
@@ -51,6 +56,12 @@ def tame(connection: sqlite3.Connection) -> None:
     """No checkpoints of its own on an affected SQLite. Also done to every connection that is given as `tx=`."""
     if guarded():
         _set(connection, "wal_autocheckpoint=0")
+
+
+def is_wal(connection: sqlite3.Connection) -> bool:
+    """Whether the file is in WAL mode already."""
+    mode: str = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    return mode == "wal"
 
 
 def use_wal(connection: sqlite3.Connection, path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError, TransactionError
@@ -35,9 +35,13 @@ MEASURE_EVERY = 24
 
 
 _of_parent: list[Transaction] = []
-"""Transactions that a forked child found itself in: kept, because closing their connections is the parent's business."""
+"""Transactions that a forked child found itself in: kept open, because they are the parent's to end."""
 
 _joined: ContextVar[dict[Database, Transaction] | None] = ContextVar("perdure_sqlite_transaction", default=None)
+
+
+class Retired(StoreError):
+    """The database object was closed meanwhile; nothing was written. The runner goes on with a new one."""
 
 
 class Database:
@@ -46,6 +50,8 @@ class Database:
     def __init__(self, path: Path, pragmas: Pragmas) -> None:
         self.path = path
         self.usable = True
+        self.retired = False
+        self._reading: set[object] = set()
         self._identity = identity_of(path)
         self._pragmas = pragmas
         self._gate_patience_s = GATE_PATIENCE_S
@@ -128,13 +134,18 @@ class Database:
 
     def _run_group(self, group: list[Member[Any]]) -> None:
         try:
-            self._take_turn()
+            ticket = self._take_turn()
             try:
                 self._group.fill(group)
-                self._transact(group)
-                self._checkpoint_if_due()
+                if group:
+                    self._transact(group)
+                    self._checkpoint_if_due()
             finally:
-                self._end_turn()
+                try:
+                    self._end_turn(ticket)
+                except BaseException:  # an interrupt just now: what has to be done is done all the same
+                    self._end_turn(ticket)
+                    raise
         except StoreError as error:
             self._group.fill(group)
             for member in group:
@@ -143,33 +154,40 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Generator[None, None, None]:
-        self._take_turn()
+        ticket = self._take_turn()
         try:
             yield
         finally:
-            self._end_turn()
+            try:
+                self._end_turn(ticket)
+            except BaseException:  # as above
+                self._end_turn(ticket)
+                raise
 
-    def _take_turn(self) -> None:
+    def _take_turn(self) -> object:
         """This thread's turn in the process, then this process's turn at the file. The gate is fairness only."""
         if not self._mutex.acquire(self._pragmas.busy_timeout_s):
             raise DatabaseBusy(
                 f"{self.path}: another thread of this process held the write transaction for longer than"
                 f" {self._pragmas.busy_timeout_s:g} s; nothing was written. Keep app.transaction() blocks short"
             )
+        ticket = self._mutex.holder
         try:
             self._check_file()
             # A frozen process may stand in the gate: after one long wait the next ones are short until it is passed.
             passed = self._gate.enter(self._gate_patience_s)
             self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
         except BaseException:
-            self._mutex.release()
+            self._end_turn(ticket)
             raise
+        return ticket
 
-    def _end_turn(self) -> None:
-        try:
-            self._gate.leave()
-        finally:
-            self._mutex.release()
+    def _end_turn(self, ticket: object) -> None:
+        """May be repeated: whatever part of it an interrupt left undone is done then."""
+        if not self.retired:
+            _roll_back(self._writer)
+        self._gate.leave()
+        self._mutex.release(ticket)
 
     def _check_file(self) -> None:
         """What is written to a file that was deleted or replaced is lost with it: notice that before.
@@ -182,10 +200,14 @@ class Database:
         if self.usable and identity_of(self.path) == self._identity:
             self._looked_until = now + LOOK_AGAIN_S
             return
+        if not self.usable:
+            raise Retired(
+                "the connections of this process were closed; nothing was written, and the file is opened again"
+            )
         self.usable = False
         raise DatabaseUnavailable(
-            f"{self.path} was closed, moved or deleted while it was in use; nothing was written. Call again to use the"
-            " file that is there now",
+            f"{self.path} was moved or deleted while it was in use; nothing was written. Call again to use the file"
+            " that is there now",
             code="database_replaced",
         )
 
@@ -207,13 +229,13 @@ class Database:
         try:
             answers = [each(member, self._write_driver) for member in members]
             self._commit(self._writer)
+            _settle(members, answers)
         except BaseException as error:
             if answers is None or not _came_after_commit(error, self._writer):
                 _roll_back(self._writer)
             else:
                 _settle(members, answers)
             raise
-        _settle(members, answers)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         try:
@@ -243,7 +265,15 @@ class Database:
         joined = self.joined()
         if joined is not None:
             return joined.run(make)
-        self._check_file()
+        mark = object()
+        self._reading.add(mark)  # before the look whether we are still open: `retire` closes first and counts then
+        try:
+            self._check_file()
+            return self._read(make)
+        finally:
+            self._reading.discard(mark)
+
+    def _read(self, make: Make[T]) -> T:
         connection, driver = self._take_reader()
         try:
             connection.execute("BEGIN")
@@ -269,11 +299,39 @@ class Database:
         else:
             connection.close()
 
-    def close(self) -> None:
-        """Give back every connection, once whoever writes has ended. The last one lets SQLite tidy up its -wal."""
-        with self._mutex:
+    def strengthen(self, pragmas: Pragmas) -> None:
+        """Another app of this process uses the file too: if it wants its jobs more durable, all are."""
+        if pragmas.durability == "full" and self._pragmas.durability != "full":
+            with self._mutex:
+                self._pragmas = self._pragmas._replace(durability="full")
+                connect.set_durability(self._writer, self._pragmas)
+
+    def retire(self, patience_s: float) -> bool:
+        """Close every connection once whoever writes or reads has ended; whoever comes later opens the file afresh.
+
+        False: not in time, or this very thread is in a transaction; then nothing has changed. The last one to close a
+        file lets SQLite tidy up its -wal.
+        """
+        if self.joined() is not None or not self._mutex.acquire(patience_s):
+            return False
+        try:
+            if self.retired:
+                return True
             self.usable = False
+            if not self._readers_are_back(patience_s):
+                self.usable = True
+                return False
+            self.retired = True
             self._close_connections()
+            return True
+        finally:
+            self._mutex.release()
+
+    def _readers_are_back(self, patience_s: float) -> bool:
+        deadline = monotonic() + patience_s
+        while self._reading and monotonic() < deadline:
+            sleep(0.001)
+        return not self._reading
 
     def _close_connections(self) -> None:
         while self._readers:

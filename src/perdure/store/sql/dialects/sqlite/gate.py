@@ -65,9 +65,9 @@ class Gate:
     def leave(self) -> None:
         """Let the next process in. Does nothing when the last `enter` answered False."""
         if self._inside and self._fd is not None:
-            self._inside = False
             with suppress(OSError):
                 _unlock(self._fd, _L, 1)
+            self._inside = False  # last: an interrupted call may be repeated
 
     def forget_parent(self) -> None:
         """Called in a forked child, which inherits this object but none of its parent's record locks."""

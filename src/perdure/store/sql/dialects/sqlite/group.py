@@ -25,14 +25,14 @@ MOST = 256
 class Member(Generic[T]):
     """One caller's operation on its way. Done when `answered`; otherwise woken to lead."""
 
-    __slots__ = ("answer", "answered", "error", "leads", "make")
+    __slots__ = ("answer", "answered", "error", "gone", "make")
 
     def __init__(self, make: Make[T]) -> None:
         self.make = make
         self.answer: T | None = None
         self.error: BaseException | None = None
         self.answered = False
-        self.leads = False
+        self.gone = False
 
     def settle(self, answer: T) -> None:
         self.answer, self.answered = answer, True
@@ -58,38 +58,51 @@ class _Waiting(Member[T]):
 
     __slots__ = ("_asleep",)
 
+    def __init__(self, make: Make[T]) -> None:
+        super().__init__(make)
+        self._asleep: threading.Lock | None = None
+
     def lie_down(self) -> None:
-        self._asleep = threading.Lock()
-        self._asleep.acquire()
+        asleep = threading.Lock()
+        asleep.acquire()
+        self._asleep = asleep
 
     def sleep(self) -> None:
-        self._asleep.acquire()
+        if self._asleep is not None:
+            self._asleep.acquire()
 
     def wake(self) -> bool:
-        self._asleep.release()
+        try:
+            if self._asleep is not None:
+                self._asleep.release()
+        except RuntimeError:  # it was told before
+            pass
         return True
 
 
 class _Awaited(Member[T]):
     """A coroutine's operation; where it has to lead, it does so in the loop's executor."""
 
-    __slots__ = ("_group", "_loop", "future")
+    __slots__ = ("_group", "future", "loop")
 
     def __init__(self, make: Make[T], group: GroupCommit, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(make)
         self._group = group
-        self._loop = loop
+        self.loop = loop
         self.future: asyncio.Future[None] = loop.create_future()
 
     def wake(self) -> bool:
         try:
-            self._loop.call_soon_threadsafe(self._told)
+            self.loop.call_soon_threadsafe(self._told)
         except RuntimeError:  # the loop was closed while the operation was under way
             return False
         return True
 
     def start(self) -> None:
-        self._loop.run_in_executor(None, self._group.lead, self)
+        try:
+            self.loop.run_in_executor(None, self._group.lead, self)
+        except RuntimeError:  # the loop is about to close and takes no more work, but others wait behind this one
+            self._group.lead(self)
 
     def _told(self) -> None:
         if self.answered:
@@ -107,6 +120,10 @@ class GroupCommit:
 
     `run` is given an empty list. It waits for the turn at the file, fills the list with whoever has come by then, and
     settles or fails each of them.
+
+    Whoever is interrupted (KeyboardInterrupt, an exception raised into the thread) wakes the next in line on the way
+    out. One leader too many does no harm, it waits for its turn and may find nothing to do; one too few would leave the
+    others asleep for ever. So what is done on the way out can be repeated, and is when another interrupt hits it.
     """
 
     def __init__(self, run: RunGroup) -> None:
@@ -114,16 +131,22 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._waiting: deque[Member[Any]] = deque()
         self._led = False
+        self._called: Member[Any] | None = None
+        """Who was told to lead and has not begun to."""
 
     def submit(self, make: Make[T]) -> T:
         """Run an operation in the next transaction; returns when that has committed."""
         member = _Waiting(make)
-        if self._join(member):
-            self.lead(member)
-        while not member.answered:
-            self._sleep(member)
-            if not member.answered:
+        try:
+            if self._join(member):
                 self.lead(member)
+            while not member.answered:
+                member.sleep()
+                if not member.answered:
+                    self.lead(member)
+        except BaseException:
+            self._abandon_surely(member)
+            raise
         return member.result()
 
     async def asubmit(self, make: Make[T]) -> T:
@@ -131,35 +154,44 @@ class GroupCommit:
         import asyncio
 
         member = _Awaited(make, self, asyncio.get_running_loop())
-        if self._join(member):
-            member.start()
-        await asyncio.shield(member.future)
+        try:
+            if self._join(member):
+                member.start()
+            await asyncio.shield(member.future)
+        except BaseException:
+            self._abandon_surely(member)
+            raise
         return member.result()
 
     def lead(self, own: Member[Any]) -> None:
         """Run one group, then hand over. An interrupted leader leaves its group to the next one, itself excepted."""
+        self._called = None
         group: list[Member[Any]] = []
         try:
             self._run(group)
         except BaseException as error:
-            own.fail(error)
-            with self._lock:
-                if own in self._waiting:
-                    self._waiting.remove(own)
+            if isinstance(own, _Awaited):  # a thread gets the error by itself
+                own.fail(error)
             raise
         finally:
-            self._hand_over(own, group)
+            try:
+                self._hand_over(own, group)
+            except BaseException:
+                self._hand_over(own, group)
+                raise
 
     def fill(self, group: list[Member[Any]]) -> None:
         """Add those who wait to a group, as many as one transaction takes."""
+        waiting = self._waiting
         with self._lock:
-            while self._waiting and len(group) < MOST:
-                group.append(self._waiting.popleft())
+            while waiting and len(group) < MOST:
+                group.append(waiting[0])  # first in, then out: an interrupt between the two loses nobody
+                waiting.popleft()
 
     def _join(self, member: Member[Any]) -> bool:
         """True: nobody leads, so this one does."""
         with self._lock:
-            if self._led:
+            if self._led and not self._may_overtake(member):
                 member.lie_down()
                 self._waiting.append(member)
                 return False
@@ -167,21 +199,25 @@ class GroupCommit:
             self._led = True
             return True
 
-    def _sleep(self, member: _Waiting[Any]) -> None:
+    def _may_overtake(self, member: Member[Any]) -> bool:
+        """A coroutine that was told to lead begins when its loop runs, which may be never."""
+        called = self._called
+        return isinstance(called, _Awaited) and not (isinstance(member, _Awaited) and member.loop is called.loop)
+
+    def _abandon_surely(self, member: Member[Any]) -> None:
         try:
-            member.sleep()
+            self._abandon(member)
         except BaseException:
             self._abandon(member)
             raise
 
     def _abandon(self, member: Member[Any]) -> None:
-        """A waiter was interrupted: an operation that has not begun never will; if it was to lead, the next one is."""
+        """The caller goes away: an operation that has not begun never will, and someone else leads."""
         with self._lock:
+            member.gone = True
             if member in self._waiting:
                 self._waiting.remove(member)
-            leads = member.leads
-        if leads:
-            self._hand_over(member, [])
+        self._wake_next()
 
     def _hand_over(self, own: Member[Any], group: list[Member[Any]]) -> None:
         if group == [own] and own.answered and isinstance(own, _Waiting):
@@ -190,19 +226,28 @@ class GroupCommit:
                     self._led = False
                     return
         with self._lock:
-            unanswered = [member for member in group if not member.answered and member is not own]
-            self._waiting.extendleft(reversed(unanswered))
+            for member in reversed(group):
+                if not (member.answered or member.gone or member is own or member in self._waiting):
+                    self._waiting.appendleft(member)
         for member in group:
             if member.answered and (member is not own or isinstance(member, _Awaited)):
                 member.wake()
+        self._wake_next()
+
+    def _wake_next(self) -> None:
         while (following := self._next_leader()) is not None and not following.wake():
             with self._lock:
-                self._waiting.remove(following)
+                if following in self._waiting:
+                    self._waiting.remove(following)
 
     def _next_leader(self) -> Member[Any] | None:
+        """A thread where there is one: it is there to be woken, while a coroutine's loop may have stopped."""
         with self._lock:
             self._led = bool(self._waiting)
-            if not self._led:
-                return None
-            self._waiting[0].leads = True
-            return self._waiting[0]
+            self._called = None
+            for member in self._waiting:
+                if isinstance(member, _Waiting):
+                    return member
+            if self._waiting:
+                self._called = self._waiting[0]
+            return self._called

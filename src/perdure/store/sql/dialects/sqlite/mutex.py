@@ -21,10 +21,12 @@ class FifoMutex:
     makes a new object, because the threads in line did not come along.
     """
 
-    __slots__ = ("_line",)
+    __slots__ = ("_line", "holder")
 
     def __init__(self) -> None:
         self._line: deque[Lock] = deque()
+        self.holder: object = None
+        """The ticket of whoever acquired it last."""
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Wait for my turn, at most `timeout` seconds (None: for ever). False means the lock is not mine."""
@@ -47,11 +49,19 @@ class FifoMutex:
                         line[0].release()
                     except (IndexError, RuntimeError):  # nobody is left, or the first knows already
                         pass
+        if mine:
+            self.holder = ticket
         return mine
 
-    def release(self) -> None:
-        """Pass the lock to the next in line, if there is one. IndexError when nobody held it."""
+    def release(self, ticket: object = None) -> None:
+        """Pass the lock to the next in line, if there is one. IndexError when nobody held it.
+
+        With the ticket that was `holder` after `acquire` it may be repeated when it was interrupted: the second time it
+        takes nobody else's turn.
+        """
         line = self._line
+        if ticket is not None and (not line or line[0] is not ticket):
+            return
         try:
             line.popleft()
         finally:

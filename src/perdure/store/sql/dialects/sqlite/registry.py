@@ -1,8 +1,7 @@
 """The databases of this process, one per file. Used by `runner`; makes and upgrades files on first use.
 
-One per file, shared by every app that uses it, because record locks and group commit belong to the process. A forked
-child starts with fresh ones and leaves the inherited connections alone: closing them would drop locks and roll back
-work that belong to the parent.
+One per file, shared by every app that uses it, because record locks and group commit belong to the process. Before a
+fork they are all closed, and parent and child open the file afresh when they need it.
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from perdure.errors import DatabaseUnavailable
 from perdure.store.sql import migrate
 from perdure.store.sql.dialects.sqlite import connect, schema
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
@@ -21,8 +22,14 @@ from perdure.store.sql.dialects.sqlite.files import create_private, identity_of,
 from perdure.store.sql.drivers.sqlite import translate
 
 _databases: dict[tuple[int, int] | None, Database] = {}
+_to_let_go: list[Callable[[], None]] = []
 _left_behind: list[Database] = []
+_in_use: set[tuple[int, int] | None] = set()
+"""In a forked child: files that its parent could not let go of before the fork."""
 _registry = threading.Lock()
+PATIENCE_S = 5.0
+"""How long a fork, or a close, waits for other threads that are just using the file."""
+
 generation: int = 0
 """Rises in a forked child: what a store looked up before the fork is not its own any more."""
 
@@ -33,10 +40,13 @@ def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_networ
     create_private(path)
     with _registry:
         identity = identity_of(path)
+        if identity in _in_use:
+            raise _forked_in_use(path)
         known = _databases.get(identity)
         if known is None or not known.usable:
             known = _prepared(path, pragmas, may_upgrade=may_upgrade)
             _databases[identity] = known
+        known.strengthen(pragmas)
         return known
 
 
@@ -63,21 +73,52 @@ def _prepared(path: Path, pragmas: Pragmas, *, may_upgrade: bool) -> Database:
 
 
 def forget(database: Database) -> None:
-    """Close a database and let the next use open it afresh."""
+    """Close a database; the next use opens it afresh. One that is in use for longer than a moment stays open."""
     with _registry:
-        for identity, known in list(_databases.items()):
-            if known is database:
-                del _databases[identity]
-    database.close()
+        if database.retire(PATIENCE_S):
+            _drop(database)
 
 
-def _start_afresh() -> None:
+def _drop(database: Database) -> None:
+    for identity in [identity for identity, known in _databases.items() if known is database]:
+        del _databases[identity]
+
+
+def _before_fork() -> None:
+    """SQLite keeps account of its locks in memory, per process and file, and a fork copies the account: a child with an
+    inherited connection believes to hold locks that the kernel knows nothing of, and loses what it writes as soon as
+    the parent closes the file. So nothing of ours is open while the process forks."""
+    if _registry.acquire(timeout=PATIENCE_S):
+        _to_let_go.append(_registry.release)
+    for identity, database in list(_databases.items()):
+        if database.retire(PATIENCE_S):
+            _drop(database)
+        else:
+            _in_use.add(identity)
+
+
+def _after_in_parent() -> None:
+    _in_use.clear()
+    while _to_let_go:
+        _to_let_go.pop()()
+
+
+def _after_in_child() -> None:
     global _registry, generation  # noqa: PLW0603 - a forked child must not inherit a held lock
     _registry = threading.Lock()
     generation += 1
     _left_behind.extend(_databases.values())
     _databases.clear()
+    _to_let_go.clear()
+
+
+def _forked_in_use(path: Path) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"this process was forked while its parent was in a transaction on {path}: SQLite's locks cannot be trusted in"
+        " it, and nothing was written. Fork outside of transactions, or start processes afresh (spawn)",
+        code="forked_in_use",
+    )
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_afresh)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

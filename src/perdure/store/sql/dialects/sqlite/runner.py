@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import AbstractContextManager, closing
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from perdure.store.sql.dialects.sqlite import tx as borrowed
 from perdure.store.sql.dialects.sqlite.backup import back_up
 from perdure.store.sql.dialects.sqlite.checkup import Checkup
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
-from perdure.store.sql.dialects.sqlite.database import Database
+from perdure.store.sql.dialects.sqlite.database import Database, Retired
 from perdure.store.sql.drivers.sqlite import translate
 from perdure.store.sql.engine import Make
 
@@ -48,19 +49,40 @@ class SqliteRunner:
         )
 
     def write(self, make: Make[T]) -> T:
-        return self.database.write(make)
+        while True:
+            try:
+                return self.database.write(make)
+            except Retired:
+                continue
 
     async def awrite(self, make: Make[T]) -> T:
-        return await self.database.awrite(make)
+        while True:
+            try:
+                return await self.database.awrite(make)
+            except Retired:
+                continue
 
     def write_within(self, tx: object, make: Make[T]) -> T:
         return borrowed.write_within(tx, make, self.database.path)
 
     def read(self, make: Make[T]) -> T:
-        return self.database.read(make)
+        while True:
+            try:
+                return self.database.read(make)
+            except Retired:
+                continue
 
-    def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
-        return self.database.transaction(join=join)
+    @contextmanager
+    def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
+        with ExitStack() as stack:
+            yield self._entered(stack, join=join)
+
+    def _entered(self, stack: ExitStack, *, join: bool) -> object:
+        while True:
+            try:
+                return stack.enter_context(self.database.transaction(join=join))
+            except Retired:
+                continue
 
     def upgrade(self) -> str:
         allow = self._allow_network_filesystem

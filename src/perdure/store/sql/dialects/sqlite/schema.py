@@ -39,7 +39,13 @@ class Upgrade(NamedTuple):
 
 
 def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migration], *, allowed: bool = True) -> Upgrade:
-    """Put the file into WAL mode and bring it to the newest schema while other starters wait at the gate."""
+    """Put the file into WAL mode and bring it to the newest schema while other starters wait at the gate.
+
+    A file that is like that already needs no turn: it opens also while someone writes for long.
+    """
+    done = applied(connection)
+    if done and not migrate.pending(known, done) and connect.is_wal(connection):
+        return Upgrade(path, done[-1].revision, done[-1].revision)
     gate = gate_for(path)
     entered = gate.enter(30.0)
     try:
