@@ -123,7 +123,7 @@ class Perdure:
         arguments change, with `upgrades={1: function}` from version 1 to 2 and so on.
         """
 
-        facts = Facts(name, checked_aliases(aliases), version, checked_upgrades(upgrades or {}), isolation)
+        facts = Facts(name, checked_aliases(aliases), version, checked_upgrades(upgrades), isolation)
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any, ..., Any]:
             kind = declared(self, function, facts, self._defaults.changed(for_a_kind(options)), self.config)
@@ -148,13 +148,15 @@ class Perdure:
         return found.options(**options).draft({} if arguments is None else arguments)
 
     def enqueue_draft(self, draft: Draft) -> Job:
-        new = new_job(draft, JobId(self.ids.new()), self.clock.now())
+        now = self.clock.now()  # before the id, whose time since= compares with created_at
+        new = new_job(draft, JobId(self.ids.new()), now)
         return self.store.enqueue([new], draft.options.tx)[0]
 
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
             return self.enqueue_draft(draft)  # the caller's connection belongs to the caller's thread
-        new = new_job(draft, JobId(self.ids.new()), self.clock.now())
+        now = self.clock.now()  # before the id, whose time since= compares with created_at
+        new = new_job(draft, JobId(self.ids.new()), now)
         return (await self.store.aenqueue([new]))[0]
 
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:

@@ -173,6 +173,16 @@ def test_a_pipeline_is_refused(connection: psycopg.Connection[Any], send: Any) -
     assert refused.value.code == "tx_pipeline"
 
 
+def test_a_connection_in_the_middle_of_something_is_refused(connection: psycopg.Connection[Any], send: Any) -> None:
+    with (
+        connection.cursor() as cursor,
+        cursor.copy("COPY orders FROM STDIN"),
+        pytest.raises(TransactionError) as refused,
+    ):
+        send.options(tx=connection).enqueue("a")
+    assert refused.value.code == "tx_busy"
+
+
 def test_something_else_is_refused(send: Any) -> None:
     with pytest.raises(TransactionError) as refused:
         send.options(tx=object()).enqueue("a")
@@ -274,15 +284,19 @@ def test_a_transaction_cannot_be_used_after_its_end(app: Perdure, send: Any) -> 
     assert no_statement.value.code == no_job.value.code == "tx_closed"
 
 
-def test_tasks_begun_inside_share_the_transaction(app: Perdure, send: Any) -> None:
-    async def enqueue_ten() -> None:
+def test_tasks_begun_inside_share_the_transaction_one_call_at_a_time(app: Perdure, send: Any) -> None:
+    async def enqueue_many() -> list[Any]:
         with app.transaction():
-            await asyncio.gather(*(send.aenqueue(str(n)) for n in range(10)))
-            raise ZeroDivisionError
+            taken = send.options(business_key="taken")
+            good = [send.aenqueue("good") for _ in range(20)]
+            bad = [taken.aenqueue("bad") for _ in range(20)]
+            tasks = [task for pair in zip(good, bad, strict=True) for task in pair]
+            return await asyncio.gather(*tasks, return_exceptions=True)
 
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(enqueue_ten())
-    assert names(app) == []
+    send.options(business_key="taken").enqueue("first")
+    answers = asyncio.run(enqueue_many())
+    assert [type(answer) for answer in answers[1::2]] == [KeyConflict] * 20
+    assert names(app) == ["first"] + ["good"] * 20
 
 
 def test_another_app_does_not_join(app: Perdure, other: Perdure) -> None:

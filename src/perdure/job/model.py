@@ -43,6 +43,9 @@ class JobRow(NamedTuple):
     chain_attempt: int
     created_at: Micros
 
+    def __repr__(self) -> str:
+        return _without_secrets(self)
+
 
 class LiveJob(NamedTuple):
     """The hot row: how a live job stands. Gone when the job ends."""
@@ -116,6 +119,9 @@ class NewJob(NamedTuple):
     business_key: str | None = None
     fingerprint: str | None = None
     waits_for: int = 0
+
+    def __repr__(self) -> str:
+        return _without_secrets(self)
 
 
 class JobView(NamedTuple):
@@ -229,6 +235,15 @@ class Claim(NamedTuple):
     def run_id(self) -> RunId:
         assert self.live.run_id is not None
         return self.live.run_id
+
+    def __repr__(self) -> str:
+        return _without_secrets(self)
+
+
+def _without_secrets(row: JobRow | NewJob | Claim) -> str:
+    """For logs and tracebacks: the secret arguments stay where they are."""
+    fields = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
+    return f"{type(row).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
 class Failure(NamedTuple):

@@ -73,6 +73,8 @@ def checked_aliases(aliases: object) -> tuple[str, ...]:
 
 
 def checked_upgrades(upgrades: object) -> dict[int, Upgrade]:
+    if upgrades is None:
+        return {}
     if not isinstance(upgrades, Mapping):
         raise InvalidInput(
             f"upgrades must say from which version each leads, as in {{1: function}}; not {upgrades!r}",

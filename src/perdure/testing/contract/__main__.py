@@ -1,4 +1,4 @@
-"""The contract suite from the command line: `python -m perdure.testing.contract URL`. The suite itself is in `suite`."""
+"""The contract suite from the command line: `python -m perdure.testing.contract URL`. Calls `suite`."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "--store", metavar="MODULE:FUNCTION", help="a function that opens a store of your own, given the URL"
     )
     parser.add_argument("--only", metavar="GROUP", nargs="+", choices=GROUPS, help=f"some of: {', '.join(GROUPS)}")
-    parser.add_argument(
-        "--force", action="store_true", help="use a database that holds jobs: THEY ARE ALL DELETED"
-    )
+    parser.add_argument("--force", action="store_true", help="use a database that holds jobs: THEY ARE ALL DELETED")
     return parser
 
 

@@ -5,9 +5,9 @@ A contract test is a function `test_…(rig)` with plain asserts, so that pytest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from perdure.errors import PerdureError
 from perdure.job.model import Failure
@@ -55,7 +55,7 @@ def cases_of(group: str, functions: Iterable[tuple[str, Callable[..., None]]]) -
             found.append(Case(group, sentence, test))
             continue
         for value in values:
-            arguments: tuple[Any, ...] = value if type(value) is tuple else (value,)
+            arguments: tuple[Any, ...] = cast("Any", value) if type(value) is tuple else (value,)
             shown = ", ".join(map(_shown, arguments))
             found.append(Case(group, f"{sentence} ({shown})", test, arguments))
     return found
@@ -66,28 +66,35 @@ def _shown(value: object) -> str:
     if isinstance(value, Failure):
         return value.message
     if isinstance(value, tuple):
-        parts = [_shown(part) for part in cast("tuple[object, ...]", value) if part not in (None, 0, "")]
-        return f"{type(value).__name__}({', '.join(parts)})"
+        fields = cast("tuple[object, ...]", value)
+        return f"{type(fields).__name__}({', '.join(_shown(part) for part in fields if part not in (None, 0, ''))})"
     if isinstance(value, str):
         return value if value.isprintable() and value.isascii() and 0 < len(value) <= 30 else ascii(value)[:30]
     return str(value)
 
 
-class Raised(Generic[E]):
-    """The error a block ended with; there once the block has ended."""
+class Raises(Generic[E]):
+    """What `raises` gives; `error` is there once the block has ended."""
 
     error: E
 
+    def __init__(self, wanted: type[E], code: str | None) -> None:
+        self._wanted = wanted
+        self._code = code
 
-@contextmanager
-def raises(wanted: type[E], code: str | None = None) -> Generator[Raised[E], None, None]:
-    """The block must end with this error, and this code where one is given."""
-    raised: Raised[E] = Raised()
-    try:
-        yield raised
-    except wanted as error:
-        raised.error = error
-        found = error.code if isinstance(error, PerdureError) else None
-        assert code is None or found == code, f"the error's code is {found!r}, not {code!r}: {error}"
-        return
-    raise AssertionError(f"no {wanted.__name__} was raised")
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+        assert error is not None, f"no {self._wanted.__name__} was raised"
+        if not isinstance(error, self._wanted):
+            return False
+        self.error = error
+        code = error.code if isinstance(error, PerdureError) else None
+        assert self._code in (None, code), f"the error's code is {code!r}, not {self._code!r}: {error}"
+        return True
+
+
+def raises(wanted: type[E], code: str | None = None) -> Raises[E]:
+    """The `with` block must end with this error, and this code where one is given."""
+    return Raises(wanted, code)

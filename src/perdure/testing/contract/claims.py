@@ -168,7 +168,8 @@ def test_a_reserved_queue_gives_nothing_until_the_reservation_runs_out(rig: Rig,
     queue = rig.queue if which == "own" else EVERYTHING
     rig.enqueue()
     rig.store.pause_queue(queue, None)
-    rig.execute(f"UPDATE {{queue}} SET reserved_until = {rig.now + 10_000_000} WHERE name = '{queue}'")
+    until = rig.now + 10_000_000
+    rig.execute("UPDATE {queue} SET reserved_until = :until WHERE name = :queue", until=until, queue=queue)
     rig.clock.advance(seconds=9)
     assert rig.claim() == []
 
@@ -210,7 +211,8 @@ def test_a_claim_is_filled_up_behind_the_jobs_it_parks(rig: Rig) -> None:
     claims = rig.claim(3, kinds={rig.kind: 1})
 
     assert [claim.live.kind for claim in claims] == [rig.kind] * 3
-    assert sum(rig.execute(f"SELECT COUNT(*) FROM {{ready}} WHERE kind = '{strange}' AND state = 'parked'")[0]) == 12  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    parked = rig.execute("SELECT COUNT(*) FROM {ready} WHERE kind = :kind AND state = 'parked'", kind=strange)
+    assert parked == [(12,)]
 
 
 def test_a_node_that_knows_them_takes_parked_jobs_in_queue_order(rig: Rig) -> None:

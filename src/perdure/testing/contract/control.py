@@ -1,21 +1,22 @@
-"""What people decide about single jobs: cancel, pause, resume, retry, supersede, and every verb from every state.
+"""What people decide about single jobs: every verb from every state; pause, resume and cancel.
 
-Protocol `Control`. Which verb is legal from which state is taken from TRANSITIONS, never written down again here.
+Protocol `Control`; `retry` and `supersede` have files of their own. Which verb is legal from which state is taken from
+TRANSITIONS, never written down again here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from perdure.errors import JobNotFound, KeyConflict, TransitionRefused
-from perdure.ids import JobId, to_uuid
+from perdure.errors import JobNotFound, TransitionRefused
+from perdure.ids import JobId
 from perdure.job import transitions
 from perdure.job.job import Job
-from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut, Unreadable
-from perdure.job.states import FINAL, LIVE, TRANSITIONS, WAITING, RunState, State, Verb
+from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Snoozed, TimedOut, Unreadable
+from perdure.job.states import LIVE, TRANSITIONS, WAITING, RunState, State, Verb
 from perdure.store.answers import Place
 from perdure.testing.contract.case import each, raises
-from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig
+from perdure.testing.contract.rig import BROKEN, CRASHED, NONE, Rig
 from perdure.testing.contract.states import in_state
 
 BY_HAND: dict[Verb, Callable[[Rig, JobId], Job]] = {
@@ -29,9 +30,7 @@ BY_HAND: dict[Verb, Callable[[Rig, JobId], Job]] = {
 }
 """The verbs of this protocol and of `Order`; `edit` is in `jobs`."""
 
-REPEATS = {(Verb.CANCEL, State.CANCELLED)} | {
-    (Verb.RESUME, state) for state in LIVE - TRANSITIONS[Verb.RESUME].sources
-}
+REPEATS = {(Verb.CANCEL, State.CANCELLED)} | {(Verb.RESUME, state) for state in LIVE - TRANSITIONS[Verb.RESUME].sources}
 """Outside the table, but no mistake: the job already is what is asked for."""
 
 LEGAL = [(verb, state) for verb in BY_HAND for state in State if state in TRANSITIONS[verb].sources]
@@ -237,213 +236,6 @@ def test_a_cancelled_job_whose_node_dies_ends_as_cancelled(rig: Rig) -> None:
 
     assert rig.job(claim.job_id).state == State.CANCELLED
     assert rig.runs(claim.job_id)[0].state == RunState.LOST
-
-
-# -- retry by hand ---------------------------------------------------------------------------------------------------
-
-
-def test_a_retry_opens_a_new_life_and_keeps_the_runs(rig: Rig) -> None:
-    claim = rig.start(max_attempts=2, timeout_ms=70)
-    rig.finish(claim, Failed(HOPELESS))
-    rig.clock.advance(seconds=5)
-
-    answer = rig.store.retry(claim.job_id, rig.now)
-
-    assert answer == rig.job(claim.job_id)
-    assert (answer.state, answer.life, answer.attempts, answer.crashes) == (State.QUEUED, 2, 0, 0)
-    assert (answer.error, answer.result, answer.finished_at, answer.started_at) == (None, None, None, None)
-    assert (answer.row.queued_at, answer.row.run_at) == (rig.now, rig.now)
-    assert [run.life for run in rig.runs(claim.job_id)] == [1]
-    again = rig.claim_one()
-    assert (again.job_id, again.live.attempts, again.live.timeout_ms) == (claim.job_id, 1, 70)
-    assert [(run.life, run.attempt) for run in rig.runs(claim.job_id)] == [(2, 1), (1, 1)]
-
-
-def test_a_new_life_has_the_whole_budget(rig: Rig) -> None:
-    claim = rig.start(max_attempts=2)
-    for _ in range(2):
-        rig.finish(claim, Failed(BROKEN))
-        claim = rig.claim_one() if rig.store.live(claim.job_id) else claim
-    assert rig.job(claim.job_id).state == State.FAILED
-    rig.store.retry(claim.job_id, rig.now)
-    rig.finish(rig.claim_one(), Failed(BROKEN))
-
-    assert rig.job(claim.job_id).state == State.QUEUED
-
-
-def test_a_retried_job_has_its_old_place_and_priority(rig: Rig) -> None:
-    first, second, third = rig.enqueue_many(3, priority=3)
-    rig.enqueue()
-    rig.cancel(second)
-    rig.store.retry(second, rig.now)
-
-    assert rig.in_order()[:3] == [first, second, third]
-
-
-def test_every_life_ends_once_and_all_are_kept(rig: Rig) -> None:
-    claim = rig.start()
-    rig.finish(claim, Failed(HOPELESS))
-    rig.store.retry(claim.job_id, rig.now)
-    rig.cancel(claim.job_id)
-    rig.store.retry(claim.job_id, rig.now)
-    rig.finish(rig.claim_one(), Completed())
-
-    assert (rig.job(claim.job_id).life, rig.job(claim.job_id).state) == (3, State.COMPLETED)
-    ends = [(row[1], row[2]) for row in rig.everything()["outcome"]]
-    assert sorted(ends, key=repr) == [(1, "failed"), (2, "cancelled"), (3, "completed")]
-
-
-def test_retrying_a_job_that_is_in_a_later_life_changes_nothing(rig: Rig) -> None:
-    job_id = in_state(rig, State.FAILED)
-    once = rig.store.retry(job_id, rig.now)
-
-    assert rig.store.retry(job_id, rig.now) == once
-
-
-def test_a_superseded_job_has_no_further_life(rig: Rig) -> None:
-    job_id = rig.enqueue()
-    rig.store.supersede(job_id, rig.new(), rig.now)
-
-    with raises(TransitionRefused, "retry_refused"):
-        rig.store.retry(job_id, rig.now)
-
-
-def test_a_stale_run_changes_nothing_in_a_later_life(rig: Rig) -> None:
-    claim = rig.start()
-    rig.finish(claim, Failed(HOPELESS))
-    rig.store.retry(claim.job_id, rig.now)
-    rig.claim_one()
-    before = rig.everything()
-
-    assert rig.finish(claim, Completed()).state is None
-    assert rig.everything() == before
-
-
-@each(*sorted(FINAL))
-def test_any_ended_job_can_be_retried_as_a_new_one(rig: Rig, state: State) -> None:
-    old = in_state(rig, state, priority=3, params='{"p":1}', principal="ann", max_attempts=5)
-    behind = rig.enqueue(priority=3)
-    new_id = JobId(rig.ids.new())
-
-    answer = rig.store.retry_as_new(old, new_id, rig.now)
-
-    assert answer == rig.job(new_id)
-    assert (answer.state, answer.attempts, answer.life, answer.row.chain_attempt) == (State.QUEUED, 0, 1, 1)
-    assert (answer.retry_of, answer.root_id) == (to_uuid(old), to_uuid(old))
-    assert (answer.payload, answer.params, answer.principal) == ({"n": 1}, {"p": 1}, "ann")
-    assert (answer.priority, answer.max_attempts) == (3, 5)
-    assert rig.job(old).state == state
-    assert rig.in_order() == [behind, new_id]
-
-
-@each(*sorted(LIVE))
-def test_a_live_job_cannot_be_retried_as_a_new_one(rig: Rig, state: State) -> None:
-    job_id = in_state(rig, state)
-    before = rig.everything()
-
-    with raises(TransitionRefused, "retry_refused"):
-        rig.store.retry_as_new(job_id, JobId(rig.ids.new()), rig.now)
-
-    assert rig.everything() == before
-
-
-def test_retrying_what_is_not_there_as_a_new_job_says_so(rig: Rig) -> None:
-    with raises(JobNotFound):
-        rig.store.retry_as_new(JobId(rig.ids.new()), JobId(rig.ids.new()), rig.now)
-
-
-# -- supersede -------------------------------------------------------------------------------------------------------
-
-
-@each(*sorted(WAITING - {State.BLOCKED}))
-def test_a_waiting_job_is_cancelled_by_its_replacement(rig: Rig, state: State) -> None:
-    old = in_state(rig, state)
-    replacement = rig.new()
-
-    answer = rig.store.supersede(old, replacement, rig.now)
-
-    assert (answer.state, answer.superseded_by) == (State.CANCELLED, to_uuid(replacement.id))
-    assert rig.job(replacement.id).state == State.QUEUED
-
-
-def test_a_running_job_is_asked_to_stop_and_its_replacement_waits_for_it(rig: Rig) -> None:
-    running = rig.start()
-    replacement = rig.new()
-
-    answer = rig.store.supersede(running.job_id, replacement, rig.now)
-
-    assert (answer.state, answer.cancel_requested) == (State.RUNNING, True)
-    waiting = rig.job(replacement.id)
-    assert (waiting.state, waiting.waits_for) == (State.BLOCKED, 1)
-    assert rig.claim() == []
-
-
-@each(Completed(), Failed(BROKEN), Failed(HOPELESS), Snoozed(5), Released(), Cancelled(), Skipped(), Unreadable("?"))
-def test_the_replacement_starts_when_the_superseded_job_lets_go(rig: Rig, report: Report) -> None:
-    running = rig.start()
-    replacement = rig.new()
-    rig.store.supersede(running.job_id, replacement, rig.now)
-    rig.finish(running, report)
-
-    assert rig.job(running.job_id).is_final
-    assert rig.job(running.job_id).superseded_by == to_uuid(replacement.id)
-    assert rig.claim_one().job_id == replacement.id
-
-
-def test_the_replacement_starts_when_the_node_of_the_superseded_job_dies(rig: Rig) -> None:
-    node = rig.register()
-    rig.enqueue()
-    running = rig.claim_one(node=node)
-    replacement = rig.new()
-    rig.store.supersede(running.job_id, replacement, rig.now)
-    rig.crash(node)
-
-    assert rig.job(running.job_id).state == State.CANCELLED
-    assert rig.claim_one().job_id == replacement.id
-
-
-def test_a_paused_replacement_stays_paused_when_its_turn_comes(rig: Rig) -> None:
-    running = rig.start()
-    replacement = rig.new()
-    rig.store.supersede(running.job_id, replacement, rig.now)
-    rig.pause(replacement.id)
-    rig.finish(running, Cancelled())
-
-    assert (rig.job(replacement.id).state, rig.job(replacement.id).waits_for) == (State.PAUSED, 0)
-    assert rig.resume(replacement.id).state == State.QUEUED
-
-
-def test_a_replacement_can_be_superseded_in_turn(rig: Rig) -> None:
-    running = rig.start()
-    second, third = rig.new(), rig.new()
-    rig.store.supersede(running.job_id, second, rig.now)
-    rig.store.supersede(second.id, third, rig.now)
-    rig.finish(running, Cancelled())
-
-    assert rig.job(second.id).state == State.CANCELLED
-    assert rig.job(third.id).state == State.QUEUED
-
-
-def test_a_superseded_job_is_not_superseded_again(rig: Rig) -> None:
-    running = rig.start()
-    first, second = rig.new(), rig.new()
-    rig.store.supersede(running.job_id, first, rig.now)
-
-    answer = rig.store.supersede(running.job_id, second, rig.now)
-
-    assert answer.superseded_by == to_uuid(first.id)
-    assert rig.store.get(second.id) is None
-
-
-def test_a_replacement_with_a_used_idempotency_key_changes_nothing(rig: Rig) -> None:
-    rig.enqueue(idempotency_key=rig.key("k"))
-    old = rig.enqueue()
-    before = rig.everything()
-
-    with raises(KeyConflict, "supersede_conflict"):
-        rig.store.supersede(old, rig.new(idempotency_key=rig.key("k")), rig.now)
-
-    assert rig.everything() == before
 
 
 # -- what only the store decides -------------------------------------------------------------------------------------

@@ -133,22 +133,20 @@ def test_a_coroutine_gets_the_conflict_it_caused(rig: Rig) -> None:
 # -- edit ------------------------------------------------------------------------------------------------------------
 
 
-def _edited(rig: Rig, job_id: JobId, **changes: object) -> Edit:
-    """An edit that gives the job another payload, and these other columns."""
-    row, live = rig.row(job_id), rig.store.live(job_id)
-    live = live or rig.hot(rig.new())._replace(job_id=job_id)
-    live = live._replace(version=live.version + 1, updated_at=rig.now)
-    for name, value in changes.items():
-        row = row._replace(**{name: value}) if name in row._fields else row
-        live = live._replace(**{name: value}) if name in live._fields else live
-    return Edit(row._replace(payload='{"n":2}'), live, ("edited",))
+def _edited(rig: Rig, job_id: JobId, *, queue: str | None = None) -> Edit:
+    """An edit that gives the job another payload, params, principal and tag, and another queue where one is given."""
+    row = rig.row(job_id)
+    live = rig.store.live(job_id) or rig.hot(rig.new())._replace(job_id=job_id)
+    row = row._replace(payload='{"n":2}', params='{"p":2}', principal="bob", queue=queue or row.queue)
+    live = live._replace(queue=queue or live.queue, version=live.version + 1, updated_at=rig.now)
+    return Edit(row, live, ("edited",))
 
 
 def test_an_edit_changes_a_job_that_was_never_claimed(rig: Rig) -> None:
     job_id = rig.enqueue(tags=("old",))
     before = rig.job(job_id)
 
-    answer = rig.store.edit(_edited(rig, job_id, params='{"p":2}', principal="bob"), before.version)
+    answer = rig.store.edit(_edited(rig, job_id), before.version)
 
     assert answer == rig.job(job_id)
     assert (answer.payload, answer.params, answer.principal, answer.tags) == ({"n": 2}, {"p": 2}, "bob", ("edited",))

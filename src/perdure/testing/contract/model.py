@@ -23,7 +23,7 @@ def test_random_sequences_of_operations_do_what_the_model_says(rig: Rig) -> None
     machine.run(rig)
 
 
-class Refused(Exception):  # noqa: N818 - an answer of the model
+class Refused(Exception):
     """The verb is impossible now."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from perdure.ids import JobId
 from perdure.job.job import Job
 from perdure.job.reports import Cancelled, Completed, Failed
@@ -55,13 +57,13 @@ def test_a_job_in_a_later_life_shows_that_life(rig: Rig) -> None:
 
 @each(*sorted(State))
 def test_jobs_are_found_by_state(rig: Rig, state: State) -> None:
-    found = {other: in_state(rig, other) for other in _elsewhere_first(rig, state)}
+    found = {other: in_state(rig, other) for other in _after_others(state)}
 
     assert rig.jobs(JobFilter(state=state, kind=rig.kind)) == [found[state]]
     assert rig.jobs(JobFilter(state=state, queue=rig.queue)) == [found[state]]
 
 
-def _elsewhere_first(rig: Rig, wanted: State) -> list[State]:
+def _after_others(wanted: State) -> list[State]:
     """Some other states and this one, in an order in which each can be reached in one queue."""
     others = [State.COMPLETED, State.FAILED, State.SKIPPED, State.CANCELLED, State.SCHEDULED, State.PAUSED]
     return [state for state in others if state != wanted] + [wanted]
@@ -97,24 +99,28 @@ def test_all_filters_have_to_fit(rig: Rig) -> None:
     )
 
     assert rig.jobs(fits) == [job_id]
-    misfits = [fits._replace(**{name: "other"}) for name in fits._fields if name not in ("from_id", "below")]
+    misfits = [_with(fits, name, "other") for name in fits._fields if name not in ("from_id", "below")]
     assert [rig.jobs(misfit) for misfit in misfits] == [[]] * len(misfits)
 
 
 @each("state", "queue", "kind", "owner", "tag", "business_key", "idempotency_key")
 def test_each_filter_narrows_every_listing(rig: Rig, driving: str) -> None:
     """Whichever filter chooses the way to read, the others are heeded."""
-    wish = {"owner": "shop", "tags": ("t",), "business_key": rig.key("b"), "idempotency_key": rig.key("k")}
-    job_id = rig.enqueue(**wish)  # type: ignore[typeddict-item]  # pyright: ignore[reportArgumentType]
+    job_id = rig.enqueue(owner="shop", tags=("t",), business_key=rig.key("b"), idempotency_key=rig.key("k"))
     own = {"state": "queued", "queue": rig.queue, "kind": rig.kind, "owner": "shop", "tag": "t"}
     own |= {"business_key": rig.key("b"), "idempotency_key": rig.key("k")}
-    wanted = JobFilter(**{driving: own[driving]})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    wanted = _with(JobFilter(), driving, own[driving])
 
     assert job_id in rig.jobs(wanted)
     for name in ("owner", "kind", "queue", "tag", "state"):
         if name != driving:
-            assert rig.jobs(wanted._replace(**{name: "other"})) == []
-            assert job_id in rig.jobs(wanted._replace(**{name: own[name]}))
+            assert rig.jobs(_with(wanted, name, "other")) == []
+            assert job_id in rig.jobs(_with(wanted, name, own[name]))
+
+
+def _with(wanted: JobFilter, name: str, value: str) -> JobFilter:
+    changes: dict[str, Any] = {name: value}
+    return wanted._replace(**changes)
 
 
 def test_jobs_are_found_by_the_time_they_were_made(rig: Rig) -> None:

@@ -89,7 +89,7 @@ def test_the_jobs_of_a_node_that_nobody_knows_are_taken_back(rig: Rig) -> None:
     node = rig.register()
     job_id = rig.enqueue()
     rig.claim_one(node=node)
-    rig.execute(f"DELETE FROM {{node}} WHERE started_at = {rig.now}")
+    rig.execute("DELETE FROM {node} WHERE started_at = :now", now=rig.now)
 
     assert rig.rescue(node) == 1
     assert rig.job(job_id).state == State.QUEUED

@@ -145,7 +145,15 @@ class Rig:
 
     def hot(self, new: NewJob) -> LiveJob:
         """The hot row that a job so laid out has, but for its position."""
-        start = {"position": 0, "attempts": 0, "crashes": 0, "life": 1, "paused": 0, "cancel_requested": 0, "version": 1}
+        start = {
+            "position": 0,
+            "attempts": 0,
+            "crashes": 0,
+            "life": 1,
+            "paused": 0,
+            "cancel_requested": 0,
+            "version": 1,
+        }
         times = {"queued_at": new.created_at, "updated_at": new.created_at}
         known = {**new.plan._asdict(), **new._asdict(), "job_id": new.id, **start, **times}
         return LiveJob._make(known.get(column) for column in LiveJob._fields)
@@ -265,9 +273,10 @@ class Rig:
             raise NotSupported("the suite cannot look into the tables of this store")
         return _TABLES[scheme].format(name)
 
-    def execute(self, sql: str) -> list[tuple[object, ...]]:
-        """Run SQL of the test's own in a transaction; `{x}` is the table x."""
-        written = re.sub(r"\{(\w+)\}", lambda match: self.table(match[1]), sql)
+    def execute(self, sql: str, **values: str | int) -> list[tuple[object, ...]]:
+        """Run SQL of the test's own in a transaction; `{x}` is the table x, `:name` one of the values, as a literal."""
+        named = re.sub(r"\{(\w+)\}", lambda match: self.table(match[1]), sql)
+        written = re.sub(r":(\w+)", lambda match: _literal(values[match[1]]), named)
         with self.store.transaction() as tx:
             cursor = tx.execute(written)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
@@ -305,6 +314,10 @@ class Rig:
 
     def close(self) -> None:
         self.store.close()
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 def _table_names() -> Sequence[str]:

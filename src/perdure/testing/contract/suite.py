@@ -9,9 +9,11 @@ import importlib
 import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
+from perdure.errors import SchemaError
 from perdure.ops import doctor
 from perdure.store.answers import JobFilter
 from perdure.store.sql.store import SqlStore
@@ -23,9 +25,12 @@ GROUPS = (
     "keys",
     "tags",
     "control",
+    "retry",
+    "supersede",
     "order",
     "claims",
     "finishes",
+    "chains",
     "rescue",
     "runs",
     "logs",
@@ -101,9 +106,12 @@ def _judge(case: Case, rig: Rig) -> Judged:
 
 
 def is_empty(url: str, opener: Opener) -> bool:
-    """Whether the suite may use a database: it holds no job."""
+    """Whether the suite may use a database: it holds no job. One without a schema is given it."""
     store = opener(url)
     try:
+        with suppress(SchemaError):
+            return not store.jobs(JobFilter(), None, 1)
+        store.upgrade()
         return not store.jobs(JobFilter(), None, 1)
     finally:
         store.close()

@@ -94,9 +94,7 @@ class PostgresRunner:
 
     def _read(self, make: Make[T]) -> T:
         with self.pool.transaction(reading=True) as session:
-            answer = drive(make(), session.reader)
-            session.commit()
-        return answer
+            return drive(make(), session.reader)
 
     def _insist(self, once: Callable[[], T]) -> T:
         """Run it again from the start where that is safe: it gave way to others, or ended before its commit."""

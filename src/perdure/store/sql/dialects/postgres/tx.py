@@ -160,12 +160,6 @@ def _check(connection: psycopg.Connection[Any]) -> None:
             "the connection given as tx= is in pipeline mode, where answers come late; leave the pipeline block first",
             code="tx_pipeline",
         )
-    if status == TransactionStatus.INERROR:
-        raise TransactionError(
-            "the transaction given as tx= has failed already and PostgreSQL ignores all further statements; roll it"
-            " back and begin anew",
-            code="tx_aborted",
-        )
     if status == TransactionStatus.ACTIVE:
         raise TransactionError(
             "the connection given as tx= is in the middle of another statement; finish that first, and use a connection"
