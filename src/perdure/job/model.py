@@ -6,7 +6,6 @@ frozen dataclass of this width costs ten times as much to build. Ids are 16 byte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perdure.clock import Micros
@@ -48,36 +47,36 @@ class JobRow(NamedTuple):
 
 
 class LiveJob(NamedTuple):
-    """The hot row: how a live job stands. Gone when the job ends."""
+    """The hot row: how a live job stands. Gone when the job ends. What a claim changes comes last, in one piece."""
 
     job_id: JobId
     queue: str
     kind: str
     kind_version: int
-    state: str
     rank: int
     position: int
     run_at: Micros
     queued_at: Micros
-    started_at: Micros | None
-    attempts: int
     crashes: int
     life: int
     max_attempts: int
     as_new_job: int
     timeout_ms: int | None
-    node_id: NodeId | None
-    run_id: RunId | None
-    claimed_at: Micros | None
-    deadline_at: Micros | None
     waits_for: int
     limit_key: str | None
     business_key: str | None
     superseded_by: JobId | None
     paused: int
     cancel_requested: int
-    park_reason: str | None
     last_error: str | None
+    state: str
+    started_at: Micros | None
+    attempts: int
+    node_id: NodeId | None
+    run_id: RunId | None
+    claimed_at: Micros | None
+    deadline_at: Micros | None
+    park_reason: str | None
     updated_at: Micros
     version: int
 
@@ -286,8 +285,7 @@ class Successor(NamedTuple):
     auto_retry_of: JobId
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """One decided change of one job: the only way a live job is ever written.
 
     Applied in one transaction or not at all, and only while the job is still as it was decided on: held by the same

@@ -26,6 +26,7 @@ from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Verb
 LAST_ERROR_LIMIT = 500
 NOTHING_TOLD = Telling()
 NO_FAILURE = (None, None, None, False)
+_TEXT = {state: state.value for states in (State, RunState) for state in states}  # .value is a slow property
 INTERRUPTED = Failure("Interrupted", "the run was interrupted and no attempt is left")
 
 
@@ -89,18 +90,14 @@ def unblock(live: LiveJob, now: Micros) -> Transition:
 def claim(live: LiveJob, run_id: RunId, node_id: NodeId, now: Micros, lease_us: int) -> LiveJob:
     """The row of a job that `node_id` starts to run. The caller has seen it queued (or parked and now runnable)."""
     limit = live.timeout_ms
-    return live._replace(
-        state=State.RUNNING.value,
-        attempts=live.attempts + 1,
-        started_at=live.started_at or now,
-        node_id=node_id,
-        run_id=run_id,
-        claimed_at=now,
-        deadline_at=None if limit is None else Micros(now + limit * 1000 + lease_us),
-        park_reason=None,
-        updated_at=now,
-        version=live.version + 1,
-    )
+    deadline_at = None if limit is None else now + limit * 1000 + lease_us
+    # From `state` on; a _replace of these ten fields costs four times as much, on the way of every job.
+    changed = (_RUNNING, live.started_at or now, live.attempts + 1, node_id, run_id, now, deadline_at, None, now)
+    return LiveJob._make((*live[:_FIRST_CLAIMED], *changed, live.version + 1))
+
+
+_RUNNING = State.RUNNING.value
+_FIRST_CLAIMED = LiveJob._fields.index("state")
 
 
 def park(live: LiveJob, reason: Park, now: Micros, message: str | None = None) -> Transition:
@@ -140,7 +137,7 @@ def end(
     outcome = OutcomeRow(
         live.job_id,
         live.life,
-        state.value,
+        _TEXT[state],
         now,
         live.rank,
         live.position,
@@ -346,7 +343,7 @@ def _close(live: LiveJob, state: RunState, now: Micros, telling: Telling, failur
         return None
     error_type, message, traceback, _ = failure or NO_FAILURE
     return RunClosing(
-        state.value,
+        _TEXT[state],
         now,
         telling.duration_ms,
         telling.exit_code,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from perdure.errors import TransitionRefused
 from perdure.job.job import Job
 from perdure.job.transitions import waiting_state
 from perdure.options import Options, unknown_option
@@ -17,13 +19,17 @@ EDITABLE = ("payload", "params", "tags", "principal", "queue", "run_at", "delay"
 
 
 def edited(app: Perdure, job: Job, changes: Mapping[str, Any]) -> Edit | None:
-    """The rows as they will be. None: nothing to change, or the job is not live and the store will say so."""
+    """The rows as they will be. None: nothing to change."""
     for name in changes:
         if name not in EDITABLE:
             raise unknown_option(name, EDITABLE)
-    row, live = app.store.row(job.row.id), app.store.live(job.row.id)
-    if row is None or live is None or not changes:
+    if not changes:
         return None
+    row, live = app.store.row(job.row.id), app.store.live(job.row.id)
+    if row is None or live is None:
+        raise TransitionRefused(
+            f"cannot edit job {job.id}: it has ended; enqueue another, or retry it as it was", code="edit_refused"
+        )
     now = app.clock.now()
     options = Options(queue=live.queue).changed({name: value for name, value in changes.items() if name != "payload"})
     if "payload" in changes:
@@ -33,6 +39,7 @@ def edited(app: Perdure, job: Job, changes: Mapping[str, Any]) -> Edit | None:
     row = row._replace(
         params=options.params_json if "params" in changes else row.params,
         principal=options.principal if "principal" in changes else row.principal,
+        options=_with_timeout(row.options, options.timeout_ms) if "timeout" in changes else row.options,
         queue=options.queue,
     )
     live = live._replace(
@@ -45,3 +52,12 @@ def edited(app: Perdure, job: Job, changes: Mapping[str, Any]) -> Edit | None:
     )
     live = live._replace(state=waiting_state(live, now), park_reason=None)
     return Edit(row, live, tuple(options.tags) if "tags" in changes else job.tags)
+
+
+def _with_timeout(stored: str | None, timeout_ms: int | None) -> str | None:
+    """The stored options, so that a retry by hand knows the new time-out too."""
+    kept: dict[str, Any] = json.loads(stored) if stored else {}
+    kept.pop("timeout_ms", None)
+    if timeout_ms is not None:
+        kept["timeout_ms"] = timeout_ms
+    return json.dumps(kept, separators=(",", ":")) if kept else None

@@ -85,7 +85,7 @@ def _place(job: Claim) -> tuple[int, int, bytes]:
 
 
 def _start(job: Claim, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:
-    return job._replace(live=transitions.claim(job.live, run_id, claimer.node_id, now, claimer.lease_us))
+    return Claim._make((transitions.claim(job.live, run_id, claimer.node_id, now, claimer.lease_us), *job[1:]))
 
 
 def _open_runs(claims: Sequence[Claim], now: Micros) -> Op[None]:

@@ -264,7 +264,8 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
         after = after._replace(position=(yield from allocate(after.queue, GAP)) - GAP)
     yield from _apply(Transition(Verb.EDIT, live, after=after), now)
     row = edited.row
-    yield Call("edit_job", (row.payload, row.secrets, row.params, row.principal, row.queue, row.kind_version, row.id))
+    written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version, row.id)
+    yield Call("edit_job", written)
     yield Call("delete_tags", {"job_id": job_id})
     if edited.tags:
         yield Call("insert_tag", [(job_id, tag) for tag in edited.tags])

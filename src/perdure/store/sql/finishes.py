@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from perdure.clock import Micros
 from perdure.job.model import Transition
 from perdure.job.reports import Finish, after_run
+from perdure.job.states import State
 from perdure.store.answers import Answer, Finished
 from perdure.store.sql.apply import apply, read_live
 from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op
@@ -55,4 +56,9 @@ def _too_late(entry: Finish, now: Micros) -> Op[Finished]:
 
 
 def _applied(transition: Transition) -> Finished:
-    return Finished(Answer.APPLIED, transition.target)
+    row = transition.after or transition.outcome
+    assert row is not None
+    return _APPLIED[row.state]
+
+
+_APPLIED = {state.value: Finished(Answer.APPLIED, state) for state in State}

@@ -12,7 +12,7 @@ from perdure.errors import JobNotFound, TransitionRefused
 from perdure.ids import JobId
 from perdure.job import transitions
 from perdure.job.job import Job
-from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Snoozed, TimedOut, Unreadable
+from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut, Unreadable
 from perdure.job.states import LIVE, TRANSITIONS, WAITING, RunState, State, Verb
 from perdure.store.answers import Place
 from perdure.testing.contract.case import each, raises
@@ -215,6 +215,7 @@ def test_a_job_that_succeeds_in_spite_of_a_cancel_is_completed(rig: Rig) -> None
     (TimedOut(BROKEN), RunState.TIMED_OUT),
     (Snoozed(60), RunState.RELEASED),
     (Released(), RunState.RELEASED),
+    (Skipped(), RunState.SKIPPED),
     (Unreadable("?"), RunState.RELEASED),
 )
 def test_any_other_way_out_after_a_cancel_ends_as_cancelled(rig: Rig, report: Report, run_state: RunState) -> None:

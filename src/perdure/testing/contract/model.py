@@ -119,10 +119,12 @@ class Model:
 
     def _come_back(self, job: Entry, what: str, delay: int) -> None:
         spent = job.attempts >= job.max_attempts
-        if what in ("completed", "cancelled", "skipped"):
+        if what == "completed":
             self._end(job, what)
-        elif job.cancel_requested:
+        elif what == "cancelled" or job.cancel_requested:
             self._end(job, "cancelled")
+        elif what == "skipped":
+            self._end(job, what)
         elif what == "fail for good" or (what in ("fail", "time out", "interrupt") and spent):
             self._end(job, "failed")
         else:

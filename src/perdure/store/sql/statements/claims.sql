@@ -1,9 +1,10 @@
 -- fragment: claimable
 SELECT
-    r.job_id, r.queue, r.kind, r.kind_version, r.state, r.rank, r.position, r.run_at, r.queued_at, r.started_at,
-    r.attempts, r.crashes, r.life, r.max_attempts, r.as_new_job, r.timeout_ms, r.node_id, r.run_id, r.claimed_at,
-    r.deadline_at, r.waits_for, r.limit_key, r.business_key, r.superseded_by, r.paused, r.cancel_requested, r.park_reason,
-    r.last_error, r.updated_at, r.version, j.payload, j.secrets, j.params, j.options, j.principal, j.owner, j.created_at
+    r.job_id, r.queue, r.kind, r.kind_version, r.rank, r.position, r.run_at, r.queued_at, r.crashes, r.life,
+    r.max_attempts, r.as_new_job, r.timeout_ms, r.waits_for, r.limit_key, r.business_key, r.superseded_by, r.paused,
+    r.cancel_requested, r.last_error, r.state, r.started_at, r.attempts, r.node_id, r.run_id, r.claimed_at,
+    r.deadline_at, r.park_reason, r.updated_at, r.version, j.payload, j.secrets, j.params, j.options, j.principal,
+    j.owner, j.created_at
 FROM {ready} AS r
 JOIN {job} AS j ON j.id = r.job_id
 

@@ -31,9 +31,9 @@ VALUES (
 -- A live row as it stands: a new life, or the successor of an ended job.
 INSERT INTO {ready} ({live_columns})
 VALUES (
-    :job_id, :queue, :kind, :kind_version, :state, :rank, :position, :run_at, :queued_at, :started_at, :attempts,
-    :crashes, :life, :max_attempts, :as_new_job, :timeout_ms, :node_id, :run_id, :claimed_at, :deadline_at,
-    :waits_for, :limit_key, :business_key, :superseded_by, :paused, :cancel_requested, :park_reason, :last_error,
+    :job_id, :queue, :kind, :kind_version, :rank, :position, :run_at, :queued_at, :crashes, :life, :max_attempts,
+    :as_new_job, :timeout_ms, :waits_for, :limit_key, :business_key, :superseded_by, :paused, :cancel_requested,
+    :last_error, :state, :started_at, :attempts, :node_id, :run_id, :claimed_at, :deadline_at, :park_reason,
     :updated_at, :version
 )
 
@@ -69,8 +69,8 @@ WHERE job_id = :source
 -- name: edit_job
 -- Only before the first claim: the live row has been checked in the same transaction.
 UPDATE {job}
-SET payload = :payload, secrets = :secrets, params = :params, principal = :principal, queue = :queue,
-    kind_version = :kind_version
+SET payload = :payload, secrets = :secrets, params = :params, options = :options, principal = :principal,
+    queue = :queue, kind_version = :kind_version
 WHERE id = :job_id
 
 -- name: delete_job

@@ -1,7 +1,8 @@
 -- fragment: live_columns
-job_id, queue, kind, kind_version, state, rank, position, run_at, queued_at, started_at, attempts, crashes, life,
-    max_attempts, as_new_job, timeout_ms, node_id, run_id, claimed_at, deadline_at, waits_for, limit_key, business_key,
-    superseded_by, paused, cancel_requested, park_reason, last_error, updated_at, version
+-- In the order of LiveJob.
+job_id, queue, kind, kind_version, rank, position, run_at, queued_at, crashes, life, max_attempts, as_new_job,
+    timeout_ms, waits_for, limit_key, business_key, superseded_by, paused, cancel_requested, last_error, state,
+    started_at, attempts, node_id, run_id, claimed_at, deadline_at, park_reason, updated_at, version
 
 -- name: read_live
 SELECT {live_columns}
@@ -12,12 +13,12 @@ WHERE job_id = :job_id
 -- name: update_ready
 -- The one guarded write of a live row: nothing happens unless it is still at the version it was decided on.
 UPDATE {ready}
-SET queue = :queue, kind = :kind, kind_version = :kind_version, state = :state, rank = :rank, position = :position,
-    run_at = :run_at, queued_at = :queued_at, started_at = :started_at, attempts = :attempts, crashes = :crashes,
-    life = :life, max_attempts = :max_attempts, as_new_job = :as_new_job, timeout_ms = :timeout_ms, node_id = :node_id,
-    run_id = :run_id, claimed_at = :claimed_at, deadline_at = :deadline_at, waits_for = :waits_for,
-    limit_key = :limit_key, business_key = :business_key, superseded_by = :superseded_by, paused = :paused,
-    cancel_requested = :cancel_requested, park_reason = :park_reason, last_error = :last_error, updated_at = :updated_at, version = :version
+SET queue = :queue, kind = :kind, kind_version = :kind_version, rank = :rank, position = :position, run_at = :run_at,
+    queued_at = :queued_at, crashes = :crashes, life = :life, max_attempts = :max_attempts, as_new_job = :as_new_job,
+    timeout_ms = :timeout_ms, waits_for = :waits_for, limit_key = :limit_key, business_key = :business_key,
+    superseded_by = :superseded_by, paused = :paused, cancel_requested = :cancel_requested, last_error = :last_error,
+    state = :state, started_at = :started_at, attempts = :attempts, node_id = :node_id, run_id = :run_id, claimed_at =
+    :claimed_at, deadline_at = :deadline_at, park_reason = :park_reason, updated_at = :updated_at, version = :version
 WHERE job_id = :job_id AND version = :expected
 
 -- name: delete_ready

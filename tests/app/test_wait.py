@@ -1,0 +1,130 @@
+"""Waiting for a job's end: the typed result, or why there is none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from perdure import InvalidPayload, JobFailed, JobNotFound, Perdure, Retry, State, WaitTimeout
+from perdure.clock import ManualClock
+from perdure.job.model import Failure
+from tests.app import by_hand
+
+
+class Answer(NamedTuple):
+    when: date
+    many: tuple[int, ...]
+
+
+def test_the_result_comes_back_as_the_function_declares_it(app: Perdure) -> None:
+    @app.job
+    def ask() -> Answer: ...
+
+    job = ask.enqueue()
+    by_hand.complete(app, ask.codec.encode_result(Answer(date(2030, 1, 2), (1, 2))))
+    assert ask.wait(job, 1) == Answer(date(2030, 1, 2), (1, 2))
+    assert app.wait(job, 1).result == ["2030-01-02", [1, 2]]
+
+
+def test_no_result_is_none(app: Perdure, send: Any) -> None:
+    job = send.enqueue("a")
+    by_hand.complete(app)
+    assert (send.wait(job), app.wait(job).result) == (None, None)
+
+
+@pytest.mark.parametrize("shape", [lambda job: job, lambda job: job.id, lambda job: str(job.id), lambda job: job.id.hex])
+def test_a_job_may_be_named_in_any_form(shape: Callable[[Any], Any], app: Perdure, send: Any) -> None:
+    job = send.enqueue("a")
+    by_hand.complete(app, '"done"')
+    assert (send.wait(shape(job), 0), app.existing(shape(job)).id) == ("done", job.id)
+
+
+def test_waiting_ends_when_the_job_does(app: Perdure, send: Any) -> None:
+    job = send.enqueue("a")
+    answers: list[Any] = []
+    waiter = threading.Thread(target=lambda: answers.append(send.wait(job, 30)))
+    waiter.start()
+    by_hand.complete(app, '"done"')
+    waiter.join()
+    assert answers == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        (lambda app: by_hand.fail(app, "out of stamps"), "job_failed", "out of stamps"),
+        (lambda app: app.cancel_all(), "job_cancelled", "cancelled"),
+        (lambda app: by_hand.finish(app, by_hand.claim(app), by_hand.Skipped("no need")), "job_skipped", "no need"),
+    ],
+)
+def test_an_end_without_a_result_is_an_error(end: Any, code: str, said: str, app: Perdure, send: Any) -> None:
+    job = send.options(retry=1).enqueue("a")
+    end(app)
+    with pytest.raises(JobFailed) as raised:
+        send.wait(job, 1)
+    assert raised.value.code == code
+    assert said in raised.value.message
+    assert app.wait(job, 1).is_final
+
+
+def test_patience_ends_but_the_job_goes_on(path: Path) -> None:
+    clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
+    app = Perdure(path, clock=clock)
+
+    @app.job
+    def work() -> None: ...
+
+    job = work.enqueue()
+    errors: list[BaseException] = []
+
+    def impatient() -> None:
+        try:
+            work.wait(job, 5)
+        except WaitTimeout as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=impatient)
+    waiter.start()
+    while waiter.is_alive():
+        clock.advance(seconds=1)
+        waiter.join(0.01)
+    assert "5 s" in str(errors[0])
+    assert app.existing(job).state == State.QUEUED
+    app.close()
+
+
+def test_a_time_out_is_a_time_out_to_python_too(app: Perdure, send: Any) -> None:
+    with pytest.raises(TimeoutError):
+        app.wait(send.enqueue("a"), 0)
+
+
+def test_nobody_is_waited_for_in_vain(app: Perdure) -> None:
+    with pytest.raises(JobNotFound):
+        app.wait("00000000-0000-7000-8000-000000000000")
+
+
+def test_waiting_follows_a_chain_of_retries(app: Perdure) -> None:
+    @app.job(retry=Retry(max_attempts=3, backoff="none", as_new_job=True))
+    def work() -> str: ...
+
+    root = work.enqueue()
+    by_hand.finish(app, by_hand.claim(app), by_hand.Failed(Failure("OSError", "once")))
+    by_hand.complete(app, '"second time"')
+    ended = app.wait(root, 1)
+    assert (ended.id != root.id, ended.result, work.wait(root, 1)) == (True, "second time", "second time")
+
+
+def test_a_result_that_does_not_fit_is_an_error(app: Perdure) -> None:
+    @app.job
+    def count() -> int: ...
+
+    job = count.enqueue()
+    by_hand.complete(app, '"many"')
+    with pytest.raises(InvalidPayload) as raised:
+        count.wait(job, 1)
+    assert raised.value.code == "result_invalid"

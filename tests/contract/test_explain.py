@@ -1,0 +1,123 @@
+"""EXPLAIN guards on SQLite: statements that must not slow down as the database grows stay on their indexes."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
+from perdure.testing.contract import Rig
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    """A database with jobs in it, whose planner knows nothing of their number: as most users' databases are."""
+    path = tmp_path_factory.mktemp("explain") / "jobs.db"
+    rig = Rig(f"sqlite:///{path}")
+    rig.enqueue_many(50)
+    rig.enqueue_many(50, delay_s=60)
+    rig.claim(10)
+    rig.close()
+    connection = sqlite3.connect(Path(path))
+    yield connection
+    connection.close()
+
+
+def plan_of(connection: sqlite3.Connection, name: str) -> list[str]:
+    statement = STATEMENTS[name]
+    bound = [None] * len(statement.names)
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", bound)]
+
+
+def on(plan: list[str], table: str) -> list[str]:
+    """How the plan reads a table, or an alias of one."""
+    return [step for step in plan if re.match(rf"(SEARCH|SCAN) {table}\b", step)]
+
+
+def test_a_claim_reads_the_head_of_its_index_and_sorts_nothing(connection: sqlite3.Connection) -> None:
+    plan = plan_of(connection, "claim_head")
+
+    assert on(plan, "r") == ["SEARCH r USING INDEX perdure_ready_claim (queue=?)"]
+    assert not any("TEMP B-TREE" in step for step in plan)
+
+
+def test_parked_jobs_are_claimed_from_their_index_and_nothing_is_sorted(connection: sqlite3.Connection) -> None:
+    plan = plan_of(connection, "claim_parked")
+
+    assert on(plan, "r") == ["SEARCH r USING INDEX perdure_ready_parked (queue=? AND kind=? AND kind_version=?)"]
+    assert not any("TEMP B-TREE" in step for step in plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "index"),
+    [
+        ("next_parked_kind", "perdure_ready", "perdure_ready_parked"),
+        ("due_jobs", "perdure_ready", "perdure_ready_due"),
+        ("running_of_node", "perdure_ready", "perdure_ready_running"),
+        ("first_in_rank", "perdure_ready", "perdure_ready_claim"),
+        ("neighbours_before", "perdure_ready", "perdure_ready_claim"),
+        ("neighbours_after", "perdure_ready", "perdure_ready_claim"),
+        ("list_queue", "d", "perdure_ready_claim"),
+        ("list_aside", "d", "perdure_ready_aside"),
+        ("list_ended", "d", "perdure_outcome_by_state"),
+        ("list_by_kind", "j", "perdure_job_by_kind"),
+        ("list_by_tag", "d", "perdure_tag_by_tag"),
+        ("list_by_business_key", "j", "perdure_job_by_business_key"),
+        ("list_by_idempotency_key", "j", "perdure_job_by_idempotency_key"),
+        ("list_runs_of_job", "u", "perdure_run_by_job"),
+        ("list_log", "perdure_job_log", "perdure_job_log_by_job"),
+    ],
+)
+def test_a_listing_or_a_look_uses_its_index(connection: sqlite3.Connection, name: str, table: str, index: str) -> None:
+    steps = on(plan_of(connection, name), table)
+
+    assert len(steps) == 1
+    assert re.match(rf"SEARCH {table} USING (COVERING )?INDEX {index}\b", steps[0])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "due_jobs",
+        "list_all",
+        "list_aside",
+        "list_by_business_key",
+        "list_by_idempotency_key",
+        "list_by_kind",
+        "list_by_tag",
+        "list_ended",
+        "list_log",
+        "list_queue",
+        "list_runs",
+        "list_runs_of_job",
+        "neighbours_after",
+        "neighbours_before",
+        "next_parked_kind",
+    ],
+)
+def test_a_page_is_read_in_order_and_not_sorted(connection: sqlite3.Connection, name: str) -> None:
+    assert not any("TEMP B-TREE" in step for step in plan_of(connection, name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "read_live",
+        "update_ready",
+        "delete_ready",
+        "delete_ready_of_run",
+        "claim_ready",
+        "respace",
+        "close_run",
+        "read_job",
+    ],
+)
+def test_a_single_row_is_found_by_its_key(connection: sqlite3.Connection, name: str) -> None:
+    plan = plan_of(connection, name)
+
+    assert plan
+    assert not any(step.startswith("SCAN") for step in plan)
