@@ -1,0 +1,290 @@
+"""The schema of a file: made once, upgraded once with a copy kept, refused where it is not ours to touch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import Perdure, SchemaError, StoreError
+from perdure.store.sql import migrate
+from perdure.store.sql.dialects.sqlite import schema
+from perdure.store.sql.dialects.sqlite.naming import NAMING
+from perdure.store.sql.migrate import Migration, migrations_of
+from tests.app.contents import contents, jobs_in
+
+KNOWN = migrations_of("sqlite")
+HEAD = KNOWN[-1].revision
+MORE = Migration(HEAD + 1, "more", "CREATE TABLE {extra} (id INTEGER);\nALTER TABLE {queue} ADD COLUMN note TEXT;\n")
+BROKEN = Migration(HEAD + 1, "broken", "CREATE TABLE {extra} (id INTEGER);\nCREATE TABLE {job} (id INTEGER);\n")
+
+STARTER = """
+import sys
+from perdure import Perdure, PerdureError
+app = Perdure(sys.argv[1], auto_migrate={"None": None, "False": False}[sys.argv[2]])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    app.queues.pause(sys.argv[3])
+except PerdureError as error:
+    print(error.code, flush=True)
+else:
+    print("ok", flush=True)
+"""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield connection
+
+
+def upgrade(path: Path, *more: Migration, allowed: bool = True) -> schema.Upgrade:
+    with opened(path) as connection:
+        return schema.upgrade(connection, path, [*KNOWN, *more], allowed=allowed)
+
+
+def revisions(path: Path) -> list[object]:
+    return [row[0] for row in contents(path)["perdure_schema_version"]]
+
+
+def made_of(path: Path) -> list[tuple[object, ...]]:
+    """Every table, index and view with its text, however it is spaced."""
+    with opened(path) as connection:
+        rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
+    return [(sort, name, table, " ".join((sql or "").split())) for sort, name, table, sql in rows]
+
+
+def backups(path: Path) -> list[Path]:
+    return sorted(path.parent.glob(f"{path.name}.backup-*"))
+
+
+# -- new files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_file_is_made_at_head(app: Perdure, path: Path) -> None:
+    app.queues.list()
+    assert revisions(path) == [step.revision for step in KNOWN]
+    assert backups(path) == []
+
+
+def test_what_is_written_down_about_a_step(app: Perdure, path: Path) -> None:
+    app.queues.list()
+    with opened(path) as connection:
+        rows = connection.execute("SELECT revision, name, checksum, perdure_version FROM perdure_schema_version")
+        assert rows.fetchall() == [(s.revision, s.name, s.checksum, perdure.__version__) for s in KNOWN]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_new_files_are_private_whatever_the_umask(umask: int, app: Perdure, send: Any, path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        send.enqueue("a")
+    finally:
+        os.umask(before)
+    modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in path.parent.iterdir()}
+    assert modes == dict.fromkeys(("jobs.db", "jobs.db-gate", "jobs.db-shm", "jobs.db-wal"), 0o600)
+
+
+def test_the_mode_of_an_existing_file_is_left_alone(app: Perdure, send: Any, path: Path) -> None:
+    path.touch(mode=0o640)
+    path.chmod(0o640)
+    send.enqueue("a")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_the_clean_schema_is_what_all_migrations_make(app: Perdure, path: Path, tmp_path: Path) -> None:
+    app.queues.list()
+    clean = tmp_path / "clean.db"
+    with opened(clean) as connection:
+        for statement in migrate.script(migrate.clean_schema("sqlite"), NAMING):
+            connection.execute(statement)
+    assert made_of(clean) == made_of(path)
+
+
+# -- older files -----------------------------------------------------------------------------------------------------
+
+
+def test_an_older_file_is_upgraded_and_a_copy_kept(send: Any, app: Perdure, path: Path) -> None:
+    send.enqueue("a")
+    app.close()
+    before = made_of(path)
+    answer = upgrade(path, MORE)
+    assert (answer.before, answer.after, [answer.backup]) == (HEAD, HEAD + 1, backups(path))
+    assert revisions(path)[-1] == HEAD + 1
+    assert "perdure_extra" in contents(path)
+    assert jobs_in(path) == ['{"to":"a"}']
+    (copy,) = backups(path)
+    assert made_of(copy) == before
+    assert jobs_in(copy) == ['{"to":"a"}']
+
+
+def test_the_copy_has_what_is_only_in_the_log_yet(send: Any, path: Path) -> None:
+    send.enqueue("a")
+    assert path.with_name("jobs.db-wal").stat().st_size > 0
+    upgrade(path, MORE)
+    assert jobs_in(backups(path)[0]) == ['{"to":"a"}']
+
+
+def test_the_copy_is_private(send: Any, path: Path) -> None:
+    send.enqueue("a")
+    before = os.umask(0)
+    try:
+        upgrade(path, MORE)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(backups(path)[0].stat().st_mode) == 0o600
+
+
+def test_a_repeat_does_nothing(send: Any, path: Path) -> None:
+    send.enqueue("a")
+    upgrade(path, MORE)
+    before = contents(path)
+    assert upgrade(path, MORE).backup is None
+    assert contents(path) == before
+    assert len(backups(path)) == 1
+
+
+def test_a_step_that_fails_leaves_the_old_schema(app: Perdure, send: Any, path: Path) -> None:
+    send.enqueue("a")
+    before, schema_before = contents(path), made_of(path)
+    with pytest.raises(sqlite3.Error):
+        upgrade(path, BROKEN)
+    assert (contents(path), made_of(path)) == (before, schema_before)
+    assert app.get(send.enqueue("b")) is not None
+
+
+def test_an_upgrade_that_is_not_wanted_is_refused(send: Any, path: Path) -> None:
+    send.enqueue("a")
+    before = contents(path)
+    with pytest.raises(SchemaError) as raised:
+        upgrade(path, MORE, allowed=False)
+    assert raised.value.code == "schema_older"
+    assert (contents(path), backups(path)) == (before, [])
+
+
+def test_without_auto_migrate_a_new_file_is_made_all_the_same(path: Path) -> None:
+    app = Perdure(path, auto_migrate=False)
+    assert app.queues.list() == []
+    app.close()
+
+
+# -- files that are not ours to touch --------------------------------------------------------------------------------
+
+
+def refused(path: Path) -> StoreError:
+    before = contents(path)
+    with pytest.raises(StoreError) as raised:
+        Perdure(path).queues.list()
+    assert contents(path) == before
+    return raised.value
+
+
+def test_a_newer_file_is_refused(app: Perdure, send: Any, path: Path) -> None:
+    send.enqueue("a")
+    app.close()
+    upgrade(path, MORE)
+    error = refused(path)
+    assert (type(error), error.code) == (SchemaError, "schema_newer")
+    assert str(HEAD + 1) in error.message
+
+
+def test_a_file_with_another_history_is_refused(app: Perdure, send: Any, path: Path) -> None:
+    send.enqueue("a")
+    app.close()
+    with opened(path) as connection:
+        connection.execute("UPDATE perdure_schema_version SET checksum = 'changed by hand'")
+    error = refused(path)
+    assert (type(error), error.code) == (SchemaError, "schema_changed")
+
+
+def test_a_file_that_lost_its_tables_is_refused_when_they_are_needed(app: Perdure, send: Any, path: Path) -> None:
+    send.enqueue("a")
+    with opened(path) as connection:
+        connection.execute("DROP TABLE perdure_ready")
+        connection.execute("DROP VIEW perdure_jobs")
+    with pytest.raises(SchemaError) as raised:
+        send.enqueue("b")
+    assert raised.value.code == "schema_missing"
+
+
+# -- many at once ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package that knows one more step."""
+    copy = tmp_path_factory.mktemp("newer")
+    shutil.copytree(Path(perdure.__file__).parent, copy / "perdure", ignore=shutil.ignore_patterns("__pycache__"))
+    step = f"{MORE.revision:04}_{MORE.name}.sql"
+    (copy / "perdure" / "store" / "sql" / "migrations" / "sqlite" / step).write_text(MORE.text)
+    return copy
+
+
+def start_together(path: Path, package: Path | None, auto_migrate: bool | None = None, count: int = 6) -> list[str]:
+    """What so many processes say that open the file at the same moment."""
+    folders = [*([str(package)] if package else []), *sys.path]
+    starters = [
+        subprocess.Popen(
+            [sys.executable, "-c", STARTER, str(path), str(auto_migrate), f"queue {number}"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(count)
+    ]
+    for starter in starters:
+        assert starter.stdout
+        assert starter.stdout.readline() == "ready\n"
+    for starter in starters:
+        assert starter.stdin
+        starter.stdin.write("\n")
+        starter.stdin.flush()
+    return [starter.communicate(timeout=60)[0].strip() for starter in starters]
+
+
+def test_six_processes_make_a_new_file_once(path: Path) -> None:
+    assert start_together(path, None) == ["ok"] * 6
+    assert revisions(path) == [step.revision for step in KNOWN]
+    assert len(contents(path)["perdure_queue"]) == 6
+
+
+def test_six_processes_upgrade_an_older_file_once(app: Perdure, send: Any, path: Path, newer: Path) -> None:
+    send.enqueue("a")
+    app.close()
+    assert start_together(path, newer) == ["ok"] * 6
+    assert revisions(path) == [*[step.revision for step in KNOWN], MORE.revision]
+    assert len(backups(path)) == 1
+    assert len(contents(path)["perdure_queue"]) == 7
+    assert jobs_in(path) == ['{"to":"a"}']
+
+
+def test_without_auto_migrate_nobody_upgrades(app: Perdure, send: Any, path: Path, newer: Path) -> None:
+    send.enqueue("a")
+    app.close()
+    before = contents(path)
+    assert start_together(path, newer, auto_migrate=False, count=2) == ["schema_older"] * 2
+    assert (contents(path), backups(path)) == (before, [])
+
+
+def test_an_older_process_that_is_still_running_goes_on_until_it_opens_anew(
+    app: Perdure, send: Any, path: Path, newer: Path
+) -> None:
+    send.enqueue("a")
+    assert start_together(path, newer, count=1) == ["ok"]
+    send.enqueue("b")
+    app.close()
+    with pytest.raises(SchemaError):
+        send.enqueue("c")
+    assert len(jobs_in(path)) == 2
