@@ -217,7 +217,7 @@ def listed(items: object, wanted: str) -> list[Any]:
     """The items of what has to be a list, or anything else that can be gone through."""
     if not isinstance(items, Iterable):
         raise InvalidInput(f"expected {wanted}, not {shortened(items)}")
-    return list(items)
+    return list(cast("Iterable[Any]", items))  # type: ignore[redundant-cast]  # for pyright
 
 
 def shortened(value: object) -> str:
@@ -274,7 +274,7 @@ def for_a_job(options: OptionFields) -> OptionFields:
     retry = options.get("retry")
     if isinstance(retry, Retry) and (retry.on is not None or retry.never):
         raise InvalidOption(
-            "retry= for a single job cannot have on= or never=: they name code; give them to the kind, @app.job(retry=…)",
+            "retry= for a single job cannot have on= or never=: they name code; give them to the kind: @app.job(retry=…)",
             code="retry_invalid",
         )
     return options

@@ -288,8 +288,7 @@ class Successor(NamedTuple):
 class Transition(NamedTuple):
     """One decided change of one job: the only way a live job is ever written.
 
-    Applied in one transaction or not at all, and only while the job is still as it was decided on: held by the same
-    run where `fenced_by_run`, else at the same version.
+    Applied in one transaction or not at all, and only while the job is still at the version it was decided on.
     """
 
     verb: Verb
@@ -298,7 +297,6 @@ class Transition(NamedTuple):
     run: RunClosing | None = None
     outcome: OutcomeRow | None = None
     successor: Successor | None = None
-    fenced_by_run: bool = False
 
     @property
     def target(self) -> State:

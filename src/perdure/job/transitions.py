@@ -131,7 +131,6 @@ def end(
     telling: Telling = NOTHING_TOLD,
     superseded_by: JobId | None = None,
     successor: Successor | None = None,
-    fenced_by_run: bool = False,
 ) -> Transition:
     """The one ending: run closed, outcome recorded, hot row gone. Every verb that ends a job comes here."""
     outcome = OutcomeRow(
@@ -155,7 +154,7 @@ def end(
         live.version + 1,
     )
     run = _close(live, run_state or RunState.CANCELLED, now, telling, failure)
-    return Transition(verb, live, None, run, outcome, successor, fenced_by_run)
+    return Transition(verb, live, None, run, outcome, successor)
 
 
 def complete(live: LiveJob, result: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
@@ -168,7 +167,6 @@ def complete(live: LiveJob, result: str | None, now: Micros, telling: Telling = 
         run_state=RunState.COMPLETED,
         result=result,
         telling=telling,
-        fenced_by_run=True,
     )
 
 

@@ -35,12 +35,11 @@ def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
 
 
 def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
-    by_run = [
-        (t.before.job_id, t.before.run_id, t.before.version) for t in batch if t.after is None and t.fenced_by_run
-    ]
+    ended = [t.before for t in batch if t.after is None]
+    by_run = [(live.job_id, live.run_id, live.version) for live in ended if live.run_id is not None]
     if by_run and (yield Call("delete_ready_of_run", by_run)).changed != len(by_run):
         return False
-    by_version = [(t.before.job_id, t.before.version) for t in batch if t.after is None and not t.fenced_by_run]
+    by_version = [(live.job_id, live.version) for live in ended if live.run_id is None]
     if by_version and (yield Call("delete_ready", by_version)).changed != len(by_version):
         return False
     updates = [_update(t.after, t.before.version) for t in batch if t.after is not None]

@@ -8,9 +8,9 @@ and whole statements of its own, which win by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _REFERENCE = re.compile(r"\{(\w+)\}")
@@ -87,3 +87,18 @@ def _compile(
     sql = _PARAMETER.sub(parameter, text)
     returns_rows = sql.startswith("SELECT") or "RETURNING" in sql
     return Statement(name, sql, tuple(names), returns_rows, verb[1] if verb else None)
+
+
+def row_for(statement: Statement, params: object) -> tuple[object, ...]:
+    """The parameters of one execution, in the order the driver wants them."""
+    if isinstance(params, tuple):
+        return cast("tuple[object, ...]", params)
+    named = cast("Mapping[str, object]", params)
+    return tuple([named[name] for name in statement.names])
+
+
+def rows_for(statement: Statement, params: Sequence[object]) -> Sequence[tuple[object, ...]]:
+    """The same for many; tuples pass as they are."""
+    if params and not isinstance(params[0], tuple):
+        return [row_for(statement, row) for row in params]
+    return cast("Sequence[tuple[object, ...]]", params)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import psycopg
@@ -14,7 +13,7 @@ from psycopg.types.string import StrDumper, TextBinaryLoader
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store.sql.engine import Call, ConnectionLost, Result, Serialization, UniqueViolation
-from perdure.store.sql.statements import Statement, Statements
+from perdure.store.sql.statements import Statements, row_for, rows_for
 
 _NO_ROWS: list[tuple[object, ...]] = []
 
@@ -35,26 +34,13 @@ class PostgresDriver:
         cursor = self._cursor
         try:
             if type(params) is list:
-                cursor.executemany(statement.sql.encode(), _rows(statement, cast("list[object]", params)))
+                cursor.executemany(statement.sql.encode(), rows_for(statement, cast("list[object]", params)))
                 return Result(_NO_ROWS, cursor.rowcount)
-            cursor.execute(statement.sql.encode(), _row(statement, params))
+            cursor.execute(statement.sql.encode(), row_for(statement, params))
             rows = cast("list[tuple[object, ...]]", cursor.fetchall()) if cursor.rownumber is not None else _NO_ROWS
             return Result(rows, cursor.rowcount)
         except (psycopg.Error, OverflowError, UnicodeError) as error:
             raise translate(error) from error
-
-
-def _row(statement: Statement, params: object) -> tuple[object, ...]:
-    if isinstance(params, tuple):
-        return cast("tuple[object, ...]", params)
-    named = cast("Mapping[str, object]", params)
-    return tuple([named[name] for name in statement.names])
-
-
-def _rows(statement: Statement, params: Sequence[object]) -> Sequence[tuple[object, ...]]:
-    if params and not isinstance(params[0], tuple):
-        return [_row(statement, row) for row in params]
-    return cast("Sequence[tuple[object, ...]]", params)
 
 
 # -- values ----------------------------------------------------------------------------------------------------------

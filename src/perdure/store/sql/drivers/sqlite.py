@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store.sql.engine import Call, Result, UniqueViolation
-from perdure.store.sql.statements import Statement, Statements
+from perdure.store.sql.statements import Statements, row_for, rows_for
 
 _NO_ROWS: list[tuple[object, ...]] = []
 
@@ -33,25 +32,12 @@ class SqliteDriver:
         cursor = self._cursor
         try:
             if type(params) is list:
-                cursor.executemany(sql, _rows(statement, params))
+                cursor.executemany(sql, rows_for(statement, cast("list[object]", params)))
                 return Result(_NO_ROWS, cursor.rowcount)
-            cursor.execute(sql, params if type(params) is tuple else _row(statement, params))
+            cursor.execute(sql, row_for(statement, params))
             return Result(cursor.fetchall() if returns_rows else _NO_ROWS, cursor.rowcount)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
-
-
-def _row(statement: Statement, params: object) -> tuple[object, ...]:
-    if isinstance(params, tuple):
-        return cast("tuple[object, ...]", params)
-    named = cast("Mapping[str, object]", params)
-    return tuple([named[name] for name in statement.names])
-
-
-def _rows(statement: Statement, params: Sequence[object]) -> Sequence[tuple[object, ...]]:
-    if params and not isinstance(params[0], tuple):
-        return [_row(statement, row) for row in params]
-    return cast("Sequence[tuple[object, ...]]", params)
 
 
 _UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
