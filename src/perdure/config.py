@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 from perdure.errors import ConfigError
 from perdure.store.settings import StoreSettings
@@ -100,7 +100,7 @@ def resolve_url(url: str | os.PathLike[str] | None) -> str:
 
 
 def _text(url: object) -> str:
-    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    text = os.fspath(cast("os.PathLike[str]", url)) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str):
         raise ConfigError(
             f"a database is named by a path or URL, as in Perdure('jobs.db'), not by {url!r}", code="url_invalid"

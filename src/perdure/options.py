@@ -274,7 +274,7 @@ def for_a_job(options: OptionFields) -> OptionFields:
     retry = options.get("retry")
     if isinstance(retry, Retry) and (retry.on is not None or retry.never):
         raise InvalidOption(
-            "retry= for a single job cannot have on= or never=: they name code; give them to the kind: @app.job(retry=…)",
+            "retry= for a single job cannot have on= or never=: they name code; give them to the kind (@app.job)",
             code="retry_invalid",
         )
     return options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from perdure.clock import Micros, iso
 from perdure.ids import to_uuid
@@ -54,8 +54,6 @@ def _reasons(store: Store, job: Job, now: Micros) -> tuple[str, str]:
             return _PARKED[Park(job.park_reason or Park.UNREADABLE)]
         case State.COMPLETED | State.FAILED | State.CANCELLED | State.SKIPPED:
             return _ended(job)
-        case unknown:
-            assert_never(unknown)
 
 
 _PARKED = {
