@@ -24,12 +24,17 @@ TABLES = ("job", "ready", "run", "outcome", "queue")
 _ADVANCE = "UPDATE perdure_queue SET next_position = next_position + ? WHERE name = ?"
 _POSITION = "SELECT next_position FROM perdure_queue WHERE name = ?"  # RETURNING would take twice as long
 _HEAD = """
-SELECT r.job_id, r.rank, r.position, r.run_at, r.queued_at, j.payload
+SELECT
+    r.job_id, r.rank, r.position, r.run_at, r.queued_at, r.queue, r.kind, r.kind_version, r.state, r.started_at,
+    r.attempts, r.crashes, r.life, r.max_attempts, r.as_new_job, r.timeout_ms, r.node_id, r.run_id, r.claimed_at,
+    r.deadline_at, r.waits_for, r.limit_key, r.business_key, r.superseded_by, r.paused, r.cancel_requested,
+    r.park_reason, r.last_error, r.updated_at, r.version, j.payload, j.secrets, j.params, j.options, j.principal,
+    j.owner, j.created_at
 FROM perdure_ready AS r JOIN perdure_job AS j ON j.id = r.job_id
 WHERE r.queue = ? AND r.state = 'queued'
 ORDER BY r.rank, r.position, r.job_id
 LIMIT ?
-"""
+"""  # all that a worker is given of a job
 _CLAIM = """
 UPDATE perdure_ready
 SET state = 'running', attempts = attempts + 1, started_at = ?1, node_id = ?2, run_id = ?3, claimed_at = ?1,
@@ -154,10 +159,7 @@ class Floor:
         connection.executemany(_CLOSE_RUN, [(now, run) for run in runs])
         connection.executemany(
             _OUTCOME,
-            [
-                (job_id, now, rank, place, run_at, queued_at, started, budget, RESULT)
-                for job_id, rank, place, run_at, queued_at, _ in head
-            ],
+            [(row[0], now, *row[1:5], started, budget, RESULT) for row in head],
         )
         connection.execute("COMMIT")
         self._committed()

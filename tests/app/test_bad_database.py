@@ -129,8 +129,9 @@ def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
     assert path.read_text() == "Dear diary, " * 1000
 
 
-def test_a_damaged_database_is_reported_as_such(path: Path, app: Perdure, send: Any) -> None:
-    send.enqueue_many([{"to": "x" * 1000} for _ in range(200)])
+def test_a_damaged_database_is_reported_as_such(path: Path) -> None:
+    app = Perdure(path)
+    app.job(name="note")(_note).enqueue_many([{"text": "x" * 1000} for _ in range(200)])
     app.close()
     with path.open("r+b") as file:
         file.seek(4096)
@@ -138,6 +139,10 @@ def test_a_damaged_database_is_reported_as_such(path: Path, app: Perdure, send: 
     with pytest.raises(DatabaseUnavailable) as raised:
         list(app.jobs())
     assert raised.value.code == "database_corrupt"
+    app.close()
+
+
+def _note(text: str) -> None: ...
 
 
 def test_an_empty_file_becomes_a_database(path: Path) -> None:

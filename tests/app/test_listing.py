@@ -35,7 +35,7 @@ def test_a_limit_is_kept_across_pages(limit: int, app: Perdure, many: list[UUID]
     assert ids(app.jobs(limit=limit)) == many[::-1][:limit]
 
 
-FILTERS: dict[str, dict[str, str]] = {
+FILTERS: dict[str, dict[str, Any]] = {
     "queue": {"queue": "mail"},
     "queue in queue order": {"queue": "mail", "state": "queued"},
     "state": {"state": "queued"},

@@ -39,13 +39,21 @@ def test_pausing_sets_aside_until_resumed(app: Perdure, send: Any) -> None:
     assert len(by_hand.claim(app)) == 1
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "edit", "move", "set_priority"])
+NEED_A_LIVE_JOB: dict[str, dict[str, Any]] = {
+    "pause": {},
+    "resume": {},
+    "edit": {"queue": "x"},
+    "move": {"to": "front"},
+    "set_priority": {"priority": 1},
+}
+
+
+@pytest.mark.parametrize("verb", NEED_A_LIVE_JOB)
 def test_what_needs_a_live_job_is_refused_on_an_ended_one(verb: str, app: Perdure, send: Any, path: Path) -> None:
     job = app.cancel(send.enqueue("a"))
     before = contents(path)
-    extra: dict[str, Any] = {"edit": {"queue": "x"}, "move": {"to": "front"}, "set_priority": {"priority": 1}}.get(verb, {})
     with pytest.raises(TransitionRefused) as raised:
-        getattr(app, verb)(job, **extra)
+        getattr(app, verb)(job, **NEED_A_LIVE_JOB[verb])
     assert raised.value.code == f"{verb}_refused"
     assert contents(path) == before
 
@@ -117,7 +125,7 @@ def test_jobs_are_moved_within_their_priority(app: Perdure, send: Any) -> None:
 
 
 def test_a_higher_priority_comes_first(app: Perdure, send: Any) -> None:
-    a, b, c = send.enqueue_many([{"to": name} for name in "abc"])
+    _, b, c = send.enqueue_many([{"to": name} for name in "abc"])
     assert app.set_priority(c, 5).priority == 5
     app.set_priority(b, -5)
     assert order(app) == "cab"

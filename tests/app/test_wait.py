@@ -23,7 +23,8 @@ class Answer(NamedTuple):
 
 def test_the_result_comes_back_as_the_function_declares_it(app: Perdure) -> None:
     @app.job
-    def ask() -> Answer: ...
+    def ask() -> Answer:
+        raise NotImplementedError
 
     job = ask.enqueue()
     by_hand.complete(app, ask.codec.encode_result(Answer(date(2030, 1, 2), (1, 2))))
@@ -37,7 +38,9 @@ def test_no_result_is_none(app: Perdure, send: Any) -> None:
     assert (send.wait(job), app.wait(job).result) == (None, None)
 
 
-@pytest.mark.parametrize("shape", [lambda job: job, lambda job: job.id, lambda job: str(job.id), lambda job: job.id.hex])
+@pytest.mark.parametrize(
+    "shape", [lambda job: job, lambda job: job.id, lambda job: str(job.id), lambda job: job.id.hex]
+)
 def test_a_job_may_be_named_in_any_form(shape: Callable[[Any], Any], app: Perdure, send: Any) -> None:
     job = send.enqueue("a")
     by_hand.complete(app, '"done"')
@@ -110,7 +113,8 @@ def test_nobody_is_waited_for_in_vain(app: Perdure) -> None:
 
 def test_waiting_follows_a_chain_of_retries(app: Perdure) -> None:
     @app.job(retry=Retry(max_attempts=3, backoff="none", as_new_job=True))
-    def work() -> str: ...
+    def work() -> str:
+        raise NotImplementedError
 
     root = work.enqueue()
     by_hand.finish(app, by_hand.claim(app), by_hand.Failed(Failure("OSError", "once")))
@@ -121,7 +125,8 @@ def test_waiting_follows_a_chain_of_retries(app: Perdure) -> None:
 
 def test_a_result_that_does_not_fit_is_an_error(app: Perdure) -> None:
     @app.job
-    def count() -> int: ...
+    def count() -> int:
+        raise NotImplementedError
 
     job = count.enqueue()
     by_hand.complete(app, '"many"')

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_a_child_that_closes_the_app_takes_nothing_from_the_parent(app: Perdure,
 
     def close() -> str:
         app.close()
-        return send.enqueue("child").state
+        return str(send.enqueue("child").state)
 
     assert in_child(close) == "queued"
     send.enqueue("after")
@@ -81,7 +82,7 @@ def test_a_job_of_the_child_outlives_the_last_connection_of_the_parent(app: Perd
     def enqueue_around_the_close() -> str:
         send.enqueue("beside")
         os.read(closed, 1)
-        return send.enqueue("after").state
+        return str(send.enqueue("after").state)
 
     def close() -> None:
         app.close()
@@ -150,7 +151,7 @@ def test_forks_while_threads_write(send: Any, path: Path) -> None:
     threads = [threading.Thread(target=_enqueue_some, args=(send, name)) for name in "abc"]
     for thread in threads:
         thread.start()
-    answers = [in_child(lambda n=n: send.enqueue(f"child {n}").state) for n in range(10)]
+    answers = [in_child(partial(_enqueue_one, send, f"child {n}")) for n in range(10)]
     for thread in threads:
         thread.join()
     assert answers == ["queued"] * 10
@@ -217,6 +218,10 @@ def test_workers_of_a_forking_pool_enqueue_beside_their_parent(send: Any, path: 
     assert [child.exitcode for child in children] == [0] * 4
     assert len(jobs_in(path)) == 1 + 5 * 25
     assert whole(path)
+
+
+def _enqueue_one(send: Any, name: str) -> str:
+    return str(send.enqueue(name).state)
 
 
 def _enqueue_some(send: Any, name: str) -> None:

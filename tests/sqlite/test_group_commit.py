@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+async def come(database: Database, writers: int) -> None:
+    """Let the loop run until so many writers wait for their turn."""
+    while len(database._group._waiting) < writers:  # noqa: ASYNC110 - nobody could set an event
+        await asyncio.sleep(0.001)
+
+
 class Crowd:
     """Writers that all come while the turn at the file is taken, the first of them to lead."""
 
@@ -87,12 +94,12 @@ def test_sixteen_threads_need_fewer_commits_than_jobs(send: Any, commits: list[s
 
 
 def test_all_who_wait_share_one_commit(send: Any, path: Path, commits: list[str], crowd: Crowd) -> None:
-    crowd(*[lambda n=n: send.enqueue(str(n)) for n in range(16)])
+    crowd(*[partial(send.enqueue, str(n)) for n in range(16)])
     assert (len(jobs_in(path)), len(commits)) == (16, 1)
 
 
 def test_each_gets_its_own_answer(send: Any, crowd: Crowd) -> None:
-    jobs: list[Job] = [future.result() for future in crowd(*[lambda n=n: send.enqueue(str(n)) for n in range(5)])]
+    jobs: list[Job] = [future.result() for future in crowd(*[partial(send.enqueue, str(n)) for n in range(5)])]
     assert [job.payload for job in jobs] == [{"to": str(n)} for n in range(5)]
 
 
@@ -106,7 +113,7 @@ def broken() -> Op[None]:
 def test_one_that_fails_does_not_disturb_the_others(
     place: int, app: Perdure, database: Database, send: Any, path: Path, crowd: Crowd
 ) -> None:
-    writes: list[Callable[[], Any]] = [lambda n=n: send.enqueue(str(n)) for n in range(4)]
+    writes: list[Callable[[], Any]] = [partial(send.enqueue, str(n)) for n in range(4)]
     writes.insert(place, lambda: database.write(broken))
     futures = crowd(*writes)
     assert isinstance(futures.pop(place).exception(), ZeroDivisionError)
@@ -131,9 +138,7 @@ def test_one_that_breaks_off_inside_a_savepoint_leaves_nothing(
 
 def test_a_conflict_is_an_answer_and_costs_nobody_a_second_round(send: Any, commits: list[str], crowd: Crowd) -> None:
     keyed = send.options(business_key="b")
-    first, second, third = crowd(
-        lambda: keyed.enqueue("a"), lambda: keyed.enqueue("b"), lambda: send.enqueue("c")
-    )
+    first, second, third = crowd(lambda: keyed.enqueue("a"), lambda: keyed.enqueue("b"), lambda: send.enqueue("c"))
     assert isinstance(second.exception(), KeyConflict)
     assert (first.exception(), third.exception(), len(commits)) == (None, None, 1)
 
@@ -154,7 +159,7 @@ def test_an_interrupted_leader_leaves_its_followers_to_the_next(
     database: Database, send: Any, path: Path, crowd: Crowd
 ) -> None:
     leading = interrupted_once(lambda: queues.set_paused("never", 1))  # type: ignore[arg-type]
-    leader, *followers = crowd(lambda: database.write(leading), *[lambda n=n: send.enqueue(str(n)) for n in range(4)])
+    leader, *followers = crowd(lambda: database.write(leading), *[partial(send.enqueue, str(n)) for n in range(4)])
     assert isinstance(leader.exception(), KeyboardInterrupt)
     assert [follower.result().payload["to"] for follower in followers] == ["0", "1", "2", "3"]
     assert len(jobs_in(path)) == 4
@@ -186,7 +191,7 @@ def test_an_interrupt_right_after_the_commit_runs_nothing_twice(
         path, factory=InterruptedAfterCommit, isolation_level=None, check_same_thread=False
     )
     database._write_driver = SqliteDriver(database._writer, STATEMENTS)
-    leader, *followers = crowd(*[lambda n=n: send.enqueue(str(n)) for n in range(4)])
+    leader, *followers = crowd(*[partial(send.enqueue, str(n)) for n in range(4)])
     assert isinstance(leader.exception(), KeyboardInterrupt)
     assert [follower.result().payload["to"] for follower in followers] == ["1", "2", "3"]
     assert len(jobs_in(path)) == 4
@@ -200,8 +205,7 @@ def test_coroutines_and_threads_share_a_commit(app: Perdure, send: Any, commits:
             asyncs = [asyncio.create_task(send.aenqueue(str(n)), context=outside) for n in range(8)]
             thread = threading.Thread(target=send.enqueue, args=("thread",))
             thread.start()
-            while len(database._group._waiting) < 9:
-                await asyncio.sleep(0.001)
+            await come(database, 9)
         await asyncio.gather(*asyncs)
         thread.join()
 
@@ -215,8 +219,7 @@ def test_a_cancelled_coroutine_disturbs_nobody(app: Perdure, send: Any, database
     async def main() -> list[Job]:
         with app.transaction():
             tasks = [asyncio.create_task(send.aenqueue(str(n)), context=outside) for n in range(4)]
-            while len(database._group._waiting) < 4:
-                await asyncio.sleep(0.001)
+            await come(database, 4)
             tasks[0].cancel()
             tasks[2].cancel()
         answers = await asyncio.gather(*tasks, return_exceptions=True)

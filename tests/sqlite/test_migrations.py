@@ -43,6 +43,14 @@ else:
 """
 
 
+@pytest.fixture
+def app(path: Path) -> Iterator[Perdure]:
+    """Not seen by the doctor at the end: the file may have another schema by then."""
+    app = Perdure(path)
+    yield app
+    app.close()
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -14,7 +14,8 @@ ELSEWHERE = """
 set -e
 mount -t tmpfs none /proc
 mkdir /proc/self
-printf '1 0 8:1 / / rw - ext4 /dev/sda1 rw\\n2 1 0:50 / %s rw - %s server:/export rw\\n' "$1" "$2" > /proc/self/mountinfo
+echo "1 0 8:1 / / rw - ext4 /dev/sda1 rw" > /proc/self/mountinfo
+echo "2 1 0:50 / $1 rw - $2 server:/export rw" >> /proc/self/mountinfo
 shift 2
 exec "$@"
 """

@@ -245,6 +245,7 @@ def test_the_same_arguments_give_the_same_transition(job: LiveJob, report: Repor
 GUARDED = {
     Verb.PROMOTE: lambda job: transitions.promote(job, NOW),
     Verb.PARK: lambda job: transitions.park(job, Park.UNKNOWN_KIND, NOW),
+    Verb.COMPLETE: lambda job: transitions.complete(job, None, NOW),
     Verb.FAIL: lambda job: transitions.fail(job, BROKEN, 0, NOW, NEXT),
     Verb.TIME_OUT: lambda job: transitions.fail(job, BROKEN, 0, NOW, NEXT, verb=Verb.TIME_OUT),
     Verb.SNOOZE: lambda job: transitions.snooze(job, 0, NOW, NEXT),

@@ -159,6 +159,7 @@ def end(
 
 def complete(live: LiveJob, result: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
     """The handler returned. Counts even where a cancel was asked for meanwhile: the work is done."""
+    require(Verb.COMPLETE, live)
     return end(
         Verb.COMPLETE,
         live,

@@ -229,6 +229,17 @@ def test_a_spent_gap_is_respaced_and_the_order_of_the_others_stays(rig: Rig) -> 
     assert rig.in_order() == [*order, new]
 
 
+def test_a_new_job_stands_behind_all_that_a_respacing_shifted(rig: Rig) -> None:
+    ids = rig.enqueue_many(12)
+    last = rig.job(ids[-1]).position
+    dense = "UPDATE {ready} SET position = :last - (:last - position) / 100 WHERE queue = :queue"
+    rig.execute(dense, last=last, queue=rig.queue)
+    rig.store.move(ids[-1], Place(after=ids[0]), rig.now)
+    new = rig.enqueue()
+
+    assert rig.in_order() == [ids[0], ids[-1], *ids[1:-1], new]
+
+
 def test_a_spent_gap_is_respaced_towards_the_front_too(rig: Rig) -> None:
     ids = rig.enqueue_many(12)
     last, order = ids[-1], list(ids)

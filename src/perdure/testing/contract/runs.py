@@ -21,7 +21,7 @@ from perdure.job.reports import (
 )
 from perdure.job.run import Run
 from perdure.job.states import CLOSED, RunState
-from perdure.store.answers import LogLine, RunFilter
+from perdure.store.answers import Answer, Finished, LogLine, RunFilter
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 
@@ -167,3 +167,14 @@ def test_no_call_changes_a_closed_run(rig: Rig, state: RunState) -> None:
         with suppress(PerdureError):
             call(rig, claim)
         assert [run for run in rig.runs(claim.job_id) if run.row.id == claim.run_id] == closed
+
+
+@each(*CLOSING.values(), Snoozed(1), Unreadable("?"))
+def test_a_run_that_was_closed_behind_the_back_of_its_job_stays_as_it_is(rig: Rig, report: Report) -> None:
+    claim = rig.start()
+    rig.execute("UPDATE {run} SET state = 'lost' WHERE started_at = :now", now=rig.now)
+    before = rig.everything()
+
+    assert rig.finish(claim, report) == Finished(Answer.LOST)
+    assert rig.everything() == before
+    rig.execute("UPDATE {run} SET state = 'running' WHERE started_at = :now", now=rig.now)

@@ -195,6 +195,8 @@ class GroupCommit:
                 member.lie_down()
                 self._waiting.append(member)
                 return False
+            if self._waiting:  # more than one group may be in front
+                member.lie_down()
             self._waiting.append(member)
             self._led = True
             return True

@@ -1,0 +1,127 @@
+"""Right use: both type checkers accept every line, and see the types that are asserted. Never run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from perdure import Draft, Job, JobContext, Perdure, Retry, Run, Unique
+
+app = Perdure("jobs.db", durability="full", busy_timeout_s=1.5)
+
+
+@app.job
+def send(to: str, subject: str = "hi") -> str:
+    return to + subject
+
+
+@app.job(
+    queue="mail", retry=Retry(max_attempts=5, on=(OSError,)), timeout=30, priority=1, name="fetch", aliases=["get"]
+)
+async def fetch(url: str, *, tries: int = 1) -> int:
+    return len(url) * tries
+
+
+@app.job
+def count(ctx: JobContext, words: list[str]) -> dict[str, int]:
+    return dict.fromkeys(words, ctx.attempt)
+
+
+@app.job(retry=3)
+async def watch(ctx: JobContext, path: str) -> None:
+    assert_type(ctx.params, dict[str, Any])
+    assert_type(path, str)
+
+
+@app.job(version=2, upgrades={1: lambda arguments: {**arguments, "loud": True}})
+def greet(name: str, loud: bool) -> list[int] | None:
+    return [len(name)] if loud else None
+
+
+def plain_calls(ctx: JobContext) -> list[Coroutine[Any, Any, Any]]:
+    assert_type(send("a"), str)
+    assert_type(count(ctx, ["a"]), dict[str, int])
+    return [
+        assert_type(fetch("u"), Coroutine[Any, Any, int]),
+        assert_type(watch(ctx, "p"), Coroutine[Any, Any, None]),
+    ]
+
+
+def enqueueing() -> None:
+    assert_type(send.enqueue("a"), Job)
+    assert_type(send.enqueue(to="a", subject="b"), Job)
+    assert_type(fetch.enqueue("u", tries=2), Job)
+    assert_type(count.enqueue(["a"]), Job)
+    assert_type(count.enqueue(words=["a"]), Job)
+    assert_type(watch.enqueue("p"), Job)
+    assert_type(send.enqueue_many([{"to": "a"}, {"to": "b", "subject": "c"}]), list[Job])
+    assert_type(app.enqueue("send", {"to": "a"}, delay=5, tags=["x"]), Job)
+    assert_type(app.enqueue_many([send.new("a"), count.options(delay=5).new(["b"])]), list[Job])
+
+
+def drafts() -> None:
+    assert_type(send.new("a"), Draft)
+    assert_type(fetch.options(delay=1).new("u", tries=3), Draft)
+    assert_type(count.new(["a"]), Draft)
+
+
+def options(connection: object) -> None:
+    soon = send.options(
+        delay=timedelta(minutes=1),
+        run_at=None,
+        priority=5,
+        queue="mail",
+        idempotency_key="k",
+        business_key="b",
+        conflict="return",
+        tags=["x", "y"],
+        principal="ada",
+        params={"a": [1, None]},
+        retry=4,
+        timeout=2.5,
+        unique=Unique(by=["to"], until="ever"),
+        tx=connection,
+    )
+    assert_type(soon.enqueue("a", subject="b"), Job)
+    assert_type(soon.options(run_at=datetime.now(UTC)).enqueue(to="a"), Job)
+    assert_type(count.options(priority=1).options(queue="q").enqueue(["a"]), Job)
+    assert_type(fetch.options(tx=None).enqueue("u"), Job)
+
+
+async def coroutines(job: Job) -> None:
+    assert_type(await send.aenqueue("a"), Job)
+    assert_type(await fetch.options(delay=1).aenqueue("u", tries=2), Job)
+    assert_type(await count.aenqueue(["a"]), Job)
+    assert_type(await send.await_(job, 5), str)
+    assert_type(await fetch.await_(job), int)
+    assert_type(await count.await_(job.id), dict[str, int])
+    assert_type(await app.aio.enqueue("send", {"to": "a"}, priority=1), Job)
+    assert_type(await app.aio.enqueue_many([send.new("a")]), list[Job])
+    assert_type(await app.aio.get(job), Job | None)
+    assert_type(app.aio.jobs(state="queued"), AsyncIterator[Job])
+    assert_type(await app.aio.wait(job, 1.5), Job)
+    assert_type(await app.aio.cancel_all(queue="q", limit=5), int)
+
+
+def results(job: Job) -> None:
+    assert_type(send.wait(job, timeout=5), str)
+    assert_type(fetch.wait(job.id), int)
+    assert_type(count.wait(str(job.id)), dict[str, int])
+    assert_type(watch.wait(job), None)
+    assert_type(greet.wait(job), list[int] | None)
+    assert_type(app.wait(job, 0.5), Job)
+
+
+def verbs(job: Job) -> None:
+    assert_type(app.get(job), Job | None)
+    assert_type(app.jobs(state="queued", queue="q", limit=10), Iterator[Job])
+    assert_type(app.runs(job), Iterator[Run])
+    assert_type(app.cancel(job, expect_version=3), Job)
+    assert_type(app.retry(str(job.id), as_new=True), Job)
+    assert_type(app.move(job, before=job.id), Job)
+    assert_type(app.move(job, to="front"), Job)
+    assert_type(app.supersede(job, send.new("b")), Job)
+    assert_type(app.cancel_all(kind="send"), int)
+    with app.transaction() as tx, app.lock("x", ttl=60):
+        assert_type(send.options(tx=tx).enqueue("a"), Job)
