@@ -78,12 +78,12 @@ def test_a_repeat_changes_nothing(rig: Rig, verb: Verb, state: State) -> None:
 def test_doing_it_twice_is_doing_it_once(rig: Rig, verb: Verb) -> None:
     job_id = in_state(rig, State.RUNNING if verb == Verb.SUPERSEDE else State.PAUSED)
     once = BY_HAND[verb](rig, job_id)
-    jobs = len(rig.everything()["job"])
+    jobs = len(rig.tables()["job"])
     twice = BY_HAND[verb](rig, job_id)
 
     assert twice.state == once.state
     assert twice == once or verb == Verb.MOVE
-    assert len(rig.everything()["job"]) == jobs
+    assert len(rig.tables()["job"]) == jobs
 
 
 @each(*BY_HAND)
@@ -245,11 +245,11 @@ def test_a_cancelled_job_whose_node_dies_ends_as_cancelled(rig: Rig) -> None:
 @each(*[state for state in State if state not in TRANSITIONS[Verb.CLAIM].sources])
 def test_a_job_in_any_other_state_is_not_claimed(rig: Rig, state: State) -> None:
     in_state(rig, state)
-    before = rig.everything()["ready"]
+    before = rig.tables()["ready"]
 
     assert rig.claim(10) == []
     assert rig.claim(10, kinds=NONE) == []
-    assert rig.everything()["ready"] == before
+    assert rig.tables()["ready"] == before
 
 
 @each(*[state for state in State if state not in TRANSITIONS[Verb.PROMOTE].sources])

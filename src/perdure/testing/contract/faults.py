@@ -150,7 +150,7 @@ class _Undone(Exception):
 def test_a_failed_operation_in_a_transaction_leaves_the_rest_of_it_whole(rig: Rig, name: str) -> None:
     operation = OPERATIONS[name](rig)
     calls = _calls_of(rig, operation)
-    before = rig.everything()
+    before = rig.tables()
     elsewhere = rig.key("elsewhere")
     with rig.store.transaction():
         first = rig.enqueue(queue=elsewhere)
@@ -159,7 +159,7 @@ def test_a_failed_operation_in_a_transaction_leaves_the_rest_of_it_whole(rig: Ri
                 operation(_failing(rig, nth, after=True))
         second = rig.enqueue(queue=elsewhere)
 
-    after = rig.everything()
+    after = rig.tables()
     assert rig.in_order(elsewhere) == [first, second]
     assert {name for name in after if after[name] != before[name]} == {"job", "ready", "queue"}
     assert (len(after["job"]), len(after["ready"])) == (len(before["job"]) + 2, len(before["ready"]) + 2)

@@ -241,14 +241,14 @@ def test_a_deleted_job_is_answered_as_it_was_and_gone_with_all_that_hung_on_it(r
 
 
 def test_nothing_of_a_deleted_job_is_left_in_any_table(rig: Rig) -> None:
-    before = rig.everything()
+    before = rig.tables()
     claim = rig.start(tags=("t",), business_key=rig.key("b"), params="{}")
     rig.finish(claim, Failed(BROKEN))
     rig.finish(rig.claim_one(), Completed("1"))
 
     rig.store.delete(claim.job_id)
 
-    after = rig.everything()
+    after = rig.tables()
     assert {name for name in after if after[name] != before[name]} == {"queue", "node"}
 
 

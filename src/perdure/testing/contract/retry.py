@@ -58,7 +58,7 @@ def test_every_life_ends_once_and_all_are_kept(rig: Rig) -> None:
     rig.finish(rig.claim_one(), Completed())
 
     assert (rig.job(claim.job_id).life, rig.job(claim.job_id).state) == (3, State.COMPLETED)
-    ends = [(row[1], row[2]) for row in rig.everything()["outcome"]]
+    ends = [(row[1], row[2]) for row in rig.tables()["outcome"]]
     assert sorted(ends, key=repr) == [(1, "failed"), (2, "cancelled"), (3, "completed")]
 
 

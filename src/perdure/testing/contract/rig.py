@@ -281,13 +281,28 @@ class Rig:
             cursor = tx.execute(written)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
 
-    def everything(self) -> Dump:
-        """Every row of every table, to be compared: what differs was written."""
+    def tables(self) -> Dump:
+        """Every row of every table."""
         tables = {name: self.table(name) for name in _table_names()}
         with self.store.transaction() as tx:
             return {
                 name: sorted((tuple(row) for row in tx.execute(f"SELECT * FROM {table}").fetchall()), key=repr)  # noqa: S608
                 for name, table in tables.items()
+            }
+
+    def everything(self) -> Dump:
+        """All there is, to be compared: what differs was written. Of a foreign store, all that can be read of it."""
+        try:
+            return self.tables()
+        except NotSupported:
+            jobs = self.store.jobs(JobFilter(), None, 10_000)
+            return {
+                "jobs": [job.row for job in jobs],
+                "rows": [row for job in jobs if (row := self.store.row(job.row.id)) is not None],
+                "live": [live for job in jobs if (live := self.store.live(job.row.id)) is not None],
+                "runs": [run.row for run in self.store.runs(RunFilter(), None, 10_000)],
+                "queues": list(self.store.queues()),
+                "nodes": list(self.store.nodes(10_000)),
             }
 
     # -- the end -----------------------------------------------------------------------------------------------------
