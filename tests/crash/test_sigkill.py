@@ -1,4 +1,4 @@
-"""Processes killed with SIGKILL in the middle of their work: what was acknowledged is there, and nothing is half done."""
+"""Processes killed with SIGKILL in the middle of their work: what was acknowledged is there, nothing is half done."""
 
 from __future__ import annotations
 

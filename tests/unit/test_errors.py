@@ -23,12 +23,11 @@ def codes_in_the_package() -> set[str]:
         if "testing" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.keyword) and node.arg == "code":
-                found |= _texts(node.value)
-            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "default_code":
-                found |= _texts(node.value)
-            elif isinstance(node, ast.Tuple) and node.elts and _names_an_error(node.elts[0]):
-                found |= _texts(node.elts[1])
+            match node:
+                case ast.keyword(arg="code") | ast.Assign(targets=[ast.Name(id="default_code")]):
+                    found |= _texts(node.value)
+                case ast.Tuple(elts=[first, second, *_]) if _names_an_error(first):
+                    found |= _texts(second)
     return found
 
 

@@ -121,7 +121,8 @@ class TestBuilding:
     def test_reading_signatures_loads_no_pydantic_and_the_codec_no_asyncio(self):
         program = (
             "import sys, perdure.payload.signature\nprint('pydantic' in sys.modules)\n"
-            "from perdure.payload.codec import Codec\nCodec(lambda a: a, 'x').encode({'a': 1})\nprint('asyncio' in sys.modules)"
+            "from perdure.payload.codec import Codec\nCodec(lambda a: a, 'x').encode({'a': 1})\n"
+            "print('asyncio' in sys.modules)"
         )
         assert run(program).split() == ["False", "False"]
 
