@@ -65,12 +65,12 @@ class Bound(Generic[P, R]):
     def __init__(self, kind: Kind[P, R, ..., Any], options: Options) -> None:
         self._kind = kind
         self._options = options
-        self._plan = options.plan((kind.name, *kind.aliases), kind.version, kind.desk.owner)
+        self.plan = options.plan((kind.name, *kind.aliases), kind.version, kind.desk.owner)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job. When this returns, it is in the database for good (with `tx=`: once you commit)."""
         kind = self._kind
-        return kind.desk.enqueue_draft(Draft(kind, kind.codec.bind(args, kwargs), self._options, self._plan))
+        return kind.desk.enqueue_draft(Draft(kind, kind.codec.bind(args, kwargs), self._options, self.plan))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for coroutines."""
@@ -87,7 +87,7 @@ class Bound(Generic[P, R]):
 
     def draft(self, arguments: Mapping[str, Any]) -> Draft:
         """The same from arguments by name."""
-        return Draft(self._kind, arguments, self._options, self._plan)
+        return Draft(self._kind, arguments, self._options, self.plan)
 
     def options(self, **changes: Unpack[OptionFields]) -> Bound[P, R]:
         """The same with further options."""
@@ -127,7 +127,8 @@ class Kind(Generic[P, R, Q, C]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job with the kind's own options. When this returns, the job is in the database for good."""
-        return self._bound.enqueue(*args, **kwargs)
+        arguments = self.codec.bind(args, kwargs)
+        return self.desk.enqueue_draft(Draft(self, arguments, self.defaults, self._bound.plan))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for coroutines."""

@@ -183,6 +183,7 @@ class Options:
             tags=tuple(self.tags),
             conflict=self.conflict,
             names=names,
+            plain=(self.params_json, self.stored, self.principal, self.timeout_ms) == (None,) * 4,
         )
 
 

@@ -102,6 +102,8 @@ class Plan(NamedTuple):
     tags: tuple[str, ...]
     conflict: str
     names: tuple[str, ...]
+    plain: bool = False
+    """No params, options, principal, timeout or limit: most of the columns stay empty."""
 
 
 class NewJob(NamedTuple):

@@ -57,6 +57,8 @@ class Codec:
     ) -> None:
         """Raises KindError (`kind_signature`) if the function's arguments cannot be stored as JSON by name."""
         self.signature = read_signature(function, kind, context_type)
+        self.bind = self.signature.bind
+        """The arguments by name, as passed and without defaults. Raises InvalidPayload; checks no types."""
         found = {name: traits(annotation) for name, annotation in self.signature.annotations.items()}
         self.secret_names = frozenset(name for name in found if Trait.SECRET in found[name])
         self._form = _arguments_form(self.signature, found, self.secret_names)
@@ -65,10 +67,6 @@ class Codec:
     @property
     def takes_context(self) -> bool:
         return self.signature.takes_context
-
-    def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
-        """The arguments by name, as passed and without defaults. Raises InvalidPayload; checks no types."""
-        return self.signature.bind(args, kwargs)
 
     def encode(self, arguments: Mapping[str, object]) -> Encoded:
         """Check the arguments and write them down, without defaults for those not passed.

@@ -63,8 +63,12 @@ def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
 
 def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
     positions = yield from _positions(new)
-    yield Call("insert_job", [_job_row(job) for job in new])
-    yield Call("insert_ready", list(map(_ready_row, new, positions)))
+    if all(map(_is_plain, new)):
+        yield Call("insert_plain_job", list(map(_plain_job_row, new)))
+        yield Call("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
+    else:
+        yield Call("insert_job", list(map(_job_row, new)))
+        yield Call("insert_ready", list(map(_ready_row, new, positions)))
     tags = [(job.id, tag) for job in new for tag in job.plan.tags]
     if tags:
         yield Call("insert_tag", tags)
@@ -75,11 +79,29 @@ def _insert_alone(new: NewJob) -> Op[list[Job]]:
     """The commonest case with as little around it as can be: this is what a single enqueue costs over the driver."""
     following = (yield Call("allocate_positions", (new.plan.queue, GAP))).rows[0][0]
     position = cast("int", following) - GAP
-    yield Call("insert_job", _job_row(new))
-    yield Call("insert_ready", _ready_row(new, position))
+    if _is_plain(new):
+        yield Call("insert_plain_job", _plain_job_row(new))
+        yield Call("insert_plain_ready", _plain_ready_row(new, position))
+    else:
+        yield Call("insert_job", _job_row(new))
+        yield Call("insert_ready", _ready_row(new, position))
     if new.plan.tags:
         yield Call("insert_tag", [(new.id, tag) for tag in new.plan.tags])
     return [Job.fresh(new, position)]
+
+
+def _is_plain(new: NewJob) -> bool:
+    return (
+        new.plan.plain
+        and new.secrets is None
+        and new.idempotency_key is None
+        and new.business_key is None
+        and not new.waits_for
+    )
+
+
+def _plain_job_row(new: NewJob) -> tuple[object, ...]:
+    return (new.id, *new.plan[:4], new.payload, new.created_at)
 
 
 def _job_row(new: NewJob) -> tuple[object, ...]:
@@ -88,20 +110,17 @@ def _job_row(new: NewJob) -> tuple[object, ...]:
     return (new.id, *head, new.payload, new.secrets, *shown, new.idempotency_key, new.business_key, new.created_at)
 
 
+def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
+    job_id, plan, _, _, created_at, run_at, state, *_ = new
+    kind, kind_version, _, queue, _, _, _, rank, max_attempts, as_new_job, *_ = plan
+    start = (job_id, queue, kind, kind_version, state, rank, position, run_at, created_at)
+    return (*start, max_attempts, as_new_job)
+
+
 def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
     plan = new.plan
     return (
-        new.id,
-        plan.queue,
-        plan.kind,
-        plan.kind_version,
-        new.state,
-        plan.rank,
-        position,
-        new.run_at,
-        new.created_at,
-        plan.max_attempts,
-        plan.as_new_job,
+        *_plain_ready_row(new, position),
         plan.timeout_ms,
         new.waits_for,
         plan.limit_key,

@@ -34,7 +34,7 @@ class SqliteDriver:
             if type(params) is list:
                 cursor.executemany(sql, rows_for(statement, cast("list[object]", params)))
                 return Result(_NO_ROWS, cursor.rowcount)
-            cursor.execute(sql, row_for(statement, params))
+            cursor.execute(sql, cast("Any", params) if type(params) is tuple else row_for(statement, params))
             return Result(cursor.fetchall() if returns_rows else _NO_ROWS, cursor.rowcount)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error

@@ -6,7 +6,6 @@ ON CONFLICT (name) DO UPDATE SET next_position = {queue}.next_position + :room
 RETURNING next_position
 
 -- name: insert_job
--- Columns that a new job leaves empty are left out: binding NULLs took a quarter of the time of an insert.
 INSERT INTO {job} (
     id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
     chain_attempt, created_at
@@ -15,6 +14,11 @@ VALUES (
     :id, :kind, :kind_version, :owner, :queue, :payload, :secrets, :params, :options, :principal, :idempotency_key,
     :business_key, 1, :created_at
 )
+
+-- name: insert_plain_job
+-- The same where all else is empty: binding a NULL takes the driver as long as writing a column.
+INSERT INTO {job} (id, kind, kind_version, owner, queue, payload, chain_attempt, created_at)
+VALUES (:id, :kind, :kind_version, :owner, :queue, :payload, 1, :created_at)
 
 -- name: insert_ready
 -- A job that nothing has happened to yet.
@@ -25,6 +29,16 @@ INSERT INTO {ready} (
 VALUES (
     :job_id, :queue, :kind, :kind_version, :state, :rank, :position, :run_at, :queued_at, 0, 0, 1, :max_attempts,
     :as_new_job, :timeout_ms, :waits_for, :limit_key, :business_key, 0, 0, :queued_at, 1
+)
+
+-- name: insert_plain_ready
+INSERT INTO {ready} (
+    job_id, queue, kind, kind_version, state, rank, position, run_at, queued_at, attempts, crashes, life, max_attempts,
+    as_new_job, waits_for, paused, cancel_requested, updated_at, version
+)
+VALUES (
+    :job_id, :queue, :kind, :kind_version, :state, :rank, :position, :run_at, :queued_at, 0, 0, 1, :max_attempts,
+    :as_new_job, 0, 0, 0, :queued_at, 1
 )
 
 -- name: insert_live

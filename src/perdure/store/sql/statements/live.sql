@@ -38,6 +38,23 @@ SET state = :state, finished_at = :finished_at, duration_ms = :duration_ms, exit
     metrics = :metrics
 WHERE id = :run_id AND state = 'running'
 
+-- name: close_run_plainly
+-- The same where there is nothing to tell but how long it took.
+UPDATE {run}
+SET state = :state, finished_at = :finished_at, duration_ms = :duration_ms
+WHERE id = :run_id AND state = 'running'
+
+-- name: insert_plain_outcome
+-- An end with no error and nobody to take over.
+INSERT INTO {outcome} (
+    job_id, life, state, finished_at, rank, position, run_at, queued_at, started_at, attempts, crashes, max_attempts,
+    result, version
+)
+VALUES (
+    :job_id, :life, :state, :finished_at, :rank, :position, :run_at, :queued_at, :started_at, :attempts, :crashes,
+    :max_attempts, :result, :version
+)
+
 -- name: insert_outcome
 INSERT INTO {outcome} (
     job_id, life, state, finished_at, rank, position, run_at, queued_at, started_at, attempts, crashes, max_attempts,

@@ -31,6 +31,7 @@ def open_writer(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
     connection = _open(path, "rw", pragmas)
     try:
         set_durability(connection, pragmas)
+        _set(connection, "temp_store=MEMORY")  # else a savepoint of a large batch writes a file of its own
         tame(connection)
     except BaseException as error:
         connection.close()
