@@ -98,7 +98,10 @@ def test_two_apps_on_two_files_have_transactions_at_the_same_time(app: Perdure, 
     other.close()
 
 
-@pytest.mark.parametrize("control", ["BEGIN", "COMMIT", "END", "ROLLBACK", "BEGIN IMMEDIATE"])
+@pytest.mark.parametrize(
+    "control",
+    ["BEGIN", "commit", "END", "ROLLBACK", "BEGIN IMMEDIATE", " -- a\n /* b */ Commit;", "ROLLBACK TRANSACTION", "end;"],
+)
 def test_begin_and_commit_are_left_to_the_block(control: str, app: Perdure, send: Any, path: Path) -> None:
     with app.transaction() as tx:
         send.enqueue("a")
@@ -117,6 +120,16 @@ def test_the_users_savepoints_work_inside(app: Perdure, send: Any, path: Path) -
         send.enqueue("b")
         tx.execute("RELEASE mine")
     assert jobs_in(path) == ['{"to":"b"}']
+
+
+def test_a_commit_behind_our_back_lets_nothing_slip_through(app: Perdure, send: Any, path: Path) -> None:
+    with pytest.raises(StoreError), app.transaction() as tx:
+        send.enqueue("before")
+        tx.connection.commit()
+        with pytest.raises(TransactionError) as refused:
+            send.enqueue("after")
+    assert refused.value.code == "tx_ended"
+    assert jobs_in(path) == ['{"to":"before"}']
 
 
 def test_a_statement_that_ended_the_transaction_lets_nothing_slip_through(app: Perdure, send: Any, path: Path) -> None:

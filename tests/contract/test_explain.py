@@ -69,6 +69,7 @@ def test_parked_jobs_are_claimed_from_their_index_and_nothing_is_sorted(connecti
         ("list_by_business_key", "j", "perdure_job_by_business_key"),
         ("list_by_idempotency_key", "j", "perdure_job_by_idempotency_key"),
         ("list_runs_of_job", "u", "perdure_run_by_job"),
+        ("list_runs_by_state", "u", "perdure_run_by_state"),
         ("list_log", "perdure_job_log", "perdure_job_log_by_job"),
     ],
 )
@@ -94,6 +95,7 @@ def test_a_listing_or_a_look_uses_its_index(connection: sqlite3.Connection, name
         "list_queue",
         "list_runs",
         "list_runs_of_job",
+        "list_runs_by_state",
         "neighbours_after",
         "neighbours_before",
         "next_parked_kind",

@@ -247,3 +247,73 @@ def test_a_loop_that_ends_too_early_stops_nobody(app: Perdure, send: Any, databa
     thread.join(30)
     assert not thread.is_alive()
     assert send.enqueue("next") in list(app.jobs())
+
+
+class SlowLeader:
+    """A thread that leads a group until it is told to go on."""
+
+    def __init__(self, database: Database) -> None:
+        self._inside, self._go_on = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=database.write, args=(self._slow,))
+
+    def _slow(self) -> Op[None]:
+        yield Call("any_edge")
+        self._inside.set()
+        self._go_on.wait(30)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        assert self._inside.wait(30)
+
+    def __exit__(self, *_: object) -> None:
+        self._go_on.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def stopped_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that nobody runs, but that is not closed either."""
+    loop = asyncio.new_event_loop()
+    yield loop
+    pending = asyncio.all_tasks(loop)
+    loop.run_until_complete(asyncio.wait(pending) if pending else asyncio.sleep(0))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def left_waiting(loop: asyncio.AbstractEventLoop, database: Database, send: Any) -> asyncio.Task[Job]:
+    """An enqueue that has come, but whose loop does not run any more."""
+    waiting = len(database._group._waiting)
+    task = loop.create_task(send.aenqueue("coroutine"))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert len(database._group._waiting) == waiting + 1
+    return task
+
+
+def test_a_coroutine_whose_loop_has_stopped_holds_up_nobody_who_comes_later(
+    database: Database, send: Any, stopped_loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor
+) -> None:
+    with SlowLeader(database):
+        task = left_waiting(stopped_loop, database, send)
+    assert pool.submit(send.enqueue, "thread").result(timeout=20).state == "queued"
+    assert stopped_loop.run_until_complete(task).state == "queued"
+
+
+def test_a_coroutine_whose_loop_has_stopped_holds_up_nobody_who_waits_behind_it(
+    database: Database, send: Any, stopped_loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor
+) -> None:
+    with SlowLeader(database):
+        left_waiting(stopped_loop, database, send)
+        behind = pool.submit(send.enqueue, "thread")
+        until(lambda: len(database._group._waiting) == 2)
+    assert behind.result(timeout=20).state == "queued"
+
+
+def test_a_loop_that_takes_no_more_work_still_finishes_its_own(
+    database: Database, send: Any, stopped_loop: asyncio.AbstractEventLoop
+) -> None:
+    stopped_loop.run_until_complete(stopped_loop.shutdown_default_executor())
+    with SlowLeader(database):
+        task = left_waiting(stopped_loop, database, send)
+    assert stopped_loop.run_until_complete(asyncio.wait_for(task, 20)).state == "queued"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
 
+from perdure import Perdure
+from perdure.store.sql.dialects.sqlite.database import Database
 from tests.app.contents import jobs_in
 
 
@@ -60,3 +67,83 @@ def test_every_acknowledged_job_is_there_and_none_twice(told: Told) -> None:
 def test_the_file_is_whole(told: Told) -> None:
     with closing(sqlite3.connect(told.path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+# -- at every single point -------------------------------------------------------------------------------------------
+
+
+def interrupted_at(point: int, act: Callable[[], object]) -> bool:
+    """Interrupt `act` at the nth moment at which Python would raise an interrupt: where a function of ours begins, or a
+    built-in one has returned. False: it has fewer."""
+    seen = 0
+
+    def watch(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal seen
+        resumed = event == "call" and frame.f_code.co_flags & inspect.CO_GENERATOR  # would skip its `finally`
+        if event in ("call", "c_return") and not resumed:
+            seen += 1
+            if seen == point:
+                raise KeyboardInterrupt
+
+    try:
+        sys.setprofile(watch)
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def in_time(act: Callable[[], object]) -> bool:
+    """Whether another thread gets it done."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(20)
+    return not thread.is_alive()
+
+
+def nothing_is_left(database: Database) -> bool:
+    group, gate = database._group, database._gate
+    idle = not database._mutex._line and not gate._inside and not group._waiting and not group._led
+    return idle and not database._writer.in_transaction
+
+
+@pytest.fixture
+def database(app: Perdure, send: Any) -> Database:
+    send.enqueue("warm")
+    runner: Any = app.store.runner  # type: ignore[attr-defined]  # beneath the protocol
+    found: Database = runner.database
+    return found
+
+
+def test_an_interrupt_at_any_point_of_a_write_leaves_the_next_one_alone(
+    app: Perdure, database: Database, send: Any, path: Path
+) -> None:
+    draft = app.new_jobs([send.new("x")])[0]
+    point = 1
+    while interrupted_at(point, lambda: app.store.enqueue([draft._replace(id=app.ids.new())])):  # type: ignore[arg-type]
+        assert nothing_is_left(database), point
+        assert in_time(partial(send.enqueue, f"after {point}")), point
+        point += 1
+    assert point > 50
+    recipients = Counter(json.loads(payload)["to"] for payload in jobs_in(path))
+    assert [recipients[f"after {n}"] for n in range(1, point)] == [1] * (point - 1)
+
+
+def test_an_interrupt_at_any_point_of_a_block_leaves_the_next_write_alone(
+    app: Perdure, database: Database, send: Any, path: Path
+) -> None:
+    def block() -> None:
+        with app.transaction() as tx:
+            tx.execute("UPDATE perdure_queue SET concurrency = NULL")
+            send.enqueue("block")
+
+    point = 1
+    while interrupted_at(point, block):
+        assert nothing_is_left(database), point
+        assert in_time(partial(send.enqueue, f"after {point}")), point
+        point += 1
+    assert point > 100
+    recipients = Counter(json.loads(payload)["to"] for payload in jobs_in(path))
+    assert [recipients[f"after {n}"] for n in range(1, point)] == [1] * (point - 1)

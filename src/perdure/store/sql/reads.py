@@ -9,7 +9,7 @@ from perdure.ids import JobId
 from perdure.job.job import Job
 from perdure.job.model import JobRow, JobView, RunRow
 from perdure.job.run import Run
-from perdure.job.states import FINAL, State
+from perdure.job.states import FINAL, RunState, State
 from perdure.store.answers import FIRST_ID, JobFilter, RunFilter
 from perdure.store.sql.engine import Call, Op
 
@@ -88,8 +88,14 @@ def page_of_runs(wanted: RunFilter, after: Run | None, size: int) -> Op[list[Run
     params: dict[str, object] = {**wanted._asdict(), "page": size}
     if after is not None:
         params["below"] = after.row.id
-    rows = (yield Call("list_runs" if wanted.job_id is None else "list_runs_of_job", params)).rows
+    rows = (yield Call(_driving_runs(wanted), params)).rows
     return [Run(RunRow._make(row)) for row in rows]
+
+
+def _driving_runs(wanted: RunFilter) -> str:
+    if wanted.job_id is not None:
+        return "list_runs_of_job"
+    return "list_runs" if wanted.state in (None, RunState.RUNNING, RunState.COMPLETED) else "list_runs_by_state"
 
 
 def _job_view(row: Iterable[object]) -> JobView:

@@ -98,11 +98,6 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
         "database_corrupt",
         "stop writing, keep the files as they are, and restore a backup (perdure db check tells more)",
     ),
-    sqlite3.SQLITE_AUTH: (
-        TransactionError,
-        "tx_managed",
-        "leave BEGIN, COMMIT and ROLLBACK to the app.transaction() block; use a SAVEPOINT to undo a part",
-    ),
     sqlite3.SQLITE_NOTADB: (
         DatabaseUnavailable,
         "not_a_database",

@@ -162,6 +162,11 @@ LIMIT :page
 {run_view}
 WHERE {run_filter}
 
+-- name: list_runs_by_state
+-- Runs that neither run nor completed are few, and have an index of their own.
+{run_view}
+WHERE u.state = :state AND u.state NOT IN ('running', 'completed') AND {run_filter}
+
 -- name: list_runs_of_job
 {run_view}
 WHERE u.job_id = :job_id AND {run_filter}

@@ -18,7 +18,7 @@ from perdure.store.sql.dialects.sqlite.gate import gate_for
 from perdure.store.sql.dialects.sqlite.group import GroupCommit, Member
 from perdure.store.sql.dialects.sqlite.mutex import FifoMutex
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.dialects.sqlite.transaction import Transaction, leave_control_to_us
+from perdure.store.sql.dialects.sqlite.transaction import Transaction
 from perdure.store.sql.dialects.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
 from perdure.store.sql.drivers.sqlite import SqliteDriver, translate
 from perdure.store.sql.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
@@ -95,36 +95,35 @@ class Database:
             return
         if outer is not None:
             raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
-        with self._turn():
-            joined = Transaction(connect.open_writer(self.path, self._pragmas))
-            try:
-                with self._joining(joined):
-                    yield joined
-            finally:
-                if joined.inherited:
-                    _of_parent.append(joined)
-                else:
-                    joined.close()
-
-    @contextmanager
-    def _joining(self, joined: Transaction) -> Generator[None, None, None]:
-        connection = joined.connection
-        self._begin(connection)
-        connection.set_authorizer(leave_control_to_us)
-        token = _joined.set({**(_joined.get() or {}), self: joined})
+        ticket = self._take_turn()
+        joined: Transaction | None = None
         try:
-            yield
+            joined = Transaction(connect.open_writer(self.path, self._pragmas))
+            self._begin(joined.connection)
+            token = _joined.set({**(_joined.get() or {}), self: joined})
+            try:
+                yield joined
+            finally:
+                _joined.reset(token)
             if joined.inherited:
                 raise _forked()
-            connection.set_authorizer(None)
-            self._commit(connection)
+            self._commit(joined.connection)
+            self._checkpoint_if_due()
         finally:
+            try:
+                self._end_block(joined, ticket)
+            except BaseException:  # as in _run_group
+                self._end_block(joined, ticket)
+                raise
+
+    def _end_block(self, joined: Transaction | None, ticket: object) -> None:
+        """May be repeated. What was not committed is rolled back, unless it belongs to a parent process."""
+        if joined is not None and joined.inherited:
             joined.over = True
-            _joined.reset(token)
-            if not joined.inherited:
-                connection.set_authorizer(None)
-                _roll_back(connection)
-        self._checkpoint_if_due()
+            _of_parent.append(joined)
+        elif joined is not None:
+            joined.close()
+        self._end_turn(ticket)
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         try:
@@ -151,18 +150,6 @@ class Database:
             for member in group:
                 if not member.answered:
                     member.fail(error)
-
-    @contextmanager
-    def _turn(self) -> Generator[None, None, None]:
-        ticket = self._take_turn()
-        try:
-            yield
-        finally:
-            try:
-                self._end_turn(ticket)
-            except BaseException:  # as above
-                self._end_turn(ticket)
-                raise
 
     def _take_turn(self) -> object:
         """This thread's turn in the process, then this process's turn at the file. The gate is fairness only."""

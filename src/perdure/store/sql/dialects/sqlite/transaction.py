@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from perdure.errors import TransactionError
@@ -32,6 +34,8 @@ class Transaction:
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
         """Run a statement of the user's own in it. BEGIN, COMMIT and ROLLBACK are left to the block: refused."""
+        if _CONTROL.match(sql):
+            raise _managed(sql)
         try:
             return self.connection.execute(sql, parameters)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
@@ -52,8 +56,16 @@ class Transaction:
         return answer
 
     def close(self) -> None:
-        """Close its connection; what was not committed is rolled back."""
-        self.driver.close()
+        """Roll back what was not committed and close its connection. May be repeated.
+
+        The rollback comes first: as long as a cursor of the user's is in the middle of its rows, SQLite keeps a closed
+        connection and its transaction alive.
+        """
+        self.over = True
+        with suppress(sqlite3.Error):
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            self.driver.close()
         self.connection.close()
 
     def _check_open(self) -> None:
@@ -70,6 +82,16 @@ class Transaction:
             )
 
 
-def leave_control_to_us(action: int, *_: object) -> int:
-    """An authorizer: the block that began a transaction ends it, nobody inside it. Savepoints are free."""
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+# By its words: an authorizer would be Python code inside SQLite, where an interrupt is taken for a refusal.
+_CONTROL = re.compile(
+    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(?:BEGIN|COMMIT|END|ROLLBACK(?!\s+(?:TRANSACTION\s+)?TO\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _managed(sql: str) -> TransactionError:
+    return TransactionError(
+        f"{sql.strip()[:40]!r} inside app.transaction(): the block commits at its end and rolls back on an exception;"
+        " leave BEGIN, COMMIT and ROLLBACK to it, and use a SAVEPOINT to undo a part",
+        code="tx_managed",
+    )
