@@ -13,14 +13,13 @@ from perdure.clock import Micros
 from perdure.ids import IdFactory, JobId, NodeId
 from perdure.job import transitions
 from perdure.job.model import Failure, JobRow, LiveJob, OutcomeRow, Transition
-from perdure.job.ordering import GAP
 from perdure.job.retry import Retry
 from perdure.job.states import FINAL, RunState, State, Verb
 from perdure.ops.doctor import look_params
 from perdure.store.answers import FIRST_ID
 from perdure.store.sql.apply import apply, read_live
 from perdure.store.sql.engine import Call, Op, Serialization
-from perdure.store.sql.jobs import allocate
+from perdure.store.sql.jobs import take_place
 from perdure.store.sql.reads import row_of
 
 BATCH = 500
@@ -69,7 +68,7 @@ def _record_lost(job_id: JobId, visit: Visit) -> Op[None]:
     job = yield from row_of(job_id)
     assert job is not None
     lives = (yield Call("read_newest_life", {"job_id": job_id})).rows
-    position = (yield from allocate(job.queue, GAP)) - GAP
+    position = yield from take_place(job.queue)
     outcome = OutcomeRow(
         job_id=job_id,
         life=cast("int | None", lives[0][0]) or 1,

@@ -43,7 +43,7 @@ def new_job(draft: Draft, job_id: JobId, now: Micros) -> NewJob:
     kind, arguments, options, plan = draft
     payload, secrets, _ = kind.codec.encode(arguments)
     if plan.principal is None and principal.get() is not None:
-        plan = plan._replace(principal=_principal())
+        plan = plan._replace(principal=_principal(), plain=False)
     run_at = options.start_at(now)
     state = _SCHEDULED if run_at > now else _QUEUED
     if options.idempotency_key is None and options.business_key is None and options.unique is None:

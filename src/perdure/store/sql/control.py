@@ -17,12 +17,11 @@ from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
 from perdure.job.job import Job
 from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
-from perdure.job.ordering import GAP
 from perdure.job.states import FINAL, State, Verb
 from perdure.store.answers import Edit, not_found
 from perdure.store.sql.apply import apply, copy, read_live
 from perdure.store.sql.engine import Call, Op, Serialization
-from perdure.store.sql.jobs import allocate, insert
+from perdure.store.sql.jobs import insert, take_place
 from perdure.store.sql.reads import row_of, view_of
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
@@ -149,7 +148,7 @@ def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
     taken = yield from _take_key_again(again)
     if taken is not None:
         return taken
-    again = again._replace(position=(yield from allocate(again.queue, GAP)) - GAP)
+    again = again._replace(position=(yield from take_place(again.queue)))
     yield from copy(job_id, again, now, auto_retry_of=None, chain_step=0)
     return (yield from seen(new_id))
 
@@ -261,7 +260,7 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
         return refused
     after = edited.live
     if after.queue != live.queue:
-        after = after._replace(position=(yield from allocate(after.queue, GAP)) - GAP)
+        after = after._replace(position=(yield from take_place(after.queue)))
     yield from _apply(Transition(Verb.EDIT, live, after=after), now)
     row = edited.row
     written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version, row.id)

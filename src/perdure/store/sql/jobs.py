@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from perdure.errors import KeyConflict
@@ -129,26 +130,23 @@ def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
 
 
 def _positions(new: Sequence[NewJob]) -> Op[list[int]]:
-    """A place for each: one counter step per queue, then in the order they were given."""
-    rooms: dict[str, int] = {}
-    for job in new:
-        queue = job.plan.queue
-        rooms[queue] = rooms.get(queue, 0) + GAP
-    following: dict[str, int] = {}
-    for queue, room in sorted(rooms.items()):
-        following[queue] = (yield from allocate(queue, room)) - room
-    if len(following) == 1:
-        first = next(iter(following.values()))
-        return list(range(first, first + GAP * len(new), GAP))
-    positions: list[int] = []
-    for job in new:
-        position = following[job.plan.queue]
-        following[job.plan.queue] = position + GAP
-        positions.append(position)
-    return positions
+    """A place for each, at the back of its queue, in the order they were given."""
+    counts = Counter([job.plan.queue for job in new])
+    places: dict[str, Iterator[int]] = {}
+    for queue, count in sorted(counts.items()):
+        places[queue] = iter((yield from take_places(queue, count)))
+    return [next(places[job.plan.queue]) for job in new]
 
 
-def allocate(queue: str, room: int) -> Op[int]:
-    """Take `room` worth of places at the back of a queue; answers the first position after them."""
-    rows = (yield Call("allocate_positions", {"queue": queue, "room": room})).rows
-    return cast("int", rows[0][0])
+def take_places(queue: str, count: int) -> Op[Sequence[int]]:
+    """Rising places at the back of a queue. A counter gives them in one piece; a sequence answers each by itself."""
+    rows = (yield Call("allocate_positions", (queue, count * GAP))).rows
+    ends = [cast("int", row[0]) for row in rows]
+    if len(ends) == count:
+        return [end - GAP for end in ends]
+    return range(ends[0] - count * GAP, ends[0], GAP)
+
+
+def take_place(queue: str) -> Op[int]:
+    """One place at the back of a queue."""
+    return (yield from take_places(queue, 1))[0]

@@ -16,7 +16,7 @@ from perdure.store.answers import Place, not_found
 from perdure.store.sql.apply import read_live
 from perdure.store.sql.control import change, expect, seen
 from perdure.store.sql.engine import Call, Op, Serialization
-from perdure.store.sql.jobs import allocate
+from perdure.store.sql.jobs import take_place
 
 
 def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | None) -> Op[Job | PerdureError]:
@@ -27,7 +27,7 @@ def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | No
     refused = _refusal(live, Verb.SET_PRIORITY, expect_version)
     if refused is not None:
         return refused
-    position = (yield from allocate(live.queue, GAP)) - GAP
+    position = yield from take_place(live.queue)
     return (
         yield from change(
             job_id,
@@ -82,7 +82,7 @@ def _position(live: LiveJob, to: Place, now: Micros) -> Op[int | PerdureError | 
         lane = {"queue": live.queue, "rank": live.rank, "job_id": live.job_id}
         first = cast("int | None", (yield Call("first_in_rank", lane)).rows[0][0])
         return live.position if first is None or live.position < first else first - GAP
-    return (yield from allocate(live.queue, GAP)) - GAP
+    return (yield from take_place(live.queue))
 
 
 def _target(live: LiveJob, target_id: JobId) -> Op[LiveJob | PerdureError]:
@@ -114,7 +114,7 @@ def _beside(live: LiveJob, target: LiveJob, now: Micros, *, in_front: bool) -> O
     rows = (yield Call(statement, lane)).rows
     nearest = cast("int", rows[0][1]) if rows else None
     if nearest is None and not in_front:
-        return (yield from allocate(live.queue, GAP)) - GAP
+        return (yield from take_place(live.queue))
     free = between(nearest, target.position) if in_front else between(target.position, nearest)
     if free is not None:
         return free

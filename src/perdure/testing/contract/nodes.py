@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perdure.errors import StoreError
 from perdure.ids import NodeId
 from perdure.store.answers import NodeRow, Process
+from perdure.testing.contract.case import raises
 from perdure.testing.contract.rig import Rig
 
 
@@ -19,6 +21,15 @@ def test_a_registered_node_is_listed_as_it_was_given(rig: Rig) -> None:
     assert _node(rig, node_id) == NodeRow(
         node_id, '["send"]', 0, rig.now, rig.now, None, None, "host", 42, "123", "boot", "ns"
     )
+
+
+def test_a_node_id_is_registered_once(rig: Rig) -> None:
+    node_id = rig.register()
+
+    with raises(StoreError, "unique_violation"):
+        rig.store.register(node_id, None, Process("another"), rig.now)
+
+    assert _node(rig, node_id).host == "here"
 
 
 def test_the_newest_nodes_are_listed_first_up_to_the_limit(rig: Rig) -> None:

@@ -1,5 +1,6 @@
 -- name: allocate_positions
--- Take :room consecutive places at the back of a queue, making the queue on first use; answers the first place after them.
+-- Take :room worth of places at the back of a queue, making the queue on first use; answers the first place after them,
+-- or after each of them.
 INSERT INTO {queue} (name, next_position)
 VALUES (:queue, 100 + :room)
 ON CONFLICT (name) DO UPDATE SET next_position = {queue}.next_position + :room

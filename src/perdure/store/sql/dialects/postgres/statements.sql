@@ -30,16 +30,16 @@ EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL
 
 -- name: allocate_positions
 -- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
--- long transaction (tx=) would keep out everyone else. One sequence serves all queues. Places taken by transactions that
--- run side by side may interleave or coincide; those taken by one after another's are all behind them. Only the very first
--- job of a queue makes others wait for its commit, with the queue's row.
+-- long transaction (tx=) would keep out everyone else. One sequence serves all queues, and each place is answered by
+-- itself: those of transactions that run side by side may interleave. Only the very first job of a queue makes others
+-- wait for its commit, with the queue's row.
 WITH made AS (
     INSERT INTO {queue} (name, next_position)
     VALUES (:queue, 0)
     ON CONFLICT (name) DO NOTHING
 )
-SELECT MAX(taken.place) + 100
-FROM (SELECT nextval('{position}') AS place FROM generate_series(1, :room / 100)) AS taken
+SELECT nextval('{position}') + 100
+FROM generate_series(1, :room / 100)
 
 -- fragment: job_filter
 -- As shared, but with types: PostgreSQL must know that of a parameter where it first sees it.

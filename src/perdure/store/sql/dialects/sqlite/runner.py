@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,15 +74,15 @@ class SqliteRunner:
 
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
-        with ExitStack() as stack:
-            yield self._entered(stack, join=join)
-
-    def _entered(self, stack: ExitStack, *, join: bool) -> object:
-        while True:
+        entered = False
+        while not entered:
             try:
-                return stack.enter_context(self.database.transaction(join=join))
+                with self.database.transaction(join=join) as joined:
+                    entered = True
+                    yield joined
             except Retired:
-                continue
+                if entered:
+                    raise
 
     def upgrade(self) -> str:
         allow = self._allow_network_filesystem
