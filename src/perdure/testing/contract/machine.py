@@ -60,7 +60,7 @@ def run(rig: Rig) -> None:
     run_state_machine_as_test(
         OnThisStore,
         settings=settings(
-            max_examples=400 if FULL else 25,
+            max_examples=400 if FULL else 40,
             stateful_step_count=40,
             deadline=None,
             database=None,
@@ -93,7 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
         target=jobs,
         priority=priorities,
         delay=delays,
-        max_attempts=st.integers(1, 3),
+        max_attempts=st.integers(1, 5),
         key=st.sampled_from((None, None, "a", "b")),
         conflict=st.sampled_from(("raise", "return")),
         idempotency=st.sampled_from((None, None, None, "x", "y")),
