@@ -80,6 +80,16 @@ def test_an_operation_that_breaks_off_halfway_leaves_nothing_of_it(app: Perdure,
     assert contents(path) == before
 
 
+def test_rows_that_were_not_read_to_the_end_keep_no_lock(app: Perdure, send: Any) -> None:
+    cursors: list[Any] = []
+    with pytest.raises(ZeroDivisionError), app.transaction() as tx:
+        tx.execute("INSERT INTO orders VALUES (1, 'tea'), (2, 'milk')")
+        cursors.append(tx.execute("SELECT * FROM orders"))
+        cursors[0].fetchone()
+        raise ZeroDivisionError
+    assert app.get(send.enqueue("next")) is not None
+
+
 def test_a_block_inside_a_block_is_refused(app: Perdure, send: Any, path: Path) -> None:
     with app.transaction():
         with pytest.raises(StoreError) as refused, app.transaction():
@@ -100,7 +110,16 @@ def test_two_apps_on_two_files_have_transactions_at_the_same_time(app: Perdure, 
 
 @pytest.mark.parametrize(
     "control",
-    ["BEGIN", "commit", "END", "ROLLBACK", "BEGIN IMMEDIATE", " -- a\n /* b */ Commit;", "ROLLBACK TRANSACTION", "end;"],
+    [
+        "BEGIN",
+        "commit",
+        "END",
+        "ROLLBACK",
+        "BEGIN IMMEDIATE",
+        " -- a\n /* b */ Commit;",
+        "ROLLBACK TRANSACTION",
+        "end;",
+    ],
 )
 def test_begin_and_commit_are_left_to_the_block(control: str, app: Perdure, send: Any, path: Path) -> None:
     with app.transaction() as tx:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -103,6 +104,12 @@ def in_time(act: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Look again and again until it is so."""
+    while not condition():
+        time.sleep(0.0005)
+
+
 def nothing_is_left(database: Database) -> bool:
     group, gate = database._group, database._gate
     idle = not database._mutex._line and not gate._inside and not group._waiting and not group._led
@@ -147,3 +154,41 @@ def test_an_interrupt_at_any_point_of_a_block_leaves_the_next_write_alone(
     assert point > 100
     recipients = Counter(json.loads(payload)["to"] for payload in jobs_in(path))
     assert [recipients[f"after {n}"] for n in range(1, point)] == [1] * (point - 1)
+
+
+def test_an_interrupt_at_any_point_of_leading_reaches_no_follower(
+    app: Perdure, database: Database, send: Any, path: Path
+) -> None:
+    point = 1
+    while led_and_interrupted(point, app, database, send):
+        assert nothing_is_left(database), point
+        point += 1
+    assert point > 50
+    recipients = Counter(json.loads(payload)["to"] for payload in jobs_in(path))
+    assert [recipients[f"follower {n}"] for n in range(1, point)] == [1] * (point - 1)
+
+
+def led_and_interrupted(point: int, app: Perdure, database: Database, send: Any) -> bool:
+    """Lead a group of two, interrupted at this point. Both come while a third one has the turn."""
+    held, ended = threading.Event(), threading.Event()
+    waiting = database._group._waiting
+
+    def holder() -> None:
+        with app.transaction():
+            held.set()
+            until(lambda: len(waiting) == 2 or ended.is_set())
+
+    def follower() -> None:
+        until(lambda: len(waiting) == 1 or ended.is_set())
+        send.enqueue(f"follower {point}")
+
+    threads = [threading.Thread(target=act, daemon=True) for act in (holder, follower)]
+    threads[0].start()
+    assert held.wait(20)
+    threads[1].start()
+    interrupted = interrupted_at(point, lambda: send.enqueue("leader"))
+    ended.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), point
+    return interrupted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,12 +23,12 @@ from hypothesis.stateful import (
 
 from perdure.errors import KeyConflict, PerdureError
 from perdure.ids import JobId
-from perdure.job.model import Claim
+from perdure.job.model import Claim, NewJob
 from perdure.job.ordering import rank_of
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut
-from perdure.store.answers import Place
+from perdure.store.answers import JobFilter, Place, RunFilter
 from perdure.testing.contract.model import Entry, Model, Refused
-from perdure.testing.contract.rig import BROKEN, HOPELESS, NONE, Rig
+from perdure.testing.contract.rig import BROKEN, HOPELESS, NONE, Rig, Wish
 
 FULL = os.environ.get("PERDURE_TEST_SIZE") == "full"
 SECOND = 1_000_000
@@ -46,7 +47,7 @@ REPORTS: dict[str, Callable[[int], Report]] = {
 
 _NONE: MultipleResults[JobId] = multiple()
 
-priorities = st.integers(-1, 1)
+priorities = st.sampled_from((0, 0, 1))
 delays = st.sampled_from((0, 0, 5 * SECOND, 20 * SECOND))
 
 
@@ -60,7 +61,7 @@ def run(rig: Rig) -> None:
     run_state_machine_as_test(
         OnThisStore,
         settings=settings(
-            max_examples=400 if FULL else 40,
+            max_examples=1_000 if FULL else 100,
             stateful_step_count=40,
             deadline=None,
             database=None,
@@ -78,10 +79,12 @@ class StoreMachine(RuleBasedStateMachine):
     def open_rig(self) -> Rig:
         raise NotImplementedError
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(target=jobs, delayed=st.lists(delays, min_size=4, max_size=6))
+    def begin(self, delayed: list[int]) -> Any:
+        """With some jobs of one priority in the queue: an empty one has little to show."""
         self.rig = self.open_rig()
         self.model = Model(self.rig.now)
+        return multiple(*(self.enqueue_one(delay=delay, max_attempts=5) for delay in delayed))
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):
@@ -94,35 +97,58 @@ class StoreMachine(RuleBasedStateMachine):
         priority=priorities,
         delay=delays,
         max_attempts=st.integers(1, 5),
-        key=st.sampled_from((None, None, "a", "b")),
+        key=st.sampled_from((None, "a", "b")),
         conflict=st.sampled_from(("raise", "return")),
-        idempotency=st.sampled_from((None, None, None, "x", "y")),
+        idempotency=st.sampled_from((None, None, "x", "y")),
     )
     def enqueue(
         self, priority: int, delay: int, max_attempts: int, key: str | None, conflict: str, idempotency: str | None
     ) -> Any:
-        wish: dict[str, Any] = {"priority": priority, "delay_s": delay / SECOND, "max_attempts": max_attempts}
-        if key is not None:
-            wish |= {"business_key": self.rig.key(key), "conflict": conflict}
-        if idempotency is not None:
-            wish |= {"idempotency_key": self.rig.key(idempotency)}
         known = self.model.idempotency.get(idempotency or "") or self.model.holders.get(key or "")
+        if known is None:
+            return self.enqueue_one(priority, delay, max_attempts, key, idempotency)
+        new = self._new(priority, delay, max_attempts, key, idempotency, conflict)
         try:
-            [job] = self.rig.store.enqueue([self.rig.new(**wish)])
+            [job] = self.rig.store.enqueue([new])
         except KeyConflict:
-            assert known is not None
             assert conflict == "raise"
             assert idempotency not in self.model.idempotency
-            return _NONE
-        assert job.deduplicated == (known is not None)
-        if known is not None:
-            assert job.row.id == known
-            return _NONE
+        else:
+            assert (job.row.id, job.deduplicated) == (known, True)
+        return _NONE
+
+    def enqueue_one(
+        self,
+        priority: int = 0,
+        delay: int = 0,
+        max_attempts: int = 3,
+        key: str | None = None,
+        idempotency: str | None = None,
+    ) -> JobId:
+        """A job whose keys are free: it gets in, behind all others."""
+        [job] = self.rig.store.enqueue([self._new(priority, delay, max_attempts, key, idempotency)])
+        assert not job.deduplicated
         assert self.model.is_at_the_back(job.position, of=self.model.jobs.values())
         entry = Entry(job.row.id, rank_of(priority), job.position, self.model.now + delay, max_attempts, key)
         entry.state = "scheduled" if delay else "queued"
         self._keep(entry, idempotency)
         return entry.id
+
+    def _new(
+        self,
+        priority: int,
+        delay: int,
+        max_attempts: int,
+        key: str | None,
+        idempotency: str | None,
+        conflict: str = "raise",
+    ) -> NewJob:
+        wish: Wish = {"priority": priority, "delay_s": delay / SECOND, "max_attempts": max_attempts}
+        if key is not None:
+            wish |= {"business_key": self.rig.key(key), "conflict": conflict}
+        if idempotency is not None:
+            wish["idempotency_key"] = self.rig.key(idempotency)
+        return self.rig.new(**wish)
 
     def _keep(self, entry: Entry, idempotency: str | None) -> None:
         self.model.jobs[entry.id] = entry
@@ -257,10 +283,12 @@ class StoreMachine(RuleBasedStateMachine):
     def store_and_model_agree(self) -> None:
         if not hasattr(self, "rig"):
             return
-        for entry in self.model.jobs.values():
-            job = self.rig.job(entry.id)
-            found = (job.state, job.row.rank, job.position, job.attempts, job.crashes, job.life)
-            assert found == (entry.state, *entry.place[:2], entry.attempts, entry.crashes, entry.life)
-            assert len(self.rig.runs(entry.id)) == entry.runs
+        jobs = {job.row.id: job for job in self.rig.store.jobs(JobFilter(queue=self.rig.queue), None, 1_000)}
+        runs = Counter(run.row.job_id for run in self.rig.store.runs(RunFilter(kind=self.rig.kind), None, 1_000))
+        assert jobs.keys() == self.model.jobs.keys()
+        for job_id, entry in self.model.jobs.items():
+            job = jobs[job_id]
+            found = (job.state, job.row.rank, job.position, job.attempts, job.crashes, job.life, runs[job_id])
+            assert found == (entry.state, *entry.place[:2], entry.attempts, entry.crashes, entry.life, entry.runs)
             assert job.cancel_requested == (entry.cancel_requested and not entry.is_final)
         assert self.rig.in_order() == [job.id for job in self.model.queued()]
