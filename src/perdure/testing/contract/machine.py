@@ -171,6 +171,13 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.rig.claim(2, node=self.rig.register(), kinds=NONE) == []
         self.model.park_all()
 
+    @rule(what=st.sampled_from(sorted(REPORTS)), delay=delays)
+    def claim_and_finish(self, what: str, delay: int) -> None:
+        expected = self.model.claimable()[:1]
+        for job, claim in zip(expected, self.rig.claim(1), strict=True):
+            self.model.start(job, claim.run_id)
+            self._finish(claim, what, delay)
+
     @rule(claim=claims, what=st.sampled_from(sorted(REPORTS)), delay=delays)
     def finish(self, claim: Claim, what: str, delay: int) -> None:
         self._finish(claim, what, delay)
@@ -204,21 +211,15 @@ class StoreMachine(RuleBasedStateMachine):
         rig.clock, rig.ids, rig.mark, rig.queue, rig.kind = old.clock, old.ids, old.mark, old.queue, old.kind
         return rig
 
-    @rule(job_id=jobs)
-    def cancel(self, job_id: JobId) -> None:
-        self._by_hand(job_id, self.model.cancel, self.rig.cancel)
-
-    @rule(job_id=jobs)
-    def pause(self, job_id: JobId) -> None:
-        self._by_hand(job_id, self.model.pause, self.rig.pause)
-
-    @rule(job_id=jobs)
-    def resume(self, job_id: JobId) -> None:
-        self._by_hand(job_id, self.model.resume, self.rig.resume)
-
-    @rule(job_id=jobs)
-    def retry(self, job_id: JobId) -> None:
-        self._by_hand(job_id, self.model.retry, lambda known: self.rig.store.retry(known, self.rig.now))
+    @rule(job_id=jobs, verb=st.sampled_from(("cancel", "pause", "resume", "retry")))
+    def decide_by_hand(self, job_id: JobId, verb: str) -> None:
+        acts: dict[str, Callable[[JobId], object]] = {
+            "cancel": self.rig.cancel,
+            "pause": self.rig.pause,
+            "resume": self.rig.resume,
+            "retry": lambda known: self.rig.store.retry(known, self.rig.now),
+        }
+        self._by_hand(job_id, getattr(self.model, verb), acts[verb])
 
     def _by_hand(self, job_id: JobId, decide: Callable[[Entry], None], act: Callable[[JobId], object]) -> bool:
         """Whether the verb was possible, on which store and model must agree."""
@@ -246,19 +247,22 @@ class StoreMachine(RuleBasedStateMachine):
             others = [other for other in self.model.jobs.values() if other is not job]
             assert self.model.is_at_the_back(job.position, of=others)
 
-    @rule(job_id=jobs, front=st.booleans())
-    def move_to_an_end(self, job_id: JobId, front: bool) -> None:
-        job = self.model.jobs[job_id]
+    @rule(job_id=jobs, target_id=jobs, where=st.sampled_from(("front", "back", "before", "after")))
+    def move(self, job_id: JobId, target_id: JobId, where: str) -> None:
+        job, target = self.model.jobs[job_id], self.model.jobs[target_id]
+        if where in ("front", "back"):
+            self._move_to_an_end(job, front=where == "front")
+        elif job is not target:
+            self._move_next_to(job, target, before=where == "before")
+
+    def _move_to_an_end(self, job: Entry, *, front: bool) -> None:
         if self._move(job, Place(front=front), possible=job.is_waiting) and job.state == "queued":
             lane = [other for other in self.model.queued() if other.rank == job.rank]
             assert lane[0 if front else -1] is job
 
-    @rule(job_id=jobs, target_id=jobs, before=st.booleans())
-    def move_next_to(self, job_id: JobId, target_id: JobId, before: bool) -> None:
-        job, target = self.model.jobs[job_id], self.model.jobs[target_id]
-        place = Place(before=target_id) if before else Place(after=target_id)
-        possible = job.is_waiting and target.is_waiting and job.rank == target.rank
-        if job is not target and self._move(job, place, possible=possible):
+    def _move_next_to(self, job: Entry, target: Entry, *, before: bool) -> None:
+        place = Place(before=target.id) if before else Place(after=target.id)
+        if self._move(job, place, possible=job.is_waiting and target.is_waiting and job.rank == target.rank):
             lane = [other for other in self.model.queued() if other.rank == job.rank and other not in (job, target)]
             line = sorted((*lane, job, target), key=lambda other: other.place)
             assert line.index(target) - line.index(job) == (1 if before else -1)
