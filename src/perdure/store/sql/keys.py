@@ -24,16 +24,19 @@ def is_renamed(new: NewJob) -> bool:
 
 
 def reserve(new: Sequence[NewJob]) -> Op[bool]:
-    """Take every key of these jobs. False: some were taken already, and the caller must roll back."""
+    """Take every key of these jobs. False: some were taken already, and the caller must roll back.
+
+    In the order of the keys, not of the jobs: else two callers with the same keys could wait for each other (servers).
+    """
     ledger = [
         (job.plan.kind, job.idempotency_key, job.id, job.plan.kind_version, job.fingerprint, job.created_at)
         for job in new
         if job.idempotency_key is not None
     ]
-    if ledger and (yield Call("reserve_idempotency_key", ledger)).changed != len(ledger):
+    if ledger and (yield Call("reserve_idempotency_key", sorted(ledger))).changed != len(ledger):
         return False
     live = [(job.business_key, job.id) for job in new if job.business_key is not None]
-    return not live or (yield Call("reserve_business_key", live)).changed == len(live)
+    return not live or (yield Call("reserve_business_key", sorted(live))).changed == len(live)
 
 
 def find(new: NewJob) -> Op[Job | KeyConflict | None]:
