@@ -70,8 +70,9 @@ class Database:
 
     def write(self, make: Make[T]) -> T:
         """Run an operation in a transaction shared with whoever writes now; returns when it is durable."""
-        joined = self.joined()
-        return self._group.submit(make) if joined is None else joined.run(make)
+        if _joined.get() is None or (joined := self.joined()) is None:
+            return self._group.submit(make)
+        return joined.run(make)
 
     async def awrite(self, make: Make[T]) -> T:
         joined = self.joined()
@@ -171,7 +172,7 @@ class Database:
 
     def _end_turn(self, ticket: object) -> None:
         """May be repeated: whatever part of it an interrupt left undone is done then."""
-        if not self.retired:
+        if not self.retired and self._writer.in_transaction:
             _roll_back(self._writer)
         self._gate.leave()
         self._mutex.release(ticket)
@@ -214,7 +215,8 @@ class Database:
         """Run the members in the transaction that was begun, and commit it."""
         answers: list[object] | None = None
         try:
-            answers = [each(member, self._write_driver) for member in members]
+            driver = self._write_driver
+            answers = [each(member, driver) for member in members]
             self._commit(self._writer)
             _settle(members, answers)
         except BaseException as error:

@@ -222,7 +222,7 @@ class GroupCommit:
         self._wake_next()
 
     def _hand_over(self, own: Member[Any], group: list[Member[Any]]) -> None:
-        if group == [own] and own.answered and isinstance(own, _Waiting):
+        if len(group) == 1 and group[0] is own and own.answered and isinstance(own, _Waiting):
             with self._lock:
                 if not self._waiting:
                     self._led = False
