@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol, TypeVar
 
 from perdure.clock import Micros
@@ -83,12 +84,15 @@ class SqlStore:
         self.runner = runner
 
     def _write(self, make: Make[T | PerdureError], tx: Tx = None) -> T:
-        return _raised(self.runner.write(make) if tx is None else self.runner.write_within(tx, make))
+        answer = self.runner.write(make) if tx is None else self.runner.write_within(tx, make)
+        if isinstance(answer, PerdureError):
+            raise answer
+        return answer
 
     # -- Jobs --------------------------------------------------------------------------------------------------------
 
     def enqueue(self, new: Sequence[NewJob], tx: Tx = None) -> list[Job]:
-        return self._write(lambda: jobs.insert(new), tx)
+        return self._write(partial(jobs.insert, new), tx)
 
     async def aenqueue(self, new: Sequence[NewJob]) -> list[Job]:
         return _raised(await self.runner.awrite(lambda: jobs.insert(new)))

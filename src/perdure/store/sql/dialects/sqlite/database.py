@@ -139,7 +139,8 @@ class Database:
                 self._group.fill(group)
                 if group:
                     self._transact(group)
-                    self._checkpoint_if_due()
+                    if self._writer.total_changes >= self._measure_at:
+                        self._checkpoint_if_due()
             finally:
                 try:
                     self._end_turn(ticket)
@@ -161,7 +162,8 @@ class Database:
             )
         ticket = self._mutex.holder
         try:
-            self._check_file()
+            if not self.usable or monotonic() > self._looked_until:
+                self._check_file()
             # A frozen process may stand in the gate: after one long wait the next ones are short until it is passed.
             passed = self._gate.enter(self._gate_patience_s)
             self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
@@ -180,13 +182,10 @@ class Database:
     def _check_file(self) -> None:
         """What is written to a file that was deleted or replaced is lost with it: notice that before.
 
-        A look costs as much as three of the syscalls of a small write, so it is good for a moment.
+        A look costs as much as three of the syscalls of a small write, so for a writer it is good for a moment.
         """
-        now = monotonic()
-        if self.usable and now < self._looked_until:
-            return
         if self.usable and identity_of(self.path) == self._identity:
-            self._looked_until = now + LOOK_AGAIN_S
+            self._looked_until = monotonic() + LOOK_AGAIN_S
             return
         if not self.usable:
             raise Retired(
@@ -211,12 +210,11 @@ class Database:
                 self._begin(self._writer)
                 self._attempt(members, _separately)
 
-    def _attempt(self, members: list[Member[Any]], each: Callable[[Member[Any], SqliteDriver], object]) -> None:
+    def _attempt(self, members: list[Member[Any]], run_all: RunAll) -> None:
         """Run the members in the transaction that was begun, and commit it."""
         answers: list[object] | None = None
         try:
-            driver = self._write_driver
-            answers = [each(member, driver) for member in members]
+            answers = run_all(members, self._write_driver)
             self._commit(self._writer)
             _settle(members, answers)
         except BaseException as error:
@@ -236,10 +234,8 @@ class Database:
 
     def _checkpoint_if_due(self) -> None:
         """Only on an affected SQLite, where nobody checkpoints by themselves. The caller has the turn."""
-        if self._holder is None or self._writer.total_changes < self._measure_at:
-            return
         self._measure_at = self._writer.total_changes + MEASURE_EVERY
-        if self._meter.frames() >= CHECKPOINT_FRAMES:
+        if self._holder is not None and self._meter.frames() >= CHECKPOINT_FRAMES:
             with suppress(sqlite3.Error):
                 checkpoint_guarded(self._writer, self._holder)
 
@@ -257,7 +253,8 @@ class Database:
         mark = object()
         self._reading.add(mark)  # before the look whether we are still open: `retire` closes first and counts then
         try:
-            self._check_file()
+            if not self.usable or monotonic() > self._looked_until:
+                self._check_file()
             return self._read(make)
         finally:
             self._reading.discard(mark)
@@ -331,11 +328,21 @@ class Database:
         self._writer.close()
 
 
-def _plainly(member: Member[Any], driver: SqliteDriver) -> object:
-    return drive(member.make(), driver)
+RunAll = Callable[[list[Member[Any]], SqliteDriver], list[object]]
 
 
-def _separately(member: Member[Any], driver: SqliteDriver) -> object:
+def _plainly(members: list[Member[Any]], driver: SqliteDriver) -> list[object]:
+    answers: list[object] = []
+    for member in members:
+        answers.append(drive(member.make(), driver))  # noqa: PERF401 - a comprehension is one call more
+    return answers
+
+
+def _separately(members: list[Member[Any]], driver: SqliteDriver) -> list[object]:
+    return [_in_a_savepoint(member, driver) for member in members]
+
+
+def _in_a_savepoint(member: Member[Any], driver: SqliteDriver) -> object:
     driver.execute(BEGIN_OPERATION)
     try:
         answer = drive(member.make(), driver)
@@ -373,7 +380,7 @@ def _came_after_commit(error: BaseException | None, connection: sqlite3.Connecti
 def _settle(members: list[Member[Any]], answers: list[object]) -> None:
     for member, answer in zip(members, answers, strict=True):
         if not member.answered:
-            member.settle(answer)
+            member.answer, member.answered = answer, True
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

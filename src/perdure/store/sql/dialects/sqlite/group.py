@@ -34,9 +34,6 @@ class Member(Generic[T]):
         self.answered = False
         self.gone = False
 
-    def settle(self, answer: T) -> None:
-        self.answer, self.answered = answer, True
-
     def fail(self, error: BaseException) -> None:
         self.error, self.answered = error, True
 
