@@ -21,6 +21,8 @@ from perdure.store.sql.dialects.sqlite.files import Identity, identity
 
 _T = 0  # byte of the turnstile
 _L = 1  # byte of the room behind it
+_TAKE = 2 | 4  # LOCK_EX | LOCK_NB, which a platform without fcntl does not name
+_GIVE = 8  # LOCK_UN
 _HELD = (BlockingIOError, PermissionError)  # POSIX lets a system say either for "held by another process"
 
 
@@ -48,11 +50,11 @@ class Gate:
             return False
         try:
             try:
-                _lock(fd, _T, 2)  # T and L in one call: nobody is inside, nobody is next
+                lockf(fd, _TAKE, 2, _T)  # T and L in one call: nobody is inside, nobody is next
             except _HELD:
                 if not _wait_in_line(fd, timeout_s):
                     return False
-            _unlock(fd, _T, 1)
+            lockf(fd, _GIVE, 1, _T)
         except OSError:  # no record locks here, or somebody closed our descriptor
             _drop_both(fd)
             return False
@@ -65,8 +67,10 @@ class Gate:
     def leave(self) -> None:
         """Let the next process in. Does nothing when the last `enter` answered False."""
         if self._inside and self._fd is not None:
-            with suppress(OSError):
-                _unlock(self._fd, _L, 1)
+            try:  # noqa: SIM105 - suppress() is Python code, and this is on the way of every write
+                lockf(self._fd, _GIVE, 1, _L)
+            except OSError:
+                pass
             self._inside = False  # last: an interrupted call may be repeated
 
     def forget_parent(self) -> None:
@@ -141,7 +145,7 @@ def _poll(fd: int, byte: int, pause: Callable[[float], float], deadline: float) 
     started = monotonic()
     while True:
         try:
-            _lock(fd, byte, 1)
+            lockf(fd, _TAKE, 1, byte)
         except _HELD:
             now = monotonic()
             if now >= deadline:
@@ -168,27 +172,17 @@ def _pause_at_room(waited_s: float) -> float:
 
 def _drop_both(fd: int) -> None:
     with suppress(OSError):
-        _unlock(fd, _T, 2)
+        lockf(fd, _GIVE, 2, _T)
 
 
 if sys.platform == "win32":  # no record locks: the file is never opened, every gate is a disabled one
+    def lockf(_fd: int, _command: int, _length: int, _start: int, /) -> None:
+        raise OSError
 
     def _open(_path: str, /) -> int:
         raise OSError
-
-    def _lock(_fd: int, _byte: int, _length: int, /) -> None:
-        raise OSError
-
-    def _unlock(_fd: int, _byte: int, _length: int, /) -> None:
-        raise OSError
 else:
-    from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
+    from fcntl import lockf
 
     def _open(path: str, /) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-    def _lock(fd: int, byte: int, length: int, /) -> None:
-        lockf(fd, LOCK_EX | LOCK_NB, length, byte)
-
-    def _unlock(fd: int, byte: int, length: int, /) -> None:
-        lockf(fd, LOCK_UN, length, byte)
