@@ -176,6 +176,7 @@ def _drop_both(fd: int) -> None:
 
 
 if sys.platform == "win32":  # no record locks: the file is never opened, every gate is a disabled one
+
     def lockf(_fd: int, _command: int, _length: int, _start: int, /) -> None:
         raise OSError
 
