@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Unpack, overload
 from uuid import UUID
 
@@ -23,6 +22,7 @@ from perdure.job.ordering import rank_of
 from perdure.job.run import Run
 from perdure.job.states import TRANSITIONS, State, Verb
 from perdure.kind import Draft, Kind, P, R, Registry, Upgrade
+from perdure.lazy import lazy
 from perdure.options import OptionFields, Options, check_name, listed
 from perdure.verbs import waiting
 from perdure.verbs.declaring import Declare, Facts, checked_aliases, checked_upgrades, declared, for_a_kind
@@ -63,22 +63,18 @@ class Perdure:
         self.clock: Clock = clock or SystemClock()
         self.ids = ids or IdFactory()
         self.kinds = Registry()
-        self._stores: list[Store] = []
 
     @property
     def owner(self) -> str:
         """Whose jobs these are."""
         return self.config.name
 
-    @property
+    @lazy
     def store(self) -> Store:
         """The store behind the app; opened on first use."""
-        if not self._stores:
-            from perdure.store.open import open_store
+        from perdure.store.open import open_store
 
-            # Two threads may come here at once: the second store is never used. A lock would not survive a fork.
-            self._stores.append(open_store(resolve_url(self._url), self.config.store_settings()))
-        return self._stores[0]
+        return open_store(resolve_url(self._url), self.config.store_settings())
 
     # -- kinds -------------------------------------------------------------------------------------------------------
 
@@ -132,7 +128,7 @@ class Perdure:
 
         return declare if function is None else declare(function)
 
-    @cached_property
+    @lazy
     def _defaults(self) -> Options:
         return Options(queue=self.config.queue)
 
@@ -335,14 +331,14 @@ class Perdure:
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @lazy
     def queues(self) -> Queues:
         """Whole queues: list, pause, resume."""
         from perdure.verbs.queues import Queues
 
         return Queues(self)
 
-    @cached_property
+    @lazy
     def aio(self) -> AsyncPerdure:
         """The same verbs as coroutines."""
         from perdure.aio import AsyncPerdure
@@ -365,8 +361,8 @@ class Perdure:
 
     def close(self) -> None:
         """Give back what the app holds open. Using it again opens it again."""
-        for store in self._stores:
-            store.close()
+        if "store" in self.__dict__:
+            self.store.close()
 
     def __repr__(self) -> str:
         from perdure.store.open import without_password

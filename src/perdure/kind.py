@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, update_wrapper
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from perdure.errors import InvalidPayload, KindError
 from perdure.job.job import Job
 from perdure.job.model import Plan
+from perdure.lazy import lazy
 from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed, shortened
 from perdure.worker.context import JobContext
 
@@ -128,7 +129,7 @@ class Kind(Generic[P, R, Q, C]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job with the kind's own options. When this returns, the job is in the database for good."""
         arguments = self.codec.bind(args, kwargs)
-        return self.desk.enqueue_draft(Draft(self, arguments, self.defaults, self._bound.plan))
+        return self.desk.enqueue_draft(tuple.__new__(Draft, (self, arguments, self.defaults, self._bound.plan)))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for coroutines."""
@@ -159,7 +160,7 @@ class Kind(Generic[P, R, Q, C]):
 
         return cast("R", self.codec.decode_result(checked(job).row.result))
 
-    @cached_property
+    @lazy
     def codec(self) -> Codec:
         """Built on first use: annotations may name what is defined further down."""
         from perdure.payload.codec import Codec

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from functools import cached_property
 from typing import Any, Literal, TypedDict, cast
 
 from perdure.clock import Micros, to_micros
@@ -15,6 +14,7 @@ from perdure.errors import InvalidInput, InvalidOption
 from perdure.job.model import Plan
 from perdure.job.ordering import PRIORITY_LIMIT, rank_of
 from perdure.job.retry import Retry
+from perdure.lazy import lazy
 
 NAME_LIMIT = 128
 KEY_LIMIT = 255
@@ -125,15 +125,15 @@ class Options:
             return now
         return Micros(now + round(_seconds(self.delay, "delay") * 1_000_000))
 
-    @cached_property
+    @lazy
     def policy(self) -> Retry:
         return Retry.of(self.retry)
 
-    @cached_property
+    @lazy
     def timeout_ms(self) -> int | None:
         return None if self.timeout is None else max(1, round(_seconds(self.timeout, "timeout") * 1000))
 
-    @cached_property
+    @lazy
     def params_json(self) -> str | None:
         if self.params is None:
             return None
@@ -152,7 +152,7 @@ class Options:
             )
         return text
 
-    @cached_property
+    @lazy
     def stored(self) -> str | None:
         """What a retry by hand needs to know again, as JSON; None where all is as by default."""
         kept: dict[str, Any] = {}
@@ -167,6 +167,8 @@ class Options:
     def plan(self, names: tuple[str, ...], version: int, owner: str) -> Plan:
         """What every job of this kind enqueued with these options shares. `names[0]` is the kind's current name."""
         policy = self.policy
+        plain = (self.params_json, self.stored, self.principal, self.timeout_ms) == (None,) * 4
+        unbound = (self.idempotency_key, self.business_key, self.unique, self.delay, self.run_at) == (None,) * 5
         return Plan(
             kind=names[0],
             kind_version=version,
@@ -183,7 +185,8 @@ class Options:
             tags=tuple(self.tags),
             conflict=self.conflict,
             names=names,
-            plain=(self.params_json, self.stored, self.principal, self.timeout_ms) == (None,) * 4,
+            plain=plain,
+            direct=plain and unbound,
         )
 
 

@@ -112,7 +112,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def nothing_is_left(database: Database) -> bool:
     group, gate = database._group, database._gate
-    idle = not database._mutex._line and not gate._inside and not group._waiting and not group._led
+    idle = not database._mutex._line and not gate.inside and not group._waiting and not group._led
     return idle and not database._writer.in_transaction
 
 

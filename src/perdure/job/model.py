@@ -104,6 +104,8 @@ class Plan(NamedTuple):
     names: tuple[str, ...]
     plain: bool = False
     """No params, options, principal, timeout or limit: most of the columns stay empty."""
+    direct: bool = False
+    """Plain, without a key, and to start at once."""
 
 
 class NewJob(NamedTuple):

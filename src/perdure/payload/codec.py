@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple, Never, NoReturn, NotRequired, cast
 
@@ -16,12 +15,14 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, t
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
 from perdure.errors import InvalidPayload, KindError
+from perdure.lazy import lazy
 from perdure.payload.json_form import JsonForm, Misfit, Path, are_plain, canonical, look_over
 from perdure.payload.signature import Secret, Signature, Trait, read_signature, traits
 
 __all__ = ["MAX_BYTES", "Codec", "Encoded", "Secret"]
 
 MAX_BYTES = 1024 * 1024
+_SIMPLE = (str, int, bool)
 _SHOWN = 80  # characters of a value in an error text
 _COMPLAINTS = 5  # in one error text: a million wrong items in a list are one mistake
 _REPR = reprlib.Repr()
@@ -30,11 +31,10 @@ _ELSEWHERE = "Store the data elsewhere and pass a reference to it (a path, a key
 
 
 class Encoded(NamedTuple):
-    """A job's arguments as they are stored. `secrets` belongs in its own column; `values` may hold secrets too."""
+    """A job's arguments as they are stored. `secrets` belongs in its own column."""
 
     payload: str
     secrets: str | None
-    values: dict[str, object]
 
     def __repr__(self) -> str:
         return f"Encoded(payload={self.payload!r}, secrets={'hidden' if self.secrets else None})"
@@ -63,6 +63,9 @@ class Codec:
         self.secret_names = frozenset(name for name in found if Trait.SECRET in found[name])
         self._form = _arguments_form(self.signature, found, self.secret_names)
         self._max_bytes = max_bytes
+        self._names = tuple(self.signature.annotations)
+        self._types = tuple(self.signature.annotations.values())
+        self._simple = all(annotation in _SIMPLE for annotation in self._types)
 
     @property
     def takes_context(self) -> bool:
@@ -73,23 +76,27 @@ class Codec:
 
         Raises InvalidPayload: `payload_invalid`, `payload_not_json` or `payload_too_large`.
         """
-        self._check_named(arguments)
-        values: dict[str, object] = {}
+        if type(arguments) is not dict:
+            self._check_named(arguments)
+        values: Mapping[str, object] = {}
         try:
-            closely = not are_plain(arguments.values()) and self._look_over(arguments)
-            values = self._form.validate(arguments)
+            if self._simple and tuple(arguments) == self._names and tuple(map(type, arguments.values())) == self._types:
+                values, closely = arguments, False  # pydantic would find nothing to say
+            else:
+                closely = not are_plain(arguments.values()) and self._look_over(arguments)
+                values = self._form.validate(arguments)
             raw, hidden = self._split(values) if self.secret_names else (self._form.write(values, closely), b"")
         except (ValidationError, PydanticSerializationError, Misfit) as error:
             refusal = self._refusal(error, values)
         else:
             if len(raw) + len(hidden) <= self._max_bytes:
-                return Encoded(raw.decode(), hidden.decode() if hidden else None, values)
+                return tuple.__new__(Encoded, (raw.decode(), hidden.decode() if hidden else None))
             refusal = self._too_large(len(raw) + len(hidden))
         # Here and below raised outside the handler: pydantic's error holds the input and must not become the context.
         raise refusal
 
     def _check_named(self, arguments: object) -> None:
-        if type(arguments) is not dict and not isinstance(arguments, Mapping):
+        if not isinstance(arguments, Mapping):
             raise self.signature.refusal([f"{_short(arguments)} is no dict of arguments by name"])
 
     def decode(self, payload: str, secrets: str | None) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -149,7 +156,7 @@ class Codec:
             refusal = self._bad_result(_summary(error), code)
         raise refusal
 
-    @cached_property
+    @lazy
     def _result_form(self) -> JsonForm:
         returns = self.signature.returns
         if returns is NoReturn or returns is Never:
@@ -164,7 +171,7 @@ class Codec:
             return look_over(dict(arguments), ())
         return look_over({name: value for name, value in arguments.items() if name not in self.secret_names}, ())
 
-    def _split(self, values: dict[str, object]) -> tuple[bytes, bytes]:
+    def _split(self, values: Mapping[str, object]) -> tuple[bytes, bytes]:
         tree = self._form.tree(values)
         hidden = {name: tree.pop(name) for name in list(tree) if name in self.secret_names}
         return to_json(tree), to_json(hidden) if hidden else b""
@@ -183,7 +190,7 @@ class Codec:
             merged |= cast("dict[str, object]", part)
         return merged
 
-    def _refusal(self, error: Exception, values: dict[str, object]) -> InvalidPayload:
+    def _refusal(self, error: Exception, values: Mapping[str, object]) -> InvalidPayload:
         if isinstance(error, ValidationError):
             return self._unfit(error)
         misfit = error if isinstance(error, Misfit) else Misfit((), "cannot be written as JSON")
@@ -193,7 +200,7 @@ class Codec:
             misfit = Misfit(misfit.path[:1], "cannot be stored as JSON (a secret, so no more is shown)")
         return self.signature.refusal([_said(misfit)], "payload_not_json")
 
-    def _culprit(self, values: dict[str, object]) -> Misfit | None:
+    def _culprit(self, values: Mapping[str, object]) -> Misfit | None:
         """The argument to blame when the arguments as a whole could not be written."""
         for name, value in values.items():
             if reason := self._form.fault_of(name, value):

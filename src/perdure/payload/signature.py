@@ -58,6 +58,8 @@ class Signature:
 
         Says nothing about their types. Raises InvalidPayload for too many, unknown, missing or doubled arguments.
         """
+        if not kwargs and len(args) == len(self.annotations) == len(self.by_position):
+            return dict(zip(self.by_position, args, strict=False))
         arguments = self._named(args, kwargs) if args else kwargs
         if self.required.issubset(arguments) and self.annotations.keys() >= arguments.keys():
             return arguments

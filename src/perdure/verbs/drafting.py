@@ -41,9 +41,12 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
 def new_job(draft: Draft, job_id: JobId, now: Micros) -> NewJob:
     """Check a draft and lay out its job. Raises InvalidPayload or InvalidOption; nothing is written here."""
     kind, arguments, options, plan = draft
-    payload, secrets, _ = kind.codec.encode(arguments)
+    payload, secrets = kind.codec.encode(arguments)
+    if plan.direct and principal.get() is None:
+        # As NewJob(…), but for the call of its constructor: this is on the way of every enqueue.
+        return tuple.__new__(NewJob, (job_id, plan, payload, secrets, now, now, _QUEUED, None, None, None, 0))
     if plan.principal is None and principal.get() is not None:
-        plan = plan._replace(principal=_principal(), plain=False)
+        plan = plan._replace(principal=_principal(), plain=False, direct=False)
     run_at = options.start_at(now)
     state = _SCHEDULED if run_at > now else _QUEUED
     if options.idempotency_key is None and options.business_key is None and options.unique is None:

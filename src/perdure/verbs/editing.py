@@ -34,7 +34,7 @@ def edited(app: Perdure, job: Job, changes: Mapping[str, Any]) -> Edit | None:
     options = Options(queue=live.queue).changed({name: value for name, value in changes.items() if name != "payload"})
     if "payload" in changes:
         kind = app.kinds.get(job.kind)
-        payload, secrets, _ = kind.codec.encode(changes["payload"])
+        payload, secrets = kind.codec.encode(changes["payload"])
         row = row._replace(payload=payload, secrets=secrets, kind_version=kind.version)
     row = row._replace(
         params=options.params_json if "params" in changes else row.params,

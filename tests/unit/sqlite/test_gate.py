@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from perdure.store.sql.dialects.sqlite.files import identity
-from perdure.store.sql.dialects.sqlite.gate import Gate, _registry, gate_for
+from perdure.store.sql.dialects.sqlite.gate import _CALM, Gate, _registry, gate_for
 
 # A second process that the test leads by the hand: "enter SECONDS" or "leave" on each line, answered with the result.
 OTHER = """
@@ -194,11 +194,48 @@ def test_an_interrupted_waiter_holds_nothing(database: Path, another: Starter) -
     assert third.ask("enter 0") == "True"
 
 
+def test_a_new_gate_is_not_crowded(database: Path) -> None:
+    assert gate_for(database).crowded[0] == 0
+
+
+def test_whoever_waits_says_so_to_all(database: Path, another: Starter) -> None:
+    gate = gate_for(database)
+    other = another()
+    gate.enter(0)
+    other.tell("enter 30")
+    _until_next_in_line(gate)
+
+    assert gate.crowded[0]
+
+
+def test_a_process_that_nobody_stands_in_the_way_of_finds_the_gate_calm_again(database: Path) -> None:
+    gate = gate_for(database)
+    gate.crowded[0] = 1
+
+    for _ in range(_CALM):
+        gate.enter(0)
+        gate.leave()
+
+    assert not gate.crowded[0]
+
+
+def test_a_single_wait_keeps_the_gate_crowded(database: Path, another: Starter) -> None:
+    gate = gate_for(database)
+    other = another()
+    for n in range(_CALM):
+        if n == _CALM - 1:
+            other.ask("enter 0")
+        gate.enter(0)
+        gate.leave()
+
+    assert gate.crowded[0]
+
+
 def test_a_forked_child_does_not_take_itself_for_its_parent(database: Path) -> None:
     gate = gate_for(database)
     gate.enter(0)
 
-    assert _in_a_forked_child(lambda: gate._inside) == "False"
+    assert _in_a_forked_child(lambda: gate.inside) == "False"
 
 
 def test_a_child_forked_while_another_thread_asked_for_a_gate_can_ask_for_one(database: Path) -> None:
@@ -290,7 +327,7 @@ def test_without_the_right_to_create_its_file_the_gate_is_passed_without_waiting
 
 def test_a_gate_the_kernel_grants_no_locks_on_is_passed_without_waiting(database: Path) -> None:
     descriptor = os.open(database, os.O_RDONLY)  # an exclusive record lock needs one that can write
-    unlockable = Gate(descriptor, identity(os.fstat(descriptor)))
+    unlockable = Gate(descriptor, identity(os.fstat(descriptor)), bytearray(1))
 
     assert not unlockable.enter(60)
     unlockable.leave()

@@ -27,6 +27,10 @@ class Call(NamedTuple):
     params: Params | Sequence[Params] = ()
 
 
+Pair = tuple[str, Params | Sequence[Params]]
+"""A call, or where every microsecond counts the same without the name `Call`."""
+
+
 class Result(NamedTuple):
     """`rows` as plain tuples; `changed`: how many rows the call wrote."""
 
@@ -34,7 +38,7 @@ class Result(NamedTuple):
     changed: int
 
 
-Op = Generator[Call, Result, T]
+Op = Generator[Pair, Result, T]
 """An operation with answer T. It may yield savepoints, never BEGIN or COMMIT. It is run again from the start after a
 serialisation failure, so what it is given must not be used up by running it."""
 
@@ -60,7 +64,7 @@ class ConnectionLost(StoreError):
 class Driver(Protocol):
     """Executes calls on one connection, inside a transaction that someone else began."""
 
-    def execute(self, call: Call) -> Result:
+    def execute(self, call: Pair) -> Result:
         """Run the call to its end. Raises the errors above, or another StoreError, never the driver's own."""
         ...
 

@@ -19,8 +19,9 @@ def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
 
     A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
     """
-    if len(new) == 1 and not keys.is_keyed(new[0]):
-        return _insert_alone(new[0])
+    first = new[0]
+    if len(new) == 1 and (first.plan.direct or not keys.is_keyed(first)):
+        return _insert_alone(first)
     return _insert_keyed(new) if any(map(keys.is_keyed, new)) else _insert(new)
 
 
@@ -78,11 +79,15 @@ def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
 
 def _insert_alone(new: NewJob) -> Op[list[Job]]:
     """The commonest case with as little around it as can be: this is what a single enqueue costs over the driver."""
-    following = (yield Call("allocate_positions", (new.plan.queue, GAP))).rows[0][0]
-    position = cast("int", following) - GAP
-    if _is_plain(new):
-        yield Call("insert_plain_job", _plain_job_row(new))
-        yield Call("insert_plain_ready", _plain_ready_row(new, position))
+    queue = new.plan.queue
+    taken = yield "take_places", (GAP, queue)
+    if not taken.changed:
+        yield "make_queue_with_room", (queue, GAP)
+    ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
+    position: int = following - GAP  # type: ignore[operator]
+    if (new.plan.direct and new.secrets is None and not new.waits_for) or _is_plain(new):
+        yield "insert_plain_job", (new.id, *new.plan[:4], new.payload, new.created_at)
+        yield "insert_plain_ready", _plain_ready_row(new, position)
     else:
         yield Call("insert_job", _job_row(new))
         yield Call("insert_ready", _ready_row(new, position))
@@ -140,7 +145,11 @@ def _positions(new: Sequence[NewJob]) -> Op[list[int]]:
 
 def take_places(queue: str, count: int) -> Op[Sequence[int]]:
     """Rising places at the back of a queue. A counter gives them in one piece; a sequence answers each by itself."""
-    rows = (yield Call("allocate_positions", (queue, count * GAP))).rows
+    room = count * GAP
+    taken = yield Call("take_places", {"queue": queue, "room": room})
+    if not taken.changed:
+        yield Call("make_queue_with_room", {"queue": queue, "room": room})
+    rows = taken.rows or (yield Call("read_next_position", {"queue": queue})).rows
     ends = [cast("int", row[0]) for row in rows]
     if len(ends) == count:
         return [end - GAP for end in ends]

@@ -84,15 +84,14 @@ class SqlStore:
         self.runner = runner
 
     def _write(self, make: Make[T | PerdureError], tx: Tx = None) -> T:
-        answer = self.runner.write(make) if tx is None else self.runner.write_within(tx, make)
-        if isinstance(answer, PerdureError):
-            raise answer
-        return answer
+        return _raised(self.runner.write(make) if tx is None else self.runner.write_within(tx, make))
 
     # -- Jobs --------------------------------------------------------------------------------------------------------
 
     def enqueue(self, new: Sequence[NewJob], tx: Tx = None) -> list[Job]:
-        return self._write(partial(jobs.insert, new), tx)
+        make = partial(jobs.insert, new)
+        answer = self.runner.write(make) if tx is None else self.runner.write_within(tx, make)
+        return answer if type(answer) is list else _raised(answer)
 
     async def aenqueue(self, new: Sequence[NewJob]) -> list[Job]:
         return _raised(await self.runner.awrite(lambda: jobs.insert(new)))

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from perdure.errors import StoreError
-from perdure.store.sql.engine import Call, Make, Op
+from perdure.store.sql.engine import Make, Op, Pair
 from perdure.store.sql.store import Runner, SqlStore
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.operations import OPERATIONS, Operation
@@ -82,7 +82,7 @@ class FailingRunner:
             answer: T = stop.value
             return answer
 
-    def _throw(self, op: Op[T]) -> Call:
+    def _throw(self, op: Op[T]) -> Pair:
         """What is no StoreError is raised past the operation, as an interrupt in the driver would be."""
         error = self.error("the test wanted this call to fail")
         if isinstance(error, StoreError):

@@ -12,7 +12,7 @@ from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8Binary
 from psycopg.types.string import StrDumper, TextBinaryLoader
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.sql.engine import Call, ConnectionLost, Result, Serialization, UniqueViolation
+from perdure.store.sql.engine import ConnectionLost, Result, Serialization, UniqueViolation
 from perdure.store.sql.statements import Statements, row_for, rows_for
 
 _NO_ROWS: list[tuple[object, ...]] = []
@@ -28,13 +28,13 @@ class PostgresDriver:
         self._cursor.format = Format.BINARY
         _register(self._cursor.adapters)
 
-    def execute(self, call: Call) -> Result:
-        statement = self._statements[call.name]
-        params: Any = call.params
+    def execute(self, call: tuple[str, Any]) -> Result:
+        name, params = call
+        statement = self._statements[name]
         cursor = self._cursor
         try:
             if type(params) is list:
-                cursor.executemany(statement.sql.encode(), rows_for(statement, cast("list[object]", params)))
+                cursor.executemany(statement.sql.encode(), rows_for(statement, params))
                 return Result(_NO_ROWS, cursor.rowcount)
             cursor.execute(statement.sql.encode(), row_for(statement, params))
             rows = cast("list[tuple[object, ...]]", cursor.fetchall()) if cursor.rownumber is not None else _NO_ROWS

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any, cast
+from typing import Any
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.sql.engine import Call, Result, UniqueViolation
+from perdure.store.sql.engine import Result, UniqueViolation
 from perdure.store.sql.statements import Statements, row_for, rows_for
 
 _NO_ROWS: list[tuple[object, ...]] = []
+_ONE_WRITTEN = Result(_NO_ROWS, 1)
 
 
 class SqliteDriver:
@@ -26,16 +27,18 @@ class SqliteDriver:
         """Let go of the last statement: until then SQLite keeps a closed connection's files open."""
         self._cursor.close()
 
-    def execute(self, call: Call) -> Result:
-        name, params = cast("tuple[str, Any]", call)
+    def execute(self, call: tuple[str, Any]) -> Result:
+        name, params = call
         _, sql, _, returns_rows, _ = statement = self._statements[name]
         cursor = self._cursor
         try:
             if type(params) is list:
-                cursor.executemany(sql, rows_for(statement, cast("list[object]", params)))
-                return Result(_NO_ROWS, cursor.rowcount)
-            cursor.execute(sql, cast("Any", params) if type(params) is tuple else row_for(statement, params))
-            return Result(cursor.fetchall() if returns_rows else _NO_ROWS, cursor.rowcount)
+                cursor.executemany(sql, rows_for(statement, params))
+            else:
+                cursor.execute(sql, params if type(params) is tuple else row_for(statement, params))
+            if returns_rows:
+                return Result(cursor.fetchall(), cursor.rowcount)
+            return _ONE_WRITTEN if cursor.rowcount == 1 else Result(_NO_ROWS, cursor.rowcount)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
 

@@ -1,10 +1,19 @@
--- name: allocate_positions
--- Take :room worth of places at the back of a queue, making the queue on first use; answers the first place after them,
--- or after each of them.
+-- name: take_places
+-- Take :room worth of places at the back of a queue. Changes nothing where the queue is not known yet; a dialect may
+-- make it, and answer the first place after each. An upsert with RETURNING takes SQLite four times as long as this and
+-- the two statements below.
+UPDATE {queue}
+SET next_position = next_position + :room
+WHERE name = :queue
+
+-- name: make_queue_with_room
 INSERT INTO {queue} (name, next_position)
 VALUES (:queue, 100 + :room)
-ON CONFLICT (name) DO UPDATE SET next_position = {queue}.next_position + :room
-RETURNING next_position
+
+-- name: read_next_position
+SELECT next_position
+FROM {queue}
+WHERE name = :queue
 
 -- name: insert_job
 INSERT INTO {job} (

@@ -28,18 +28,22 @@ EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL
         WHERE lane.paused_at IS NOT NULL OR lane.reserved_until > :now
     )
 
--- name: allocate_positions
+-- name: take_places
 -- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
 -- long transaction (tx=) would keep out everyone else. One sequence serves all queues, and each place is answered by
 -- itself: those of transactions that run side by side may interleave. Only the very first job of a queue makes others
 -- wait for its commit, with the queue's row.
-WITH made AS (
+WITH place AS (
+    SELECT nextval('{position}') + 100 AS following
+    FROM generate_series(1, :room / 100)
+),
+made AS (
     INSERT INTO {queue} (name, next_position)
     VALUES (:queue, 0)
     ON CONFLICT (name) DO NOTHING
 )
-SELECT nextval('{position}') + 100
-FROM generate_series(1, :room / 100)
+SELECT place.following
+FROM place
 
 -- fragment: job_filter
 -- As shared, but with types: PostgreSQL must know that of a parameter where it first sees it.

@@ -26,6 +26,11 @@ def guarded() -> bool:
     return affected(SQLITE_VERSION[:3])
 
 
+def set_patience(connection: sqlite3.Connection, seconds: float) -> None:
+    """How long the connection waits for a lock that another one holds."""
+    _set(connection, f"busy_timeout={round(seconds * 1000)}")
+
+
 def open_writer(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
     """A connection that may write. It is shared between threads under the mutex of its database."""
     connection = _open(path, "rw", pragmas)

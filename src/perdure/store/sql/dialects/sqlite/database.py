@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,6 +29,7 @@ _SPARE_READERS = 8
 
 GATE_PATIENCE_S = 2.0
 SHORT_GATE_PATIENCE_S = 0.01
+HOLDER_PATIENCE_S = 0.05
 LOOK_AGAIN_S = 0.02
 MEASURE_EVERY = 24
 """Rows written between two looks at the length of the WAL: eight single enqueues, some sixty frames."""
@@ -63,7 +64,10 @@ class Database:
         self._meter = WalMeter(path)
         self._readers: list[tuple[sqlite3.Connection, SqliteDriver]] = []
         self._writer = connect.open_writer(path, pragmas)
+        connect.set_patience(self._writer, 0)
         self._holder = connect.open_writer(path, pragmas) if connect.guarded() else None
+        if self._holder is not None:
+            connect.set_patience(self._holder, HOLDER_PATIENCE_S)
         self._write_driver = SqliteDriver(self._writer, STATEMENTS)
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -100,6 +104,7 @@ class Database:
         joined: Transaction | None = None
         try:
             joined = Transaction(connect.open_writer(self.path, self._pragmas))
+            connect.set_patience(joined.connection, 0)
             self._begin(joined.connection)
             token = _joined.set({**(_joined.get() or {}), self: joined})
             try:
@@ -164,13 +169,17 @@ class Database:
         try:
             if not self.usable or monotonic() > self._looked_until:
                 self._check_file()
-            # A frozen process may stand in the gate: after one long wait the next ones are short until it is passed.
-            passed = self._gate.enter(self._gate_patience_s)
-            self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
+            if self._gate.crowded[0]:
+                self._enter_gate()
         except BaseException:
             self._end_turn(ticket)
             raise
         return ticket
+
+    def _enter_gate(self) -> None:
+        # A frozen process may stand in the gate: after one long wait the next ones are short until it is passed.
+        passed = self._gate.enter(self._gate_patience_s)
+        self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
 
     def _end_turn(self, ticket: object) -> None:
         """May be repeated: whatever part of it an interrupt left undone is done then."""
@@ -202,33 +211,56 @@ class Database:
         """All members in one transaction; if one of them fails, once more with a savepoint each."""
         self._begin(self._writer)
         try:
-            self._attempt(members, _plainly)
+            self._attempt(members)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
             if len(members) == 1:
                 members[0].fail(error)
             else:
                 self._begin(self._writer)
-                self._attempt(members, _separately)
+                self._attempt(members, separately=True)
 
-    def _attempt(self, members: list[Member[Any]], run_all: RunAll) -> None:
+    def _attempt(self, members: list[Member[Any]], *, separately: bool = False) -> None:
         """Run the members in the transaction that was begun, and commit it."""
-        answers: list[object] | None = None
+        driver, ran = self._write_driver, False
         try:
-            answers = run_all(members, self._write_driver)
-            self._commit(self._writer)
-            _settle(members, answers)
+            for member in members:
+                member.answer = _in_a_savepoint(member, driver) if separately else drive(member.make(), driver)
+            ran = True
+            self._writer.execute("COMMIT")
+            for member in members:
+                member.answered = True
         except BaseException as error:
-            if answers is None or not _came_after_commit(error, self._writer):
-                _roll_back(self._writer)
+            if ran and _came_after_commit(error, self._writer):
+                for member in members:
+                    member.answered = True
             else:
-                _settle(members, answers)
+                _roll_back(self._writer)
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, str(self.path)) from error
             raise
 
     def _begin(self, connection: sqlite3.Connection) -> None:
+        """Get the write lock: at once where it is free, else in turn with the other processes."""
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                self._begin_in_turn(connection)
         except sqlite3.Error as error:
             raise translate(error, str(self.path)) from error
+
+    def _begin_in_turn(self, connection: sqlite3.Connection) -> None:
+        """Someone writes just now, perhaps without having passed the gate."""
+        if not self._gate.inside:
+            self._enter_gate()
+        self._gate.crowded[0] = 1
+        connect.set_patience(connection, self._pragmas.busy_timeout_s)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        finally:
+            connect.set_patience(connection, 0)
 
     # -- the WAL -----------------------------------------------------------------------------------------------------
 
@@ -328,20 +360,6 @@ class Database:
         self._writer.close()
 
 
-RunAll = Callable[[list[Member[Any]], SqliteDriver], list[object]]
-
-
-def _plainly(members: list[Member[Any]], driver: SqliteDriver) -> list[object]:
-    answers: list[object] = []
-    for member in members:
-        answers.append(drive(member.make(), driver))  # noqa: PERF401 - a comprehension is one call more
-    return answers
-
-
-def _separately(members: list[Member[Any]], driver: SqliteDriver) -> list[object]:
-    return [_in_a_savepoint(member, driver) for member in members]
-
-
 def _in_a_savepoint(member: Member[Any], driver: SqliteDriver) -> object:
     driver.execute(BEGIN_OPERATION)
     try:
@@ -375,12 +393,6 @@ def _came_after_commit(error: BaseException | None, connection: sqlite3.Connecti
             return False
         error = error.__context__
     return True
-
-
-def _settle(members: list[Member[Any]], answers: list[object]) -> None:
-    for member, answer in zip(members, answers, strict=True):
-        if not member.answered:
-            member.answer, member.answered = answer, True
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -1,12 +1,17 @@
 """Turns between the processes that write one SQLite file. Used by the writer, inside its FifoMutex; calls the kernel.
 
 SQLite lets writers poll for its lock, and whoever just had it mostly gets it again: beside two busy writers a third one
-waited up to 12 s. So every writer passes two record locks on a file of our own first. T is the turnstile, L the room:
-take T, take L, give T back, write, give L back. Whoever wrote last finds T held by the next one and cannot overtake it.
+waited up to 12 s. So where several write, each passes two record locks on a file of our own first. T is the turnstile,
+L the room: take T, take L, give T back, write, give L back. Whoever wrote last finds T held by the next one and cannot
+overtake it.
+
+A process that writes alone need not pay for that. The first byte of the file, mapped into memory, says whether anyone
+has had to wait lately; only then do writers use the gate. It is a hint: a wrong one costs some milliseconds.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import threading
@@ -23,11 +28,14 @@ _T = 0  # byte of the turnstile
 _L = 1  # byte of the room behind it
 _TAKE = 2 | 4  # LOCK_EX | LOCK_NB, which a platform without fcntl does not name
 _GIVE = 8  # LOCK_UN
+_CALM = 16  # entries without a wait, one after the other, before a process believes that it is alone
 _HELD = (BlockingIOError, PermissionError)  # POSIX lets a system say either for "held by another process"
 
 
 class Gate:
     """The turnstile in front of one database file, for this process. Get it from `gate_for`, never build one.
+
+    `crowded[0]` is not 0 where writers should `enter` before they write. Whoever finds the database locked sets it.
 
     It is about fairness only. `enter` may answer False (time-out, no right to create the file, no record locks on this
     filesystem or platform): then nothing is held and the caller writes all the same; SQLite's own lock keeps it right.
@@ -36,12 +44,14 @@ class Gate:
     before `enter` until after `leave`. A process that dies leaves the gate; a forked child is never inside it.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_file", "_inside")
+    __slots__ = ("__weakref__", "_calm", "_fd", "_file", "crowded", "inside")
 
-    def __init__(self, fd: int | None, file: Identity | None) -> None:
+    def __init__(self, fd: int | None, file: Identity | None, crowded: mmap.mmap | bytearray) -> None:
         self._fd = fd
         self._file = file
-        self._inside = False
+        self.inside = False
+        self._calm = 0
+        self.crowded = crowded
 
     def enter(self, timeout_s: float) -> bool:
         """Wait for this process's turn. True: inside until `leave`. False: holding nothing, go on without."""
@@ -51,8 +61,12 @@ class Gate:
         try:
             try:
                 lockf(fd, _TAKE, 2, _T)  # T and L in one call: nobody is inside, nobody is next
+                self._calm += 1
+                if self._calm == _CALM:
+                    self._calm = self.crowded[0] = 0
             except _HELD:
-                if not _wait_in_line(fd, timeout_s):
+                self._calm = 0
+                if not self._wait_in_line(fd, timeout_s):
                     return False
             lockf(fd, _GIVE, 1, _T)
         except OSError:  # no record locks here, or somebody closed our descriptor
@@ -61,21 +75,46 @@ class Gate:
         except BaseException:
             _drop_both(fd)
             raise
-        self._inside = True
+        self.inside = True
         return True
 
     def leave(self) -> None:
         """Let the next process in. Does nothing when the last `enter` answered False."""
-        if self._inside and self._fd is not None:
+        if self.inside and self._fd is not None:
             try:  # noqa: SIM105 - suppress() is Python code, and this is on the way of every write
                 lockf(self._fd, _GIVE, 1, _L)
             except OSError:
                 pass
-            self._inside = False  # last: an interrupted call may be repeated
+            self.inside = False  # last: an interrupted call may be repeated
+
+    def _wait_in_line(self, fd: int, timeout_s: float) -> bool:
+        """Take T, then L. On False neither is held."""
+        deadline = monotonic() + timeout_s
+        if not self._poll(fd, _T, _pause_at_turnstile, deadline):
+            return False
+        if self._poll(fd, _L, _pause_at_room, deadline):
+            return True
+        _drop_both(fd)
+        return False
+
+    def _poll(self, fd: int, byte: int, pause: Callable[[float], float], deadline: float) -> bool:
+        """Look for a free byte until the deadline: a blocking F_SETLKW could not be given a time-out."""
+        started = monotonic()
+        while True:
+            self.crowded[0] = 1
+            try:
+                lockf(fd, _TAKE, 1, byte)
+            except _HELD:
+                now = monotonic()
+                if now >= deadline:
+                    return False
+                sleep(min(pause(now - started), deadline - now))
+            else:
+                return True
 
     def forget_parent(self) -> None:
         """Called in a forked child, which inherits this object but none of its parent's record locks."""
-        self._inside = False
+        self.inside = False
 
     def __del__(self) -> None:
         # Closing any descriptor of the file drops every lock this process has on it; here nobody is left to hold one.
@@ -113,9 +152,9 @@ class _Registry:
         try:
             fd = _open(path)
         except OSError:
-            return Gate(None, None)
+            return Gate(None, None, bytearray(1))
         file = identity(os.fstat(fd))
-        gate = self._gates[file] = Gate(fd, file)
+        gate = self._gates[file] = Gate(fd, file, _mapped(fd))
         return gate
 
     def forget_parent(self) -> None:
@@ -129,30 +168,14 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_registry.forget_parent)
 
 
-def _wait_in_line(fd: int, timeout_s: float) -> bool:
-    """Take T, then L. On False neither is held."""
-    deadline = monotonic() + timeout_s
-    if not _poll(fd, _T, _pause_at_turnstile, deadline):
-        return False
-    if _poll(fd, _L, _pause_at_room, deadline):
-        return True
-    _drop_both(fd)
-    return False
-
-
-def _poll(fd: int, byte: int, pause: Callable[[float], float], deadline: float) -> bool:
-    """Look for a free byte until the deadline: a blocking F_SETLKW could not be given a time-out."""
-    started = monotonic()
-    while True:
-        try:
-            lockf(fd, _TAKE, 1, byte)
-        except _HELD:
-            now = monotonic()
-            if now >= deadline:
-                return False
-            sleep(min(pause(now - started), deadline - now))
-        else:
-            return True
+def _mapped(fd: int) -> mmap.mmap | bytearray:
+    """The byte that all processes share. Where a file cannot be mapped, one that says "crowded" for ever."""
+    try:
+        if not os.fstat(fd).st_size:
+            os.ftruncate(fd, 1)
+        return mmap.mmap(fd, 1)
+    except (OSError, ValueError):
+        return bytearray(b"\1")
 
 
 def _pause_at_turnstile(waited_s: float) -> float:

@@ -25,14 +25,13 @@ MOST = 256
 class Member(Generic[T]):
     """One caller's operation on its way. Done when `answered`; otherwise woken to lead."""
 
-    __slots__ = ("answer", "answered", "error", "gone", "make")
+    answer: T | None = None
+    error: BaseException | None = None
+    answered = False
+    gone = False
 
     def __init__(self, make: Make[T]) -> None:
         self.make = make
-        self.answer: T | None = None
-        self.error: BaseException | None = None
-        self.answered = False
-        self.gone = False
 
     def fail(self, error: BaseException) -> None:
         self.error, self.answered = error, True
@@ -53,11 +52,7 @@ class Member(Generic[T]):
 class _Waiting(Member[T]):
     """A thread's operation; the thread sleeps on a lock of its own."""
 
-    __slots__ = ("_asleep",)
-
-    def __init__(self, make: Make[T]) -> None:
-        super().__init__(make)
-        self._asleep: threading.Lock | None = None
+    _asleep: threading.Lock | None = None
 
     def lie_down(self) -> None:
         asleep = threading.Lock()
@@ -79,8 +74,6 @@ class _Waiting(Member[T]):
 
 class _Awaited(Member[T]):
     """A coroutine's operation; where it has to lead, it does so in the loop's executor."""
-
-    __slots__ = ("_group", "future", "loop")
 
     def __init__(self, make: Make[T], group: GroupCommit, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(make)
@@ -144,7 +137,7 @@ class GroupCommit:
         except BaseException:
             self._abandon_surely(member)
             raise
-        return member.result()
+        return member.result() if member.error is not None else member.answer  # type: ignore[return-value]
 
     async def asubmit(self, make: Make[T]) -> T:
         """The same for a coroutine: no thread waits for it, unless it is the one that leads."""

@@ -50,8 +50,11 @@ class SqliteRunner:
 
     def write(self, make: Make[T]) -> T:
         while True:
+            database = self._database
+            if database is None or not database.usable or self._generation != registry.generation:
+                database = self.database
             try:
-                return self.database.write(make)
+                return database.write(make)
             except Retired:
                 continue
 

@@ -1,0 +1,31 @@
+"""Attributes worked out on first use. Used wherever an object is shared between threads or inherited by a fork."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):  # noqa: N801 - used as a decorator
+    """As `functools.cached_property`, without the lock that it has before Python 3.12.
+
+    A child forked while another thread held that lock would wait for it for ever. Here two threads may both work the
+    value out; the first to finish stores it, and all see that one.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._name = make.__name__
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | T:
+        if instance is None:
+            return self
+        value: T = instance.__dict__.setdefault(self._name, self._make(instance))
+        return value
