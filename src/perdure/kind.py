@@ -129,7 +129,7 @@ class Kind(Generic[P, R, Q, C]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job with the kind's own options. When this returns, the job is in the database for good."""
         arguments = self.codec.bind(args, kwargs)
-        return self.desk.enqueue_draft(tuple.__new__(Draft, (self, arguments, self.defaults, self._bound.plan)))
+        return self.desk.enqueue_draft(Draft(self, arguments, self.defaults, self._bound.plan))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for coroutines."""

@@ -22,7 +22,7 @@ from perdure.payload.signature import Secret, Signature, Trait, read_signature, 
 __all__ = ["MAX_BYTES", "Codec", "Encoded", "Secret"]
 
 MAX_BYTES = 1024 * 1024
-_SIMPLE = (str, int, bool)
+_SIMPLE: tuple[object, ...] = (str, int, bool)
 _SHOWN = 80  # characters of a value in an error text
 _COMPLAINTS = 5  # in one error text: a million wrong items in a list are one mistake
 _REPR = reprlib.Repr()
@@ -76,7 +76,7 @@ class Codec:
 
         Raises InvalidPayload: `payload_invalid`, `payload_not_json` or `payload_too_large`.
         """
-        if type(arguments) is not dict:
+        if arguments.__class__ is not dict:
             self._check_named(arguments)
         values: Mapping[str, object] = {}
         try:
@@ -90,7 +90,7 @@ class Codec:
             refusal = self._refusal(error, values)
         else:
             if len(raw) + len(hidden) <= self._max_bytes:
-                return tuple.__new__(Encoded, (raw.decode(), hidden.decode() if hidden else None))
+                return Encoded(raw.decode(), hidden.decode() if hidden else None)
             refusal = self._too_large(len(raw) + len(hidden))
         # Here and below raised outside the handler: pydantic's error holds the input and must not become the context.
         raise refusal

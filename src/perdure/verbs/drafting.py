@@ -43,8 +43,7 @@ def new_job(draft: Draft, job_id: JobId, now: Micros) -> NewJob:
     kind, arguments, options, plan = draft
     payload, secrets = kind.codec.encode(arguments)
     if plan.direct and principal.get() is None:
-        # As NewJob(…), but for the call of its constructor: this is on the way of every enqueue.
-        return tuple.__new__(NewJob, (job_id, plan, payload, secrets, now, now, _QUEUED, None, None, None, 0))
+        return NewJob(job_id, plan, payload, secrets, now, now, _QUEUED)
     if plan.principal is None and principal.get() is not None:
         plan = plan._replace(principal=_principal(), plain=False, direct=False)
     run_at = options.start_at(now)

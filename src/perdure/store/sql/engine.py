@@ -8,7 +8,7 @@ written once and runs on any connection, also on the user's own. A driver (`driv
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from perdure.errors import DatabaseBusy, StoreError
 
@@ -34,7 +34,7 @@ Pair = tuple[str, Params | Sequence[Params]]
 class Result(NamedTuple):
     """`rows` as plain tuples; `changed`: how many rows the call wrote."""
 
-    rows: list[tuple[object, ...]]
+    rows: list[tuple[Any, ...]]
     changed: int
 
 

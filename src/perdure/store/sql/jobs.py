@@ -84,7 +84,7 @@ def _insert_alone(new: NewJob) -> Op[list[Job]]:
     if not taken.changed:
         yield "make_queue_with_room", (queue, GAP)
     ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
-    position: int = following - GAP  # type: ignore[operator]
+    position: int = following - GAP
     if (new.plan.direct and new.secrets is None and not new.waits_for) or _is_plain(new):
         yield "insert_plain_job", (new.id, *new.plan[:4], new.payload, new.created_at)
         yield "insert_plain_ready", _plain_ready_row(new, position)

@@ -15,7 +15,7 @@ from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, Store
 from perdure.store.sql.engine import ConnectionLost, Result, Serialization, UniqueViolation
 from perdure.store.sql.statements import Statements, row_for, rows_for
 
-_NO_ROWS: list[tuple[object, ...]] = []
+_NO_ROWS: list[tuple[Any, ...]] = []
 
 
 class PostgresDriver:
@@ -33,7 +33,7 @@ class PostgresDriver:
         statement = self._statements[name]
         cursor = self._cursor
         try:
-            if type(params) is list:
+            if params.__class__ is list:
                 cursor.executemany(statement.sql.encode(), rows_for(statement, params))
                 return Result(_NO_ROWS, cursor.rowcount)
             cursor.execute(statement.sql.encode(), row_for(statement, params))

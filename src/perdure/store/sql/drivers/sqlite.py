@@ -9,7 +9,7 @@ from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, Store
 from perdure.store.sql.engine import Result, UniqueViolation
 from perdure.store.sql.statements import Statements, row_for, rows_for
 
-_NO_ROWS: list[tuple[object, ...]] = []
+_NO_ROWS: list[tuple[Any, ...]] = []
 _ONE_WRITTEN = Result(_NO_ROWS, 1)
 
 
@@ -32,10 +32,10 @@ class SqliteDriver:
         _, sql, _, returns_rows, _ = statement = self._statements[name]
         cursor = self._cursor
         try:
-            if type(params) is list:
+            if params.__class__ is list:
                 cursor.executemany(sql, rows_for(statement, params))
             else:
-                cursor.execute(sql, params if type(params) is tuple else row_for(statement, params))
+                cursor.execute(sql, params if params.__class__ is tuple else row_for(statement, params))
             if returns_rows:
                 return Result(cursor.fetchall(), cursor.rowcount)
             return _ONE_WRITTEN if cursor.rowcount == 1 else Result(_NO_ROWS, cursor.rowcount)
