@@ -19,9 +19,8 @@ def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
 
     A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
     """
-    first = new[0]
-    if len(new) == 1 and (first.plan.direct or not keys.is_keyed(first)):
-        return _insert_alone(first)
+    if len(new) == 1 and (new[0].plan.direct or not keys.is_keyed(new[0])):
+        return _insert_alone(new[0])
     return _insert_keyed(new) if any(map(keys.is_keyed, new)) else _insert(new)
 
 
