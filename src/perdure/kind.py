@@ -12,7 +12,6 @@ from perdure.job.job import Job
 from perdure.job.model import Plan
 from perdure.lazy import lazy
 from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed, shortened
-from perdure.worker.context import JobContext
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -110,6 +109,7 @@ class Kind(Generic[P, R, Q, C]):
         defaults: Options,
         isolation: str | None,
         max_payload_bytes: int,
+        context_type: type,
     ) -> None:
         self.desk = desk
         self.function = function
@@ -120,6 +120,7 @@ class Kind(Generic[P, R, Q, C]):
         self.defaults = defaults
         self.isolation = isolation
         self._max_payload_bytes = max_payload_bytes
+        self._context_type = context_type
         self._bound: Bound[P, R] = Bound(cast("Kind[P, R, ..., Any]", self), defaults)
         update_wrapper(self, function)
 
@@ -156,16 +157,14 @@ class Kind(Generic[P, R, Q, C]):
         return self._result(await self.desk.await_(job, timeout))
 
     def _result(self, job: Job) -> R:
-        from perdure.verbs.waiting import checked
-
-        return cast("R", self.codec.decode_result(checked(job).row.result))
+        return cast("R", self.codec.decode_result(job.ended_well().row.result))
 
     @lazy
     def codec(self) -> Codec:
         """Built on first use: annotations may name what is defined further down."""
         from perdure.payload.codec import Codec
 
-        return Codec(self.function, self.name, JobContext, max_bytes=self._max_payload_bytes)
+        return Codec(self.function, self.name, self._context_type, max_bytes=self._max_payload_bytes)
 
     def load(self, payload: str, secrets: str | None, version: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a stored job, upgraded to this version and checked, to call the function with."""

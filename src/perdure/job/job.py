@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from perdure.clock import Micros, to_datetime
+from perdure.errors import JobFailed
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import JobView, NewJob
 from perdure.job.ordering import priority_of
@@ -65,6 +66,16 @@ class Job:
             _set(self, "_row", _view_of_new(self._new, self._position))
         assert self._row is not None
         return self._row
+
+    def ended_well(self) -> Job:
+        """This job, if it ended with a result. JobFailed: it did not."""
+        if self.state == State.COMPLETED:
+            return self
+        raise JobFailed(
+            f"job {self.id} ({self.kind}) ended {self.state} after {self.attempts} attempts"
+            + (f": {self.error_type}: {self.error}" if self.error else ""),
+            code=f"job_{self.state}",
+        )
 
     @property
     def id(self) -> UUID:
@@ -275,7 +286,7 @@ def _view_of_new(new: NewJob, position: int) -> JobView:
         idempotency_key=new.idempotency_key,
         business_key=new.business_key,
         scheduled_for=None,
-        parent_id=None,
+        parent_id=new.parent_id,
         root_id=None,
         retry_of=None,
         chain_attempt=1,

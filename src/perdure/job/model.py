@@ -122,6 +122,8 @@ class NewJob(NamedTuple):
     business_key: str | None = None
     fingerprint: str | None = None
     waits_for: int = 0
+    parent_id: JobId | None = None
+    """The job whose handler asked for this one."""
 
     def __repr__(self) -> str:
         return _without_secrets(self)

@@ -11,7 +11,7 @@ from typing import NamedTuple, assert_never
 from perdure.clock import Micros
 from perdure.ids import JobId
 from perdure.job import transitions
-from perdure.job.model import Failure, LiveJob, Telling, Transition
+from perdure.job.model import Failure, LiveJob, NewJob, Telling, Transition
 from perdure.job.states import Park, RunState, Verb
 
 
@@ -73,11 +73,13 @@ class Finish(NamedTuple):
     report: Report
     next_id: JobId
     telling: Telling = transitions.NOTHING_TOLD
+    children: tuple[NewJob, ...] = ()
+    """Jobs the handler asked for: enqueued if the job completes, dropped otherwise."""
 
 
 def after_run(finish: Finish, live: LiveJob, now: Micros) -> Transition:
     """What becomes of `live`, the job as it is now, given what its run reports."""
-    _, report, next_id, telling = finish
+    _, report, next_id, telling, _ = finish
     match report:
         case Completed(result):
             return transitions.complete(live, result, now, telling)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
 from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import JobRow, LiveJob
+from perdure.job.model import Claim, JobRow, LiveJob
+from perdure.job.reports import Finish
 from perdure.job.states import State
 
 FIRST_ID = b"\x00" * 16
@@ -33,6 +34,8 @@ class Claimer(NamedTuple):
     kinds: Kinds | None
     run_ids: Sequence[RunId]
     lease_us: int
+    holds_suspect: bool = False
+    """A job that a node may have died of runs here already: no second one beside it."""
 
 
 class Answer(StrEnum):
@@ -133,6 +136,40 @@ class NodeRow(NamedTuple):
     process_start: str | None
     boot_id: str | None
     pid_namespace: str | None
+
+
+class Turn(NamedTuple):
+    """What a node wants done in one transaction, in this order."""
+
+    finishes: Sequence[Finish] = ()
+    notes: Notes | None = None
+    promote: int = 0
+    lanes: Sequence[Lane] = ()
+    claimer: Claimer | None = None
+
+
+class Notes(NamedTuple):
+    """What runs have to say on the way. `metrics` is the JSON text that stands for all that a run has measured."""
+
+    lines: Sequence[LogLine] = ()
+    artifacts: Sequence[tuple[RunId, tuple[str, ...]]] = ()
+    metrics: Sequence[tuple[RunId, str]] = ()
+
+
+class Turned(NamedTuple):
+    """What came of a turn."""
+
+    finished: list[Finished]
+    promoted: int
+    claims: list[Claim]
+
+
+class Glance(NamedTuple):
+    """What a node can see without writing: where it could claim, when the next job is due, whom it should stop."""
+
+    queues: tuple[str, ...]
+    next_due: Micros | None
+    cancelled: tuple[RunId, ...]
 
 
 class Process(NamedTuple):

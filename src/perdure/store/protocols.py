@@ -22,7 +22,9 @@ from perdure.store.answers import (
     Claimer,
     Edit,
     Finished,
+    Glance,
     JobFilter,
+    Kinds,
     Lane,
     LogLine,
     NodeRow,
@@ -30,6 +32,8 @@ from perdure.store.answers import (
     Process,
     QueueRow,
     RunFilter,
+    Turn,
+    Turned,
 )
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
@@ -117,6 +121,26 @@ class Finishes(Protocol):
 
         The fence is the run: whoever does not hold the job by that run any more changes nothing.
         """
+        ...
+
+
+class Turns(Protocol):
+    """What a worker does again and again."""
+
+    def turn(self, wanted: Turn, now: Micros) -> Turned:
+        """Finish, note, promote and claim in one transaction; each part as the method of that name has it."""
+        ...
+
+    def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
+        """What a turn of this node would find to do. Writes nothing and waits for nobody."""
+        ...
+
+    def held_by(self, node_id: NodeId) -> list[LiveJob]:
+        """The running jobs that name this node."""
+        ...
+
+    def overdue(self, now: Micros, limit: int) -> list[LiveJob]:
+        """Running jobs past the time at which any node may close their run."""
         ...
 
 
@@ -213,6 +237,14 @@ class Nodes(Protocol):
         """Declare a node stopped, if it has not beaten since `seen_beat`. False: it has, or it was stopped before."""
         ...
 
+    def live_nodes(self) -> list[NodeRow]:
+        """Every node that has not been declared stopped."""
+        ...
+
+    def nodes_left_behind(self) -> list[NodeId]:
+        """Nodes that are stopped, or unknown, and still hold running jobs: theirs are to be rescued."""
+        ...
+
     def nodes(self, limit: int) -> list[NodeRow]:
         """The newest nodes first."""
         ...
@@ -257,5 +289,7 @@ class Schema(Protocol):
         ...
 
 
-class Store(Jobs, Control, Order, Claims, Finishes, Rescue, Runs, Logs, Reads, Queues, Nodes, Locks, Schema, Protocol):
+class Store(
+    Jobs, Control, Order, Claims, Finishes, Turns, Rescue, Runs, Logs, Reads, Queues, Nodes, Locks, Schema, Protocol
+):
     """All of it."""

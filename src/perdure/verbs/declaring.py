@@ -57,6 +57,7 @@ def declared(
         defaults=defaults,
         isolation=facts.isolation,
         max_payload_bytes=config.max_payload_bytes,
+        context_type=JobContext,
     )
 
 

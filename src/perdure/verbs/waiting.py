@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from perdure.errors import InvalidOption, JobFailed, WaitTimeout
+from perdure.errors import InvalidOption, WaitTimeout
 from perdure.job.job import Job
-from perdure.job.states import State
 
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.1
@@ -35,15 +34,4 @@ def _check(timeout: object) -> None:
 def gave_up(job: Job, timeout: float | None) -> WaitTimeout:
     return WaitTimeout(
         f"job {job.id} ({job.kind}) was {job.state} after {timeout:g} s; it goes on, wait again or look with app.get"
-    )
-
-
-def checked(job: Job) -> Job:
-    """The job, if it ended with a result."""
-    if job.state == State.COMPLETED:
-        return job
-    raise JobFailed(
-        f"job {job.id} ({job.kind}) ended {job.state} after {job.attempts} attempts"
-        + (f": {job.error_type}: {job.error}" if job.error else ""),
-        code=f"job_{job.state}",
     )

@@ -24,14 +24,16 @@ def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim
     """
     found: list[Claim] = []
     for lane in lanes:
-        found += yield from _fill(lane, claimer, now)
+        room = min(lane.room, len(claimer.run_ids) - len(found))
+        if room > 0:
+            found += yield from _fill(lane._replace(room=room), claimer, now, found)
     if found:
         found = [_start(job, run_id, claimer, now) for job, run_id in zip(found, claimer.run_ids, strict=False)]
         yield from _open_runs(found, now)
     return found
 
 
-def _fill(lane: Lane, claimer: Claimer, now: Micros) -> Op[list[Claim]]:
+def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Claim]) -> Op[list[Claim]]:
     taken = yield from _parked(lane, claimer, now)
     while True:
         head = yield from _read("claim_head", lane.queue, lane.room, claimer, now)
@@ -39,9 +41,25 @@ def _fill(lane: Lane, claimer: Claimer, now: Micros) -> Op[list[Claim]]:
         if not strangers:
             break
         yield from _park(strangers, cast("Kinds", claimer.kinds), now)
-    if not taken:
-        return head
-    return sorted([*taken, *head], key=_place)[: lane.room]
+    if taken:
+        head = sorted([*taken, *head], key=_place)
+    if not any(job.live.crashes for job in head):
+        return head[: lane.room]
+    return (yield from _with_one_suspect(head, lane, claimer, now, before))
+
+
+def _with_one_suspect(
+    head: list[Claim], lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Claim]
+) -> Op[list[Claim]]:
+    """Of the jobs that a node may have died of, one at a time: else the innocent would be charged with the guilty."""
+    may_have_one = not claimer.holds_suspect and not any(job.live.crashes for job in before)
+    suspects = [job for job in head if job.live.crashes]
+    left_out = suspects[1:] if may_have_one else suspects
+    if left_out and len(head) >= lane.room:
+        head = yield from _read("claim_unsuspected", lane.queue, lane.room, claimer, now)
+        head = sorted([*suspects[:1], *head], key=_place) if may_have_one else head
+        return head[: lane.room]
+    return [job for job in head if job not in left_out][: lane.room]
 
 
 def _parked(lane: Lane, claimer: Claimer, now: Micros) -> Op[list[Claim]]:
@@ -57,6 +75,18 @@ def _parked(lane: Lane, claimer: Claimer, now: Micros) -> Op[list[Claim]]:
         if claimer.kinds is None or claimer.kinds.get(name, 0) >= version:
             more = {"kind": name, "kind_version": version}
             found += yield from _read("claim_parked", lane.queue, lane.room, claimer, now, more)
+
+
+def knows_a_parked_kind(queue: str, kinds: Kinds | None) -> Op[bool]:
+    """Whether a job that another node set aside could be claimed by a node with these kinds."""
+    name, version = "", 0
+    while True:
+        rows = (yield Call("next_parked_kind", {"queue": queue, "kind": name, "kind_version": version})).rows
+        if not rows:
+            return False
+        name, version = rows[0]
+        if kinds is None or kinds.get(name, 0) >= version:
+            return True
 
 
 def _read(

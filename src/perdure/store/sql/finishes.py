@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.clock import Micros
+from perdure.errors import KeyConflict
 from perdure.job.model import Transition
 from perdure.job.reports import Finish, after_run
-from perdure.job.states import State
+from perdure.job.states import State, Verb
 from perdure.store.answers import Answer, Finished
+from perdure.store.sql import jobs
 from perdure.store.sql.apply import apply, read_live
 from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op
 
@@ -22,6 +24,7 @@ def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     decided = [after_run(entry, entry.live, now) for entry in batch]
     yield SAVEPOINT
     if (yield from apply(decided, now)):
+        yield from _enqueue_children(batch, decided)
         yield RELEASE
         return [_applied(transition) for transition in decided]
     yield ROLLBACK_TO
@@ -39,11 +42,26 @@ def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     transition = after_run(entry, live, now)
     yield SAVEPOINT
     if (yield from apply([transition], now)):
+        yield from _enqueue_children([entry], [transition])
         yield RELEASE
         return _applied(transition)
     yield ROLLBACK_TO
     yield RELEASE
     return Finished(Answer.LOST)
+
+
+def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) -> Op[None]:
+    """What the handlers of completed jobs asked for. A conflict of keys undoes the whole finish."""
+    wanted = [
+        child
+        for entry, transition in zip(batch, decided, strict=True)
+        if entry.children and transition.verb is Verb.COMPLETE
+        for child in entry.children
+    ]
+    if wanted:
+        answer = yield from jobs.insert(wanted)
+        if isinstance(answer, KeyConflict):
+            raise answer
 
 
 def _too_late(entry: Finish, now: Micros) -> Op[Finished]:

@@ -19,7 +19,7 @@ def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
 
     A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
     """
-    if len(new) == 1 and (new[0].plan.direct or not keys.is_keyed(new[0])):
+    if len(new) == 1 and not keys.is_keyed(new[0]):
         return _insert_alone(new[0])
     return _insert_keyed(new) if any(map(keys.is_keyed, new)) else _insert(new)
 
@@ -84,7 +84,7 @@ def _insert_alone(new: NewJob) -> Op[list[Job]]:
         yield "make_queue_with_room", (queue, GAP)
     ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
     position: int = following - GAP
-    if (new.plan.direct and new.secrets is None and not new.waits_for) or _is_plain(new):
+    if _is_plain(new):
         yield "insert_plain_job", (new.id, *new.plan[:4], new.payload, new.created_at)
         yield "insert_plain_ready", _plain_ready_row(new, position)
     else:
@@ -99,6 +99,7 @@ def _is_plain(new: NewJob) -> bool:
     return (
         new.plan.plain
         and new.secrets is None
+        and new.parent_id is None
         and new.idempotency_key is None
         and new.business_key is None
         and not new.waits_for
@@ -111,8 +112,8 @@ def _plain_job_row(new: NewJob) -> tuple[object, ...]:
 
 def _job_row(new: NewJob) -> tuple[object, ...]:
     plan = new.plan
-    head, shown = plan[:4], plan[4:7]
-    return (new.id, *head, new.payload, new.secrets, *shown, new.idempotency_key, new.business_key, new.created_at)
+    head, shown, keys_of = plan[:4], plan[4:7], (new.idempotency_key, new.business_key)
+    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at)
 
 
 def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:

@@ -24,6 +24,16 @@ def stop(node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None
     return (yield Call("stop_node", params)).changed == 1
 
 
+def alive() -> Op[list[NodeRow]]:
+    """Every node that has not been declared stopped."""
+    return [NodeRow._make(row) for row in (yield Call("live_nodes")).rows]
+
+
+def left_behind() -> Op[list[NodeId]]:
+    """Nodes that are stopped, or unknown, and still hold running jobs."""
+    return [node_id for (node_id,) in (yield Call("nodes_left_behind")).rows]
+
+
 def listing(limit: int) -> Op[list[NodeRow]]:
     """The newest nodes first."""
     rows = (yield Call("list_nodes", {"page": limit})).rows

@@ -22,7 +22,9 @@ from perdure.store.answers import (
     Claimer,
     Edit,
     Finished,
+    Glance,
     JobFilter,
+    Kinds,
     Lane,
     LogLine,
     NodeRow,
@@ -30,6 +32,8 @@ from perdure.store.answers import (
     Process,
     QueueRow,
     RunFilter,
+    Turn,
+    Turned,
 )
 from perdure.store.protocols import Decide, Tx
 from perdure.store.sql import (
@@ -44,6 +48,7 @@ from perdure.store.sql import (
     queues,
     reads,
     recover,
+    turns,
 )
 from perdure.store.sql.apply import read_live
 from perdure.store.sql.engine import Make
@@ -144,6 +149,18 @@ class SqlStore:
     ) -> int:
         return self._write(lambda: recover.rescue(node_id, failure, max_crashes, next_ids, now))
 
+    def turn(self, wanted: Turn, now: Micros) -> Turned:
+        return self._write(lambda: turns.turn(wanted, now))
+
+    def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
+        return self.runner.read(lambda: turns.glance(node_id, kinds, now))
+
+    def held_by(self, node_id: NodeId) -> list[LiveJob]:
+        return self.runner.read(lambda: turns.held_by(node_id))
+
+    def overdue(self, now: Micros, limit: int) -> list[LiveJob]:
+        return self.runner.read(lambda: turns.overdue(now, limit))
+
     # -- Runs, Logs --------------------------------------------------------------------------------------------------
 
     def runs(self, wanted: RunFilter, after: Run | None, size: int) -> list[Run]:
@@ -194,6 +211,12 @@ class SqlStore:
 
     def stop(self, node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None) -> bool:
         return self._write(lambda: nodes.stop(node_id, reason, now, seen_beat))
+
+    def live_nodes(self) -> list[NodeRow]:
+        return self.runner.read(nodes.alive)
+
+    def nodes_left_behind(self) -> list[NodeId]:
+        return self.runner.read(nodes.left_behind)
 
     def nodes(self, limit: int) -> list[NodeRow]:
         return self.runner.read(lambda: nodes.listing(limit))

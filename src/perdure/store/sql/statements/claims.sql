@@ -28,6 +28,18 @@ ORDER BY r.rank, r.position, r.job_id
 LIMIT :room
 {claim_lock}
 
+-- name: claim_unsuspected
+-- verb: claim
+-- The same without the jobs that a node may have died of.
+{claimable}
+WHERE r.queue = :queue
+    AND r.state = 'queued'
+    AND r.crashes = 0
+    AND {lane_open}
+ORDER BY r.rank, r.position, r.job_id
+LIMIT :room
+{claim_lock}
+
 -- name: next_parked_kind
 -- verb: claim
 -- The parked kinds of a queue one after the other, each found by one step down the index.

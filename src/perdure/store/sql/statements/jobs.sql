@@ -18,11 +18,11 @@ WHERE name = :queue
 -- name: insert_job
 INSERT INTO {job} (
     id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
-    chain_attempt, created_at
+    parent_id, chain_attempt, created_at
 )
 VALUES (
     :id, :kind, :kind_version, :owner, :queue, :payload, :secrets, :params, :options, :principal, :idempotency_key,
-    :business_key, 1, :created_at
+    :business_key, :parent_id, 1, :created_at
 )
 
 -- name: insert_plain_job

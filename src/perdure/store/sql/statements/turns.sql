@@ -1,0 +1,68 @@
+-- fragment: lane_free
+q.paused_at IS NULL
+    AND (q.reserved_until IS NULL OR q.reserved_until <= :now)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {queue} AS x
+        WHERE x.name = '*' AND (x.paused_at IS NOT NULL OR x.reserved_until > :now)
+    )
+
+-- name: queues_with_work
+SELECT q.name
+FROM {queue} AS q
+WHERE {lane_free}
+    AND EXISTS (SELECT 1 FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued')
+ORDER BY q.name
+
+-- name: queues_with_parked
+SELECT q.name
+FROM {queue} AS q
+WHERE {lane_free}
+    AND EXISTS (
+        SELECT 1
+        FROM {ready} AS r
+        WHERE r.queue = q.name AND r.state = 'parked' AND r.park_reason IN ('unknown_kind', 'newer_version')
+    )
+ORDER BY q.name
+
+-- name: next_due
+SELECT MIN(run_at)
+FROM {ready}
+WHERE state = 'scheduled'
+
+-- name: cancelled_of_node
+SELECT run_id
+FROM {ready}
+WHERE state = 'running' AND node_id = :node_id AND cancel_requested = 1
+
+-- name: held_by_node
+SELECT {live_columns}
+FROM {ready}
+WHERE state = 'running' AND node_id = :node_id
+ORDER BY claimed_at, job_id
+
+-- name: overdue_jobs
+SELECT {live_columns}
+FROM {ready}
+WHERE state = 'running' AND deadline_at <= :now
+ORDER BY deadline_at
+LIMIT :room
+
+-- name: note_metrics
+-- What a run has measured so far.
+UPDATE {run}
+SET metrics = :metrics
+WHERE id = :run_id AND state = 'running'
+
+-- name: live_nodes
+SELECT id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace
+FROM {node}
+WHERE stopped_at IS NULL
+ORDER BY id
+
+-- name: nodes_left_behind
+-- Nodes that are gone, or were never known, but still hold jobs.
+SELECT DISTINCT r.node_id
+FROM {ready} AS r
+WHERE r.state = 'running'
+    AND NOT EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = r.node_id AND n.stopped_at IS NULL)
