@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from perdure.verbs.locking import Lock
     from perdure.verbs.queues import Queues
     from perdure.worker.context import JobContext
+    from perdure.worker.worker import Worker
 
 JobLike = Job | UUID | str
 
@@ -350,6 +351,21 @@ class Perdure:
         from perdure.verbs.locking import Lock
 
         return Lock(self.store, self.clock, check_name(name, "the lock's name", 255), ttl)
+
+    def worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        concurrency: int = 10,
+        **options: Any,
+    ) -> Worker:
+        """Something that runs jobs: `app.worker().run()`, or `with app.worker().running(): …` beside other code.
+
+        `queues`: all of them by default; a list is served strictly in its order; a dict also says how many jobs of each
+        queue may run at once.
+        """
+        from perdure.verbs.working import worker_of
+
+        return worker_of(self, queues, concurrency, options)
 
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction on the app's database: `tx.execute(…)` for your rows, and every call on the app joins it.

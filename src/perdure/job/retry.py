@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
 from perdure.errors import InvalidOption
@@ -82,6 +82,10 @@ class Retry:
         if isinstance(error, self.never):
             return False
         return isinstance(error, Exception if self.on is None else self.on)
+
+    def counting(self, other: Retry) -> Retry:
+        """This policy with the exceptions that another one names."""
+        return replace(self, on=other.on, never=other.never)
 
     def to_json(self) -> dict[str, Any]:
         """The data of the policy for storing it with a job. Exception classes are code and stay with the kind."""

@@ -154,6 +154,8 @@ class Notes(NamedTuple):
     lines: Sequence[LogLine] = ()
     artifacts: Sequence[tuple[RunId, tuple[str, ...]]] = ()
     metrics: Sequence[tuple[RunId, str]] = ()
+    kept_from: Sequence[LogLine] = ()
+    """Lines that stand for all lines of their run before them, which are dropped."""
 
 
 class Turned(NamedTuple):

@@ -40,6 +40,20 @@ Decide = Callable[[LiveJob, Micros], Transition | None]
 Tx = object | None
 
 
+class Bell(Protocol):
+    """Wakes a worker that has nothing to do. A hint: it may ring for nothing, and polling always remains."""
+
+    def ring(self) -> None:
+        """Wake the sleeper from inside its own process. Any thread may."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until rung, until someone may have written, or for so long. False: nothing happened."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Jobs(Protocol):
     """Jobs come into being, and ended ones go."""
 
@@ -278,6 +292,10 @@ class Schema(Protocol):
 
         Inside another one it is refused (`tx_nested`), or with `join` a part of that.
         """
+        ...
+
+    def bell(self) -> Bell:
+        """Something for one worker to sleep on until there may be work. It has to be closed."""
         ...
 
     def upgrade(self) -> str:

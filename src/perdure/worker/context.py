@@ -1,21 +1,272 @@
-"""`JobContext`: what a handler is given besides its arguments. `kind` knows the annotation; the worker fills it."""
+"""`JobContext`: what a handler is given besides its arguments, and what it tells on the way. Made by `node`.
+
+A handler writes into it from its own thread, loop or process; the node's store thread carries what was said to the
+database with its next turn (`take_notes`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from math import isfinite
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
+from perdure.clock import Micros
+from perdure.errors import InvalidInput, PerdureError
+from perdure.ids import to_uuid
 from perdure.job.job import Job
+from perdure.job.model import Claim, NewJob
+from perdure.job.run import Run
+from perdure.kind import Bound, Draft, Kind
+from perdure.store.answers import LogLine
+from perdure.worker.signals import Interrupted, Stop
+
+LOG_LINES = 1_000
+"""Captured lines kept of one run; of more, the newest."""
+LINE_LIMIT = 8_192
+METRICS_LIMIT = 16 * 1024
+
+_current: ContextVar[JobContext | None] = ContextVar("perdure_job_context", default=None)
+job_logger = logging.getLogger("perdure.job")
 
 
-@dataclass(frozen=True, slots=True)
+class Backstage(Protocol):
+    """What a context needs of its worker."""
+
+    def get_job(self, ctx: JobContext) -> Job: ...
+
+    def get_run(self, ctx: JobContext) -> Run: ...
+
+    def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob: ...
+
+    def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]: ...
+
+    def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None: ...
+
+    def now(self) -> Micros: ...
+
+
+class Told(NamedTuple):
+    """What was said since the last time somebody asked. `first_kept`: captured lines before this one are dropped."""
+
+    lines: list[LogLine]
+    artifacts: tuple[str, ...]
+    metrics: str | None
+    first_kept: int
+
+
 class JobContext:
     """The run a handler finds itself in."""
 
-    job: Job
-    attempt: int
+    __slots__ = (
+        "_artifacts",
+        "_backstage",
+        "_lines",
+        "_lock",
+        "_logged",
+        "_metrics",
+        "_said",
+        "children",
+        "claim",
+        "closed",
+        "kind",
+        "state",
+        "stop",
+    )
+
+    def __init__(
+        self, claim: Claim, kind: Kind[..., Any, ..., Any], backstage: Backstage, state: Mapping[str, Any] | None = None
+    ) -> None:
+        self.claim = claim
+        self.kind = kind
+        self.state: Mapping[str, Any] = {} if state is None else state
+        """What the worker's `lifespan=` gave."""
+        self.stop: Stop | None = None
+        self.closed = False
+        """The job has been ended from inside the handler (`transaction`)."""
+        self.children: tuple[NewJob, ...] = ()
+        self._backstage = backstage
+        self._said = False
+        self._lines: deque[LogLine] | None = None
+        self._logged = 0
+        self._artifacts: list[str] | None = None
+        self._metrics: dict[str, Any] | None = None
+        self._lock = threading.Lock()
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def job_id(self) -> UUID:
+        return to_uuid(self.claim.live.job_id)
+
+    @property
+    def run_id(self) -> UUID:
+        return to_uuid(self.claim.run_id)
+
+    @property
+    def job(self) -> Job:
+        """The job as it is now, read from the database."""
+        return self._backstage.get_job(self)
+
+    @property
+    def run(self) -> Run:
+        """This attempt as it is recorded, read from the database."""
+        return self._backstage.get_run(self)
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt."""
+        return self.claim.live.attempts
 
     @property
     def params(self) -> dict[str, Any]:
         """The key-values given with `options(params=…)`."""
-        return self.job.params
+        return json.loads(self.claim.params) if self.claim.params else {}
+
+    @property
+    def principal(self) -> str | None:
+        """On whose behalf the job was enqueued."""
+        return self.claim.principal
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines are kept with the run, as are those of every other logger while the handler runs."""
+        return logging.LoggerAdapter(job_logger, {"job_id": str(self.job_id), "attempt": self.attempt})
+
+    @property
+    def should_stop(self) -> bool:
+        """True: the worker shuts down, or the job was cancelled, timed out or lost. Leave at the next good place."""
+        return self.stop is not None
+
+    def checkpoint(self) -> None:
+        """Leave here if the run is to stop. The attempt is given back if the worker shuts down."""
+        if self.stop is not None:
+            raise Interrupted(self.stop, at_checkpoint=True)
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """How far the work is. Cheap: what is written is the last of what was said in about a second."""
+        told: dict[str, Any] = {"done": _number(done, "done")}
+        if total is not None:
+            told["total"] = _number(total, "total")
+        if note is not None:
+            told["note"] = note[:LINE_LIMIT]
+        self._measured({"progress": told})
+
+    def metric(self, **numbers: float) -> None:
+        """Numbers to keep with the run; a name said twice keeps the newest."""
+        self._measured({name: _number(value, name) for name, value in numbers.items()})
+
+    def artifact(self, path: str | os.PathLike[str]) -> None:
+        """A file or address that this run made, to be found with it later."""
+        with self._lock:
+            self._artifacts = [*(self._artifacts or ()), os.fspath(path)]
+            self._said = True
+
+    def enqueue(self, what: Draft | Kind[..., Any, ..., Any] | Bound[..., Any], /, *args: Any, **kwargs: Any) -> Job:
+        """Another job, written in the transaction that completes this one, and only if it completes.
+
+        `ctx.enqueue(send, to="a")`, `ctx.enqueue(send.options(delay=5), to="a")` or `ctx.enqueue(draft)`. Its id is
+        fixed now; if one of its keys is taken, the job that holds it stands for it.
+        """
+        self._check_open("enqueue")
+        if isinstance(what, Draft):
+            if args or kwargs:
+                raise InvalidInput("ctx.enqueue takes a draft, or a kind and its arguments; not both")
+            draft = what
+        else:
+            draft = what.new(*args, **kwargs)
+        new = self._backstage.lay_out(draft, self)
+        with self._lock:
+            self.children = (*self.children, new)
+        return Job.fresh(new, 0)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """A transaction whose commit is the job's end: `with ctx.transaction() as tx: tx.execute(…); tx.result(7)`."""
+        self._check_open("transaction")
+        return self._backstage.transaction(self)
+
+    def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
+        """End the job together with what `write` writes. Called for a handler that returned `Done`."""
+        self._backstage.complete(self, result, write)
+
+    # -- for the worker ----------------------------------------------------------------------------------------------
+
+    def captured(self, level: str, message: str, at: Micros, fields: str | None = None) -> None:
+        """Keep a line of log with the run. Called by the log handler."""
+        with self._lock:
+            if self._lines is None:
+                self._lines = deque(maxlen=LOG_LINES)
+            live = self.claim.live
+            self._lines.append(
+                LogLine(self.claim.run_id, self._logged, live.job_id, at, level, message[:LINE_LIMIT], fields)
+            )
+            self._logged += 1
+            self._said = True
+
+    def take_notes(self) -> Told | None:
+        """What was said since the last time. None: nothing."""
+        if not self._said:
+            return None
+        with self._lock:
+            lines = [] if self._lines is None else list(self._lines)
+            artifacts = tuple(self._artifacts or ())
+            metrics = self.metrics
+            self._lines = None
+            self._artifacts = None
+            self._said = False
+        return Told(lines, artifacts, metrics, max(0, self._logged - LOG_LINES))
+
+    @property
+    def metrics(self) -> str | None:
+        """All that was measured so far, as JSON text."""
+        return None if self._metrics is None else json.dumps(self._metrics, separators=(",", ":"))
+
+    def _measured(self, numbers: dict[str, Any]) -> None:
+        with self._lock:
+            merged = {**(self._metrics or {}), **numbers}
+            if len(json.dumps(merged)) > METRICS_LIMIT:
+                raise InvalidInput(f"the metrics of a run have at most {METRICS_LIMIT} bytes; keep fewer of them")
+            self._metrics = merged
+            self._said = True
+
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            raise PerdureError(
+                f"ctx.{what} after ctx.transaction(): its commit has ended the job; do this before or inside the block",
+                code="job_ended",
+            )
+
+    def __repr__(self) -> str:
+        return f"<JobContext {self.kind.name} {self.job_id} attempt {self.attempt}>"
+
+
+def current() -> JobContext:
+    """The context of the run that this code is part of. LookupError where there is none."""
+    found = _current.get()
+    if found is None:
+        raise LookupError("no job is running here; current() is for code that a handler calls")
+    return found
+
+
+def entered(ctx: JobContext | None) -> None:
+    """From here on, in this thread's or task's own context, `current()` finds this run."""
+    _current.set(ctx)
+
+
+def running_here() -> JobContext | None:
+    return _current.get()
+
+
+def _number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        raise InvalidInput(f"{name} must be a finite number, not {value!r}", code="metric_invalid")
+    return value

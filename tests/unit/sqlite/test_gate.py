@@ -195,7 +195,7 @@ def test_an_interrupted_waiter_holds_nothing(database: Path, another: Starter) -
 
 
 def test_a_new_gate_is_not_crowded(database: Path) -> None:
-    assert gate_for(database).crowded[0] == 0
+    assert gate_for(database).board[0] == 0
 
 
 def test_whoever_waits_says_so_to_all(database: Path, another: Starter) -> None:
@@ -205,18 +205,18 @@ def test_whoever_waits_says_so_to_all(database: Path, another: Starter) -> None:
     other.tell("enter 30")
     _until_next_in_line(gate)
 
-    assert gate.crowded[0]
+    assert gate.board[0]
 
 
 def test_a_process_that_nobody_stands_in_the_way_of_finds_the_gate_calm_again(database: Path) -> None:
     gate = gate_for(database)
-    gate.crowded[0] = 1
+    gate.board[0] = 1
 
     for _ in range(_CALM):
         gate.enter(0)
         gate.leave()
 
-    assert not gate.crowded[0]
+    assert not gate.board[0]
 
 
 def test_a_single_wait_keeps_the_gate_crowded(database: Path, another: Starter) -> None:
@@ -228,7 +228,7 @@ def test_a_single_wait_keeps_the_gate_crowded(database: Path, another: Starter) 
         gate.enter(0)
         gate.leave()
 
-    assert gate.crowded[0]
+    assert gate.board[0]
 
 
 def test_a_forked_child_does_not_take_itself_for_its_parent(database: Path) -> None:

@@ -35,7 +35,7 @@ from perdure.store.answers import (
     Turn,
     Turned,
 )
-from perdure.store.protocols import Decide, Tx
+from perdure.store.protocols import Bell, Decide, Tx
 from perdure.store.sql import (
     claims,
     control,
@@ -76,6 +76,8 @@ class Runner(Protocol):
         ...
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]: ...
+
+    def bell(self) -> Bell: ...
 
     def upgrade(self) -> str: ...
 
@@ -237,6 +239,9 @@ class SqlStore:
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.runner.transaction(join=join)
+
+    def bell(self) -> Bell:
+        return self.runner.bell()
 
     def upgrade(self) -> str:
         return self.runner.upgrade()

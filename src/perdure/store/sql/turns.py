@@ -23,6 +23,9 @@ def turn(wanted: Turn, now: Micros) -> Op[Turned]:
 def note(notes: Notes) -> Op[None]:
     """Keep what runs have to say. A run that has closed meanwhile keeps the metrics it closed with."""
     yield from logs.append(notes.lines)
+    if notes.kept_from:
+        yield Call("trim_log", [(mark.run_id, mark.line) for mark in notes.kept_from])
+        yield from logs.append(notes.kept_from)
     for run_id, paths in notes.artifacts:
         yield from logs.append_artifacts(run_id, paths)
     if notes.metrics:

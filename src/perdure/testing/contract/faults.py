@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from perdure.errors import StoreError
+from perdure.store.protocols import Bell
 from perdure.store.sql.engine import Make, Op, Pair
 from perdure.store.sql.store import Runner, SqlStore
 from perdure.testing.contract.case import each, raises
@@ -55,6 +56,9 @@ class FailingRunner:
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.inner.transaction(join=join)
+
+    def bell(self) -> Bell:
+        return self.inner.bell()
 
     def upgrade(self) -> str:
         return self.inner.upgrade()

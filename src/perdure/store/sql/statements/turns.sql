@@ -54,6 +54,10 @@ UPDATE {run}
 SET metrics = :metrics
 WHERE id = :run_id AND state = 'running'
 
+-- name: trim_log
+DELETE FROM {job_log}
+WHERE run_id = :run_id AND line <= :line
+
 -- name: live_nodes
 SELECT id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace
 FROM {node}

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from perdure.errors import DatabaseUnavailable, StoreError
+from perdure.store.polling import PollingBell
 from perdure.store.sql import migrate
 from perdure.store.sql.dialects.postgres import schema
 from perdure.store.sql.dialects.postgres import tx as borrowed
@@ -144,6 +145,9 @@ class PostgresRunner:
             pool.identity = session.reader.execute(Call("read_identity")).rows[0]
             session.commit()
         return len(done)
+
+    def bell(self) -> PollingBell:
+        return PollingBell()
 
     def upgrade(self) -> str:
         pool = Pool(self._address, self._settings)

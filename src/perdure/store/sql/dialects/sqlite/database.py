@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError, TransactionError
 from perdure.store.sql.dialects.sqlite import connect
+from perdure.store.sql.dialects.sqlite.bell import SILENT, SqliteBell, ring_sleepers
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
 from perdure.store.sql.dialects.sqlite.files import identity_of
 from perdure.store.sql.dialects.sqlite.gate import gate_for
@@ -114,6 +115,7 @@ class Database:
             if joined.inherited:
                 raise _forked()
             self._commit(joined.connection)
+            ring_sleepers(self._gate.board, self._identity)
             self._checkpoint_if_due()
         finally:
             try:
@@ -144,6 +146,8 @@ class Database:
                 self._group.fill(group)
                 if group:
                     self._transact(group)
+                    if self._gate.board[1:] != SILENT:
+                        ring_sleepers(self._gate.board, self._identity)
                     if self._writer.total_changes >= self._measure_at:
                         self._checkpoint_if_due()
             finally:
@@ -169,7 +173,7 @@ class Database:
         try:
             if not self.usable or monotonic() > self._looked_until:
                 self._check_file()
-            if self._gate.crowded[0]:
+            if self._gate.board[0]:
                 self._enter_gate()
         except BaseException:
             self._end_turn(ticket)
@@ -255,7 +259,7 @@ class Database:
         """Someone writes just now, perhaps without having passed the gate."""
         if not self._gate.inside:
             self._enter_gate()
-        self._gate.crowded[0] = 1
+        self._gate.board[0] = 1
         connect.set_patience(connection, self._pragmas.busy_timeout_s)
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -270,6 +274,10 @@ class Database:
         if self._holder is not None and self._meter.frames() >= CHECKPOINT_FRAMES:
             with suppress(sqlite3.Error):
                 checkpoint_guarded(self._writer, self._holder)
+
+    def bell(self) -> SqliteBell:
+        """Something for a worker to sleep on until this file is written to."""
+        return SqliteBell(self._meter, self._gate, self._identity)
 
     def wal_frames(self) -> int:
         """Frames in the -wal that are not in the database file yet."""

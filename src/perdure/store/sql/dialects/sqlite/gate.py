@@ -24,6 +24,8 @@ from weakref import WeakValueDictionary
 
 from perdure.store.sql.dialects.sqlite.files import Identity, identity
 
+BOARD_SIZE = 64
+"""Bytes of the gate's file that are mapped into memory: the first is the gate's, the others belong to `bell`."""
 _T = 0  # byte of the turnstile
 _L = 1  # byte of the room behind it
 _TAKE = 2 | 4  # LOCK_EX | LOCK_NB, which a platform without fcntl does not name
@@ -35,7 +37,7 @@ _HELD = (BlockingIOError, PermissionError)  # POSIX lets a system say either for
 class Gate:
     """The turnstile in front of one database file, for this process. Get it from `gate_for`, never build one.
 
-    `crowded[0]` is not 0 where writers should `enter` before they write. Whoever finds the database locked sets it.
+    `board[0]` is not 0 where writers should `enter` before they write. Whoever finds the database locked sets it.
 
     It is about fairness only. `enter` may answer False (time-out, no right to create the file, no record locks on this
     filesystem or platform): then nothing is held and the caller writes all the same; SQLite's own lock keeps it right.
@@ -44,14 +46,14 @@ class Gate:
     before `enter` until after `leave`. A process that dies leaves the gate; a forked child is never inside it.
     """
 
-    __slots__ = ("__weakref__", "_calm", "_fd", "_file", "crowded", "inside")
+    __slots__ = ("__weakref__", "_calm", "_fd", "_file", "board", "inside")
 
-    def __init__(self, fd: int | None, file: Identity | None, crowded: mmap.mmap | bytearray) -> None:
+    def __init__(self, fd: int | None, file: Identity | None, board: mmap.mmap | bytearray) -> None:
         self._fd = fd
         self._file = file
         self.inside = False
         self._calm = 0
-        self.crowded = crowded
+        self.board = board
 
     def enter(self, timeout_s: float) -> bool:
         """Wait for this process's turn. True: inside until `leave`. False: holding nothing, go on without."""
@@ -63,7 +65,7 @@ class Gate:
                 lockf(fd, _TAKE, 2, _T)  # T and L in one call: nobody is inside, nobody is next
                 self._calm += 1
                 if self._calm == _CALM:
-                    self._calm = self.crowded[0] = 0
+                    self._calm = self.board[0] = 0
             except _HELD:
                 self._calm = 0
                 if not self._wait_in_line(fd, timeout_s):
@@ -101,7 +103,7 @@ class Gate:
         """Look for a free byte until the deadline: a blocking F_SETLKW could not be given a time-out."""
         started = monotonic()
         while True:
-            self.crowded[0] = 1
+            self.board[0] = 1
             try:
                 lockf(fd, _TAKE, 1, byte)
             except _HELD:
@@ -152,7 +154,7 @@ class _Registry:
         try:
             fd = _open(path)
         except OSError:
-            return Gate(None, None, bytearray(1))
+            return Gate(None, None, bytearray(BOARD_SIZE))
         file = identity(os.fstat(fd))
         gate = self._gates[file] = Gate(fd, file, _mapped(fd))
         return gate
@@ -169,13 +171,13 @@ if sys.platform != "win32":
 
 
 def _mapped(fd: int) -> mmap.mmap | bytearray:
-    """The byte that all processes share. Where a file cannot be mapped, one that says "crowded" for ever."""
+    """The bytes that all processes share. Where a file cannot be mapped, some that say "crowded" for ever."""
     try:
-        if not os.fstat(fd).st_size:
-            os.ftruncate(fd, 1)
-        return mmap.mmap(fd, 1)
+        if os.fstat(fd).st_size < BOARD_SIZE:
+            os.ftruncate(fd, BOARD_SIZE)
+        return mmap.mmap(fd, BOARD_SIZE)
     except (OSError, ValueError):
-        return bytearray(b"\1")
+        return bytearray(b"\1" + bytes(BOARD_SIZE - 1))
 
 
 def _pause_at_turnstile(waited_s: float) -> float:

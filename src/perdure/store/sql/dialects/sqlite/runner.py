@@ -11,6 +11,7 @@ from typing import TypeVar
 from perdure.store.sql.dialects.sqlite import checkup, connect, registry
 from perdure.store.sql.dialects.sqlite import tx as borrowed
 from perdure.store.sql.dialects.sqlite.backup import back_up
+from perdure.store.sql.dialects.sqlite.bell import SqliteBell
 from perdure.store.sql.dialects.sqlite.checkup import Checkup
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
 from perdure.store.sql.dialects.sqlite.database import Database, Retired
@@ -86,6 +87,13 @@ class SqliteRunner:
             except Retired:
                 if entered:
                     raise
+
+    def bell(self) -> SqliteBell:
+        while True:
+            try:
+                return self.database.bell()
+            except Retired:
+                continue
 
     def upgrade(self) -> str:
         allow = self._allow_network_filesystem

@@ -26,6 +26,7 @@ NOT_RUN = (-1, -1)
 # and after its two copies, at 96, how many frames are in the database file already.
 _INDEX = struct.Struct("=I8xB3xI76xI")
 _FORMAT = 3_007_000
+_HEADER_SIZE = 48
 _PAGE_SIZE = struct.Struct(">8xI")
 _WAL_HEADER, _FRAME_HEADER = 32, 24
 
@@ -75,6 +76,22 @@ class WalMeter:
         self._wal = real + "-wal"
         self._kept: _Kept | None = None
 
+    def state(self) -> bytes:
+        """Something that differs after every commit, whoever made it. Empty where it cannot be told."""
+        if sys.platform == "win32":
+            return b""
+        try:
+            return os.pread(self._file().fd, _HEADER_SIZE, 0)
+        except OSError:
+            return b""
+
+    def _file(self) -> _Kept:
+        kept = self._kept
+        # Asking the descriptor whether its file was deleted costs half of asking the path which file it leads to.
+        if kept is None or kept.given_up or os.fstat(kept.fd).st_nlink == 0:
+            kept = self._kept = _kept_files.at(self._shm)
+        return kept
+
     def frames(self) -> int:
         """Committed frames that are not yet in the database file, whoever wrote them. 0 when there is no log.
 
@@ -86,11 +103,7 @@ class WalMeter:
         if sys.platform == "win32":
             return self._frames_by_size()
         try:
-            kept = self._kept
-            # Asking the descriptor whether its file was deleted costs half of asking the path which file it leads to.
-            if kept is None or kept.given_up or os.fstat(kept.fd).st_nlink == 0:
-                kept = self._kept = _kept_files.at(self._shm)
-            form, ready, last, copied = _INDEX.unpack(os.pread(kept.fd, _INDEX.size, 0))
+            form, ready, last, copied = _INDEX.unpack(os.pread(self._file().fd, _INDEX.size, 0))
         except (OSError, struct.error):
             return self._frames_by_size()
         if form != _FORMAT or not ready:

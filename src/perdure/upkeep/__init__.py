@@ -1,0 +1,1 @@
+"""Keeps work moving: what a worker does besides running jobs."""

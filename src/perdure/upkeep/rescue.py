@@ -1,0 +1,107 @@
+"""Takes back the jobs of nodes that died, and closes runs that nobody will. A look every second, by every worker.
+
+Two rescuers may look at once, and one may decide on what is no longer true: every write re-checks what it was decided
+on, so the later one changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from perdure.clock import Clock
+from perdure.ids import IdFactory, JobId, NodeId, to_uuid
+from perdure.job.model import Failure, LiveJob
+from perdure.job.reports import Finish, TimedOut
+from perdure.store.answers import Answer, NodeRow
+from perdure.store.protocols import Store
+from perdure.worker.lease import Watch
+from perdure.worker.liveness import Liveness
+
+BATCH = 100
+"""Jobs taken back in one transaction."""
+
+logger = logging.getLogger("perdure.worker")
+
+
+class Rescuer:
+    """One worker's part in the rescue of others."""
+
+    def __init__(
+        self, store: Store, clock: Clock, ids: IdFactory, liveness: Liveness, *, lease_s: float, max_crashes: int
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._liveness = liveness
+        self._max_crashes = max_crashes
+        self._watch = Watch(lease_s)
+        self._overdue = _Overdue()
+
+    def look(self, own: NodeId) -> int:
+        """Declare dead whoever is, and take back what was left behind; answers how many jobs that were."""
+        others = [node for node in self._store.live_nodes() if node.id != own]
+        for node in others:
+            if self._liveness.is_gone(node):
+                self._declare(node, "crash", "its process has ended")
+        for node in self._watch.look(others, self._clock.boottime()):
+            self._declare(node, "unknown", "it has been silent for a whole lease")
+        saved = sum(self._take_back(node_id) for node_id in self._store.nodes_left_behind())
+        return saved + self._close_overdue()
+
+    def _declare(self, node: NodeRow, reason: str, why: str) -> None:
+        if self._store.stop(node.id, reason, self._clock.now(), node.beat):
+            logger.warning("node %s is dead: %s; its jobs go on elsewhere", to_uuid(node.id), why)
+
+    def _take_back(self, node_id: NodeId) -> int:
+        saved = 0
+        while True:
+            failure = Failure("NodeLost", f"node {to_uuid(node_id)} died while it ran this job")
+            spare = [JobId(job_id) for job_id in self._ids.new_many(BATCH)]
+            taken = self._store.rescue(node_id, failure, self._max_crashes, spare, self._clock.now())
+            saved += taken
+            if taken:
+                logger.warning("rescued %d jobs of node %s", taken, to_uuid(node_id))
+            if taken < BATCH:
+                return saved
+
+    def _close_overdue(self) -> int:
+        now = self._clock.now()
+        closed = 0
+        for live in self._overdue.look(self._store.overdue(now, BATCH), self._clock.boottime()):
+            failure = Failure("JobTimeout", "the run went past its deadline and its node did not close it")
+            finish = Finish(live, TimedOut(failure), JobId(self._ids.new()))
+            (finished,) = self._store.finish([finish], now)
+            if finished.answer is Answer.APPLIED:
+                closed += 1
+                logger.warning("closed an overdue run of job %s (%s)", to_uuid(live.job_id), live.kind)
+        return closed
+
+
+class _Sight(NamedTuple):
+    since: float
+    looks: int
+
+
+class _Overdue:
+    """Runs past their deadline by the wall clock, which may have jumped: they must stay so for a while by our own."""
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, _Sight] = {}
+
+    def look(self, overdue: list[LiveJob], at: float) -> list[LiveJob]:
+        before, self._seen = self._seen, {}
+        sure: list[LiveJob] = []
+        for live in overdue:
+            if live.run_id is None:
+                continue
+            sight = before.get(live.run_id, _Sight(at, 0))
+            self._seen[live.run_id] = _Sight(sight.since, sight.looks + 1)
+            if sight.looks >= 1 and at - sight.since >= self._patience_s(live):
+                sure.append(live)
+        return sure
+
+    @staticmethod
+    def _patience_s(live: LiveJob) -> float:
+        """As long again as the run was allowed to take, at most a minute: then the owner has had its chance."""
+        return min(60.0, (live.timeout_ms or 0) / 1000)

@@ -1,0 +1,1 @@
+"""Where handlers run: `loop` for coroutines, `threads` for plain functions, `processes` for isolation="process"."""

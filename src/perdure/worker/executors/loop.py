@@ -1,0 +1,111 @@
+"""Coroutine handlers, on one event loop in a thread of its own. Started by `worker`, fed by `node`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from perdure.ids import RunId
+from perdure.worker.context import JobContext
+from perdure.worker.executors.port import WARN_AT, Inbox, warn_of_timeout
+from perdure.worker.run import Assignment, run_async
+from perdure.worker.signals import Stop
+
+
+class LoopExecutor:
+    """An event loop in a thread of its own, with a task for every run.
+
+    A task each, not a few that go from job to job: what a handler sets in its context (`contextvars`) ends with it.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._loop = asyncio.new_event_loop()
+        self._tasks: dict[RunId, asyncio.Task[None]] = {}
+        self._coming: set[RunId] = set()
+        self._ringing = False
+        self._closing = False
+        self.thread = threading.Thread(target=self._serve, name="perdure-loop", daemon=True)
+        self.thread.start()
+
+    def start(self, tasks: Sequence[Assignment]) -> None:
+        self._coming.update(task.claim.run_id for task in tasks)
+        self._loop.call_soon_threadsafe(self._begin, tasks)
+
+    def stop(self, ctx: JobContext, why: Stop) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nothing runs any more
+            self._loop.call_soon_threadsafe(self._cancel, ctx, why)
+
+    def close(self, patience_s: float) -> bool:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._leave_when_done)
+        self.thread.join(patience_s)
+        return not self.thread.is_alive()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    # -- in the loop's thread ----------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+
+    def _begin(self, tasks: Sequence[Assignment]) -> None:
+        empty = contextvars.Context()
+        for task in tasks:
+            self._loop.create_task(self._run(task), context=empty.copy())
+
+    async def _run(self, task: Assignment) -> None:
+        run_id = task.claim.run_id
+        own = asyncio.current_task()
+        assert own is not None
+        self._tasks[run_id] = own
+        self._coming.discard(run_id)
+        timers = self._timers(task) if task.claim.live.timeout_ms is not None else ()
+        try:
+            ended = await run_async(task)
+        finally:
+            del self._tasks[run_id]
+            for timer in timers:
+                timer.cancel()
+        self._inbox.put_quietly(ended)
+        if not self._ringing:  # once for all that end in this round of the loop
+            self._ringing = True
+            self._loop.call_soon(self._ring)
+
+    def _timers(self, task: Assignment) -> tuple[asyncio.TimerHandle, ...]:
+        limit = task.timeout_s or 0
+        return (
+            self._loop.call_later(limit * WARN_AT, warn_of_timeout, task),
+            self._loop.call_later(limit, self._cancel, task.ctx, Stop.TIMEOUT),
+        )
+
+    def _ring(self) -> None:
+        self._ringing = False
+        self._inbox.ring()
+        if self._closing:
+            self._leave_when_done()
+
+    def _cancel(self, ctx: JobContext, why: Stop) -> None:
+        run_id = ctx.claim.run_id
+        running = self._tasks.get(run_id)
+        if running is not None:
+            ctx.stop = ctx.stop or why
+            running.cancel()
+        elif run_id in self._coming:  # a task cancelled before its first step would never report
+            self._loop.call_soon(self._cancel, ctx, why)
+
+    def _leave_when_done(self) -> None:
+        self._closing = True
+        if not self._tasks and not self._coming:
+            self._loop.stop()

@@ -1,0 +1,415 @@
+"""A node: one worker process lifetime, and its conversation with the database, one `turn()` after the other.
+
+Everything here happens in the store thread, and nothing starts a thread: `worker` calls `turn` in a loop, the simulator
+calls it as it likes. What runs have to say comes in through the inbox; claimed jobs go out to the executors.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from perdure.clock import Clock, Micros
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError
+from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
+from perdure.job.model import Claim, Failure
+from perdure.job.reports import Failed, Finish, Released
+from perdure.kind import Registry
+from perdure.store.answers import Answer, Claimer, Finished, Glance, Lane, LogLine, Notes, Turn
+from perdure.store.protocols import Store
+from perdure.worker.context import Backstage, JobContext, Told
+from perdure.worker.executors.port import Executor, Inbox
+from perdure.worker.liveness import Liveness
+from perdure.worker.run import AnyKind, Assignment, Ended, Middleware
+from perdure.worker.signals import Stop
+
+PROMOTED_AT_ONCE = 1_000
+NOTES_EVERY_S = 1.0
+LOOK_WHEN_BUSY_S = 0.25
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 30.0
+IDLE = Glance((), None, ())
+
+logger = logging.getLogger("perdure.worker")
+
+
+class Duty(NamedTuple):
+    """What a worker was asked to do. `queues`: None means every queue there is."""
+
+    queues: tuple[str, ...] | None = None
+    in_turn: bool = False
+    """Every queue first in its turn, instead of strictly in the order given."""
+    concurrency: int = 10
+    per_queue: Mapping[str, int] = {}
+    poll_s: float = 1.0
+    lease_s: float = 60.0
+
+
+class Executors(Protocol):
+    """Where a kind's runs are executed."""
+
+    def of(self, kind: AnyKind) -> Executor: ...
+
+
+class Parts(NamedTuple):
+    """What a node is made of. The simulator puts its own in their place."""
+
+    store: Store
+    kinds: Registry
+    clock: Clock
+    ids: IdFactory
+    liveness: Liveness
+    executors: Executors
+    inbox: Inbox
+    backstage: Backstage
+    middleware: Sequence[Middleware] = ()
+    state: Callable[[], Mapping[str, Any]] = dict
+    jitter: Callable[[], float] = random.random
+
+
+class Node:
+    """One node. Its id is new at every start, and after it was declared dead."""
+
+    def __init__(self, parts: Parts, duty: Duty) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._duty = duty
+        self.id = NodeId(parts.ids.new())
+        self.accepting = True
+        """False: nothing more is claimed."""
+        self.declared_dead = False
+        """Set by the heart when a beat was refused."""
+        self.turns = 0
+        """How many turns were begun, successful or not: the watchdog counts them."""
+        self.last_success: float | None = None
+        """When the last turn that reached the database ended, by `boottime`."""
+        self.held: dict[RunId, Assignment] = {}
+        self._unwritten: list[Ended] = []
+        self._untold: list[tuple[JobContext, Told]] = []
+        self._glance = IDLE
+        self._stirred = True
+        self._dry = False
+        self._next_look = self._next_notes = self._next_reckoning = 0.0
+        self._uncertain = False
+        self._troubles = 0
+        self._first_lane = 0
+
+    # -- the life of a node ------------------------------------------------------------------------------------------
+
+    def register(self) -> None:
+        """Make the node known; before that it can claim nothing."""
+        kinds = ",".join(sorted(self._parts.kinds.versions()))
+        self._store.register(self.id, kinds, self._parts.liveness.own(), self._now())
+        self._next_reckoning = self._at() + self._duty.lease_s
+
+    def turn(self) -> float:
+        """Do what there is to do; answers for how many seconds there will be nothing, if nobody rings."""
+        self.turns += 1
+        try:
+            pause = self._turn()
+        except StoreError as error:
+            return self._trouble(error)
+        self._troubles = 0
+        self.last_success = self._at()
+        return pause
+
+    def stir(self) -> None:
+        """Somebody may have written: look again before the next pause."""
+        self._stirred = True
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs here, and at the last look nothing was queued or due. Meaningful after a turn."""
+        is_quiet = not self.held and not self._unwritten and not self._parts.inbox
+        due = self._glance.next_due is not None and self._glance.next_due <= self._now()
+        return is_quiet and not self._stirred and not due and not self._wanted_queues() and not self._troubles
+
+    @property
+    def in_trouble(self) -> bool:
+        """The last turn did not reach the database."""
+        return self._troubles > 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing runs here, and everything that ran is in the database."""
+        return not self.held and not self._unwritten and not self._parts.inbox
+
+    def tell_to_stop(self) -> None:
+        """Nothing more is claimed; handlers that ask are told to leave."""
+        self.accepting = False
+        for task in self.held.values():
+            task.ctx.stop = task.ctx.stop or Stop.SHUTDOWN
+
+    def interrupt_all(self, why: Stop) -> None:
+        """Make every run end soon."""
+        for task in list(self.held.values()):
+            self._parts.executors.of(task.kind).stop(task.ctx, why)
+
+    def sign_off(self, reason: str = "clean_shutdown") -> None:
+        """The node is gone from now on; what it still holds is for others to rescue."""
+        self._store.stop(self.id, reason, self._now())
+
+    # -- a turn ------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> float:
+        if self.declared_dead:
+            self._come_back()
+        self._collect()
+        self._look()
+        if self._uncertain or self._at() >= self._next_reckoning:
+            self._reckon()
+        finishes = self._finishes()
+        lanes = self._lanes()
+        due = self._glance.next_due is not None and self._glance.next_due <= self._now()
+        notes = self._notes()
+        if not finishes and notes is None and not lanes and not due:
+            self._unwritten = []
+            return self._pause()
+        room = self._room()
+        wanted = Turn(
+            finishes,
+            notes,
+            PROMOTED_AT_ONCE if due and self.accepting else 0,
+            lanes,
+            self._claimer(room) if lanes else None,
+        )
+        try:
+            turned = self._store.turn(wanted, self._now())
+        except (DatabaseBusy, DatabaseUnavailable):
+            raise  # nobody's fault: the same again later
+        except PerdureError as error:
+            if not finishes:
+                raise
+            self._finish_one_by_one(error)
+            return 0.0
+        self._settle([ended for ended in self._unwritten if not ended.written], turned.finished)
+        self._unwritten, self._untold = [], []
+        if lanes:
+            self._dry = len(turned.claims) < min(room, sum(lane.room for lane in lanes))
+            self._begin(turned.claims)
+        if turned.promoted:
+            self._stirred = True
+        return self._pause()
+
+    def _collect(self) -> None:
+        for ended in self._parts.inbox.take():
+            self.held.pop(ended.ctx.claim.run_id, None)
+            self._unwritten.append(ended)
+
+    def _finishes(self) -> list[Finish]:
+        reports = [ended for ended in self._unwritten if not ended.written]
+        if not reports:
+            return []
+        ids = self._parts.ids.new_many(len(reports))
+        return [
+            Finish(ended.ctx.claim.live, ended.report, JobId(next_id), ended.telling, ended.ctx.children)
+            for ended, next_id in zip(reports, ids, strict=True)
+        ]
+
+    def _settle(self, reports: Sequence[Ended], answers: Sequence[Finished]) -> None:
+        for ended, finished in zip(reports, answers, strict=True):
+            if finished.answer is Answer.LOST:
+                logger.warning(
+                    "%s %s ended here, but the job had been taken from this node; nothing was written",
+                    ended.ctx.kind.name,
+                    ended.ctx.job_id,
+                )
+
+    def _begin(self, claims: Sequence[Claim]) -> None:
+        tasks: dict[int, tuple[Executor, list[Assignment]]] = {}
+        parts = self._parts
+        state = parts.state()
+        for claim in claims:
+            kind = parts.kinds.find(claim.live.kind)
+            assert kind is not None  # the claim parks what we do not know
+            ctx = JobContext(claim, kind, parts.backstage, state)
+            if claim.live.cancel_requested:
+                ctx.stop = Stop.CANCEL
+            task = Assignment(claim, kind, ctx, parts.middleware, parts.jitter())
+            self.held[claim.run_id] = task
+            executor = parts.executors.of(kind)
+            tasks.setdefault(id(executor), (executor, []))[1].append(task)
+        for executor, own in tasks.values():
+            executor.start(own)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Without writing: is there anything to claim, and whom should we stop?"""
+        at = self._at()
+        if not self._wants_a_look(at):
+            return
+        self._glance = self._store.glance(self.id, self._parts.kinds.versions(), self._now())
+        self._stirred = self._dry = False
+        self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._duty.poll_s)
+        for run_id in self._glance.cancelled:
+            task = self.held.get(run_id)
+            if task is not None and task.ctx.stop is None:
+                task.ctx.stop = Stop.CANCEL
+                self._parts.executors.of(task.kind).stop(task.ctx, Stop.CANCEL)
+
+    def _wants_a_look(self, at: float) -> bool:
+        """While claims come back full there is no need to ask whether there is more."""
+        knows_of_work = not self._dry and bool(self._glance.queues)
+        return at >= self._next_look or (self._stirred and not knows_of_work)
+
+    def _wanted_queues(self) -> list[str]:
+        if self._duty.queues is None:
+            return list(self._glance.queues)
+        return [queue for queue in self._duty.queues if queue in self._glance.queues]
+
+    def _lanes(self) -> list[Lane]:
+        """The queues to claim from, in order, each with the room it has. Empty: nothing is to be claimed now."""
+        room = self._room()
+        if not self.accepting or self._dry or room <= 0:
+            return []
+        queues = self._wanted_queues()
+        if queues and (self._duty.in_turn or self._duty.queues is None):
+            self._first_lane = (self._first_lane + 1) % len(queues)
+            queues = queues[self._first_lane :] + queues[: self._first_lane]
+        if not self._duty.per_queue:
+            return [Lane(queue, room) for queue in queues]
+        running = Counter(task.claim.live.queue for task in self.held.values())
+        limits = {queue: self._duty.per_queue.get(queue, room) - running[queue] for queue in queues}
+        return [Lane(queue, min(room, limits[queue])) for queue in queues if limits[queue] > 0]
+
+    def _room(self) -> int:
+        return self._duty.concurrency - len(self.held)
+
+    def _claimer(self, room: int) -> Claimer:
+        suspect = any(task.claim.live.crashes for task in self.held.values())
+        run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(room)]
+        lease_us = round(self._duty.lease_s * 1_000_000)
+        return Claimer(self.id, self._parts.kinds.versions(), run_ids, lease_us, suspect)
+
+    def _pause(self) -> float:
+        """Seconds until something is due by the clock."""
+        at = self._at()
+        if self._parts.inbox or self._wants_a_look(at) or (self._glance.queues and self._lanes()):
+            return 0.0
+        waits = [self._next_look - at, self._next_reckoning - at]
+        if self._glance.next_due is not None and self.accepting:
+            waits.append((self._glance.next_due - self._now()) / 1_000_000)
+        if self.held:
+            waits.append(self._next_notes - at)
+        return max(0.0, min(waits))
+
+    # -- notes -------------------------------------------------------------------------------------------------------
+
+    def _notes(self) -> Notes | None:
+        """What runs have said on the way: of ended ones now, of the others about once a second."""
+        contexts = [ended.ctx for ended in self._unwritten]
+        at = self._at()
+        if at >= self._next_notes:
+            self._next_notes = at + NOTES_EVERY_S
+            contexts += [task.ctx for task in self.held.values()]
+        self._untold += [(ctx, said) for ctx in contexts if (said := ctx.take_notes()) is not None]
+        told = self._untold
+        if not told:
+            return None
+        return Notes(
+            lines=[line for _, said in told for line in said.lines],
+            artifacts=[(ctx.claim.run_id, said.artifacts) for ctx, said in told if said.artifacts],
+            metrics=[(ctx.claim.run_id, said.metrics) for ctx, said in told if said.metrics is not None],
+            kept_from=[_dropped(said.lines[0], said.first_kept) for _, said in told if said.first_kept and said.lines],
+        )
+
+    # -- trouble -----------------------------------------------------------------------------------------------------
+
+    def _trouble(self, error: StoreError) -> float:
+        """The database is not there, or busy: what ran is kept in memory, and claims are reckoned with later."""
+        self._uncertain = True
+        self._stirred = True
+        pause = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._troubles, 20))
+        self._troubles += 1
+        logger.warning("the database could not be reached (%s); next try in %.1f s", error, pause)
+        return pause
+
+    def _finish_one_by_one(self, error: PerdureError) -> None:
+        """The database refused a batch. Each report by itself: the one it cannot take goes down the ladder."""
+        logger.error("the database refused a batch of %d finishes: %s", len(self._unwritten), error)
+        self._uncertain = True
+        reports, self._unwritten = self._unwritten, []
+        while reports:
+            ended = reports.pop(0)
+            if ended.written:
+                continue
+            try:
+                self._finish_somehow(ended)
+            except (DatabaseBusy, DatabaseUnavailable):
+                self._unwritten = [ended, *reports]
+                raise
+
+    def _finish_somehow(self, ended: Ended) -> None:
+        """In full; else as failed, with the reason; else it is left as it is, for the next reckoning to release."""
+        claim = ended.ctx.claim
+        reason: PerdureError | None = None
+        for finish in self._ladder(ended):
+            if reason is not None and isinstance(finish.report, Failed):
+                finish = finish._replace(report=_refused(reason))  # noqa: PLW2901
+            try:
+                self._settle([ended], self._store.finish([finish], self._now()))
+            except (DatabaseBusy, DatabaseUnavailable):
+                raise
+            except PerdureError as error:
+                reason = error
+                logger.warning("the end of job %s could not be written: %s", to_uuid(claim.job_id), error)
+            else:
+                return
+
+    def _ladder(self, ended: Ended) -> list[Finish]:
+        live, next_id = ended.ctx.claim.live, JobId(self._parts.ids.new())
+        return [
+            Finish(live, ended.report, next_id, ended.telling, ended.ctx.children),
+            Finish(live, Failed(Failure("", "")), next_id),
+        ]
+
+    def _reckon(self) -> None:
+        """Compare what the database says we run with what we run: either may have missed something."""
+        self._next_reckoning = self._at() + self._duty.lease_s
+        rows = {live.run_id: live for live in self._store.held_by(self.id)}
+        mine = {*self.held, *(ended.ctx.claim.run_id for ended in self._unwritten)}
+        unknown = [live for run_id, live in rows.items() if run_id not in mine]
+        if unknown:
+            logger.warning("giving back %d jobs that were claimed for this node without its knowledge", len(unknown))
+            finishes = [Finish(live, Released(), JobId(self._parts.ids.new())) for live in unknown]
+            self._store.finish(finishes, self._now())
+            self._stirred = True
+        for run_id, task in list(self.held.items()):
+            if run_id not in rows and task.ctx.stop is None and not task.ctx.closed:
+                logger.warning("%s %s was taken from this node; stopping it", task.kind.name, task.ctx.job_id)
+                task.ctx.stop = Stop.LOST
+                self._parts.executors.of(task.kind).stop(task.ctx, Stop.LOST)
+        self._uncertain = False
+
+    def _come_back(self) -> None:
+        """Others took this node for dead: its jobs are theirs. Stop them, and go on as a new node."""
+        logger.error("node %s was declared dead by another one; its jobs are stopped", to_uuid(self.id))
+        for task in list(self.held.values()):
+            task.ctx.stop = task.ctx.stop or Stop.LOST
+            self._parts.executors.of(task.kind).stop(task.ctx, Stop.LOST)
+        self.id = NodeId(self._parts.ids.new())
+        self.register()
+        self.declared_dead = False
+        logger.warning("going on as node %s", to_uuid(self.id))
+
+    def _now(self) -> Micros:
+        return self._parts.clock.now()
+
+    def _at(self) -> float:
+        return self._parts.clock.boottime()
+
+
+def _refused(reason: PerdureError) -> Failed:
+    message = f"the run ended, but the database refused its report: {reason.message}"
+    return Failed(Failure("FinishRefused", message, permanent=True))
+
+
+def _dropped(first: LogLine, first_kept: int) -> LogLine:
+    """The line that stands for those dropped before it."""
+    return first._replace(
+        line=first_kept - 1, level="…", message=f"{first_kept} earlier lines were dropped", fields=None
+    )

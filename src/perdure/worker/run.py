@@ -1,0 +1,311 @@
+"""One run from its claim to its report: decode, upgrade, validate, middleware, handler, result.
+
+Called by the executors, in the thread, task or process that the handler runs in. `node` turns the report into a finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import traceback
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import Any, NamedTuple, cast
+
+from perdure.errors import InvalidPayload, PerdureError
+from perdure.job.model import Claim, Failure, Telling
+from perdure.job.reports import (
+    Cancelled,
+    Completed,
+    Failed,
+    Released,
+    Report,
+    Skipped,
+    Snoozed,
+    TimedOut,
+    Unreadable,
+)
+from perdure.job.retry import Retry
+from perdure.kind import Kind
+from perdure.worker import context
+from perdure.worker.context import JobContext
+from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Skip, Snooze, Stop
+
+MESSAGE_LIMIT = 10_000
+TRACEBACK_LIMIT = 64 * 1024
+_HIDDEN = "•••"
+
+AnyKind = Kind[..., Any, ..., Any]
+Middleware = Callable[[JobContext], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+"""Given a run's context, a context manager that the handler runs inside of; an asynchronous one for async handlers."""
+
+
+class Assignment(NamedTuple):
+    """What an executor is given: a claimed job, its kind, and the context made for it."""
+
+    claim: Claim
+    kind: AnyKind
+    ctx: JobContext
+    middleware: Sequence[Middleware] = ()
+    jitter: float = 0.5
+
+    @property
+    def timeout_s(self) -> float | None:
+        limit = self.claim.live.timeout_ms
+        return None if limit is None else limit / 1000
+
+
+class Ended(NamedTuple):
+    """What came of an assignment. `written`: the job's end is in the database already."""
+
+    ctx: JobContext
+    report: Report
+    telling: Telling
+    written: bool = False
+
+
+class Call(NamedTuple):
+    """The arguments a handler is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def run_plain(task: Assignment) -> Ended:
+    """Run a plain function to its end."""
+    started = time.perf_counter_ns()
+    context.entered(task.ctx)
+    call = prepared(task)
+    if not isinstance(call, Call):
+        return _ended(task, call, started)
+    try:
+        if task.middleware:
+            with _around(task):
+                value = task.kind.function(*call.args, **call.kwargs)
+        else:
+            value = task.kind.function(*call.args, **call.kwargs)
+        report = _result(task, value)
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
+        report = trouble(task, error)
+    return _ended(task, report, started)
+
+
+async def run_async(task: Assignment) -> Ended:
+    """The same for a coroutine function."""
+    started = time.perf_counter_ns()
+    context.entered(task.ctx)
+    call = prepared(task)
+    if not isinstance(call, Call):
+        return _ended(task, call, started)
+    try:
+        if task.middleware:
+            async with _around_async(task):
+                value = await task.kind.function(*call.args, **call.kwargs)
+        else:
+            value = await task.kind.function(*call.args, **call.kwargs)
+        if isinstance(value, Done) and value.write is not None:
+            report = await asyncio.to_thread(_result, task, value)
+        else:
+            report = _result(task, value)
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
+        report = trouble(task, error)
+    return _ended(task, report, started)
+
+
+# -- the steps -------------------------------------------------------------------------------------------------------
+
+
+def prepared(task: Assignment) -> Call | Report:
+    """Decode, upgrade and validate the stored arguments. A report: the handler is not called."""
+    claim, kind = task.claim, task.kind
+    try:
+        args, kwargs = kind.load(claim.payload, claim.secrets, claim.live.kind_version)
+        if kind.codec.takes_context:
+            args = (task.ctx, *args)
+    except InvalidPayload as error:
+        if error.code == "payload_unreadable":
+            return Unreadable(error.message)
+        return Failed(failure_of(task, error, permanent=True))
+    except Exception as error:  # noqa: BLE001 - an upgrade is the user's code
+        return Failed(failure_of(task, error, permanent=True))
+    return Call(args, kwargs)
+
+
+@contextmanager
+def _around(task: Assignment) -> Generator[None, None, None]:
+    with ExitStack() as stack:
+        for middleware in task.middleware:
+            manager = middleware(task.ctx)
+            if not isinstance(manager, AbstractContextManager):
+                raise PerdureError(
+                    f"the middleware {middleware!r} gives no plain context manager, so it cannot wrap the plain"
+                    f" function {task.kind.name!r}; decorate it with contextlib.contextmanager",
+                    code="middleware_invalid",
+                )
+            stack.enter_context(manager)
+        yield
+
+
+@asynccontextmanager
+async def _around_async(task: Assignment) -> AsyncGenerator[None, None]:
+    async with AsyncExitStack() as stack:
+        for middleware in task.middleware:
+            manager = middleware(task.ctx)
+            if isinstance(manager, AbstractAsyncContextManager):
+                await stack.enter_async_context(manager)
+            else:
+                stack.enter_context(manager)
+        yield
+
+
+def _result(task: Assignment, value: object) -> Report:
+    """What the handler returned, as JSON text."""
+    if task.ctx.closed:
+        if value is not None:
+            context.job_logger.warning(
+                "%s returned a value after ctx.transaction() had ended the job; it is not kept", task.kind.name
+            )
+        return Completed()
+    if value is None:
+        return COMPLETED
+    done = value if isinstance(value, Done) else Done(value)
+    write = done.write
+    try:
+        text = task.kind.codec.encode_result(done.result)
+    except InvalidPayload as error:
+        return Failed(failure_of(task, error, permanent=True))
+    if write is not None:
+        task.ctx.complete(text, write)
+        task.ctx.closed = True
+    return Completed(text)
+
+
+COMPLETED = Completed()
+
+
+def trouble(task: Assignment, error: BaseException) -> Report:
+    """What an exception means for the run."""
+    stop = task.ctx.stop
+    match error:
+        case Snooze():
+            return Snoozed(round(error.delay_s * 1_000_000))
+        case Skip():
+            return Skipped(_told(task, error) or None)
+        case Cancel():
+            return Cancelled()
+        case Fail():
+            return Failed(failure_of(task, error, permanent=True))
+        case RetryAfter():
+            return Failed(failure_of(task, error), round(error.delay_s * 1_000_000))
+        case Interrupted() | asyncio.CancelledError() if stop is not None:
+            return _stopped(task, stop, error)
+        case _:
+            return _failed(task, error)
+
+
+def _stopped(task: Assignment, stop: Stop, error: BaseException) -> Report:
+    """The handler left because it was asked to."""
+    at_checkpoint = isinstance(error, Interrupted) and error.at_checkpoint
+    if stop is Stop.CANCEL:
+        return Cancelled()
+    if stop is Stop.TIMEOUT:
+        return timed_out(task, error)
+    return Released(counts=not at_checkpoint)
+
+
+def timed_out(task: Assignment, error: BaseException | None = None) -> Report:
+    """The run went past its time-out."""
+    message = f"the run took longer than its time-out of {task.timeout_s or 0:g} s"
+    trace = None if error is None else _traceback(task, error)
+    failure = Failure("JobTimeout", message, trace)
+    return TimedOut(failure, _delay_us(task))
+
+
+def _failed(task: Assignment, error: BaseException) -> Report:
+    asked_for = isinstance(error, (Interrupted, asyncio.CancelledError))  # by nobody of ours: an error like any other
+    permanent = not asked_for and not policy_of(task.claim, task.kind).retries(error)
+    return Failed(failure_of(task, error, permanent=permanent), 0 if permanent else _delay_us(task))
+
+
+def _delay_us(task: Assignment) -> int:
+    policy = policy_of(task.claim, task.kind)
+    return round(policy.delay(task.claim.live.attempts, task.jitter) * 1_000_000)
+
+
+def policy_of(claim: Claim, kind: AnyKind) -> Retry:
+    """The job's own policy where it has one; which exceptions count is the kind's to say."""
+    own = kind.defaults.policy
+    if not claim.options:
+        return own
+    stored = json.loads(claim.options).get("retry")
+    if stored is None:
+        return own
+    return Retry.from_json(stored).counting(own)
+
+
+# -- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def failure_of(task: Assignment, error: BaseException, *, permanent: bool = False) -> Failure:
+    """An exception as it is recorded: its type, its text, where it came from; without the job's secrets."""
+    kind = type(error)
+    is_known = kind.__module__ in ("builtins", "perdure.errors", "perdure.worker.signals")
+    name = kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
+    return Failure(name, _told(task, error), _traceback(task, error), permanent)
+
+
+def _told(task: Assignment, error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure
+        text = f"<{type(error).__name__} whose text cannot be had>"
+    return _without_secrets(task, _storable(text))[:MESSAGE_LIMIT]
+
+
+def _traceback(task: Assignment, error: BaseException) -> str | None:
+    """From the user's own code on: our frames above it tell nobody anything."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("perdure."):
+        frames = frames.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames))
+    except Exception:  # noqa: BLE001 - as above
+        return None
+    return _without_secrets(task, _storable(text))[-TRACEBACK_LIMIT:]
+
+
+def _storable(text: str) -> str:
+    """Without what not every database keeps: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "�").encode("utf-8", "replace").decode()
+
+
+def _without_secrets(task: Assignment, text: str) -> str:
+    if task.claim.secrets is None:
+        return text
+    for secret in sorted(_texts(json.loads(task.claim.secrets)), key=len, reverse=True):
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def _texts(tree: object) -> set[str]:
+    """Every text in a tree of JSON that is long enough to tell something."""
+    if isinstance(tree, str):
+        return {tree} if len(tree) > 2 else set()
+    if isinstance(tree, dict):
+        return set().union(*map(_texts, cast("dict[str, object]", tree).values()))
+    if isinstance(tree, list):
+        return set().union(*map(_texts, cast("list[object]", tree)))
+    return set()
+
+
+def _ended(task: Assignment, report: Report, started: int) -> Ended:
+    duration = (time.perf_counter_ns() - started) // 1_000_000
+    return Ended(task.ctx, report, Telling(duration_ms=duration, metrics=task.ctx.metrics), task.ctx.closed)
