@@ -30,13 +30,17 @@ from perdure.options import Unique
 from perdure.payload.signature import Secret
 from perdure.verbs.drafting import principal
 from perdure.version import __version__
-from perdure.worker.context import JobContext
+from perdure.worker.context import JobContext, current
+from perdure.worker.signals import Cancel, Done, Fail, RetryAfter, Skip, Snooze
 
 __all__ = [
+    "Cancel",
     "ConfigError",
     "DatabaseBusy",
     "DatabaseUnavailable",
+    "Done",
     "Draft",
+    "Fail",
     "InvalidInput",
     "InvalidOption",
     "InvalidPayload",
@@ -52,10 +56,13 @@ __all__ = [
     "PerdureError",
     "Priority",
     "Retry",
+    "RetryAfter",
     "Run",
     "RunState",
     "SchemaError",
     "Secret",
+    "Skip",
+    "Snooze",
     "State",
     "StoreError",
     "TransactionError",
@@ -63,5 +70,6 @@ __all__ = [
     "Unique",
     "WaitTimeout",
     "__version__",
+    "current",
     "principal",
 ]
