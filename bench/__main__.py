@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import cycle, depth, enqueue, fairness
+from bench import cycle, depth, drain, enqueue, fairness, waiting
 from bench.measure import ROUNDS, scratch_folder
 from bench.report import Figure, environment, headline, table, write_json
 
@@ -31,6 +31,11 @@ def rows(*, large: bool) -> dict[str, Row]:
         "cycle": Row(cycle.small, cycle.profile_small),
         "cycle-50k": Row(cycle.large, cycle.profile_large),
         "fairness": Row(fairness.beside_busy_writers),
+        "drain": Row(drain.against_huey),
+        "latency": Row(waiting.latency),
+        "rescue": Row(waiting.rescue),
+        "idle": Row(waiting.idle),
+        "memory": Row(lambda _rounds: drain.flat_memory(large)),
         "depth": Row(lambda rounds: depth.claim_cost(rounds, jobs), depth.profile_claims),
     }
 

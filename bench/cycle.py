@@ -27,7 +27,7 @@ def _cycle(name: str, what: str, payload_bytes: int, jobs: int, rounds: int) -> 
     with scratch_folder() as folder:
         floor = floor_at(folder / "floor.db", payload_bytes)
         desk = _filled(folder / "ours.db", floor, jobs * (rounds + 1))
-        _fill(floor, jobs * (rounds + 1))
+        fill(floor, jobs * (rounds + 1))
         run_ids = iter(floor.run_ids(jobs * (rounds + 1)))
 
         def theirs() -> None:
@@ -45,12 +45,12 @@ def _filled(path: Path, floor: Floor, jobs: int) -> Desk:
     """Perdure's file is filled by the bare driver too: both sides then claim from files made the same way."""
     make_file(path)
     filler = Floor(path, floor.sample)
-    _fill(filler, jobs)
+    fill(filler, jobs)
     filler.close()
     return Desk(path)
 
 
-def _fill(floor: Floor, jobs: int) -> None:
+def fill(floor: Floor, jobs: int) -> None:
     for _ in range(0, jobs, BATCH):
         floor.enqueue_all(floor.lay_out(BATCH))
     floor.tidy()

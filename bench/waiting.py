@@ -1,0 +1,189 @@
+"""Rows about waiting: from enqueue to start, from a killed worker to the next start, and what idling costs.
+
+Run as a module it is a worker process: `python -m bench.waiting PATH`. Its handler prints when it started, by
+CLOCK_MONOTONIC, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Any
+
+from bench.measure import ROOT, middle_half, percentile, scratch_folder
+from bench.report import Figure, Target, at_most
+from perdure import JobContext, Perdure
+from perdure.kind import Kind
+
+ASKED = 300
+PAUSE_S = 0.005  # the worker has gone to sleep again
+KILLS = 5
+IDLE_S = 10.0
+
+
+def latency(_rounds: int) -> list[Figure]:
+    """From the call of enqueue until the handler's first line, beside an idle worker."""
+    return [
+        *_figures("same", "enqueue → start, worker in the same process", _same_process(), 2),
+        *_figures("other", "enqueue → start, worker in another process", _another_process(), 6),
+    ]
+
+
+def _figures(name: str, what: str, waits: list[float], p50: float) -> list[Figure]:
+    shown = f"p50 {percentile(waits, 50):.2f} ms, max {max(waits):.1f} ms"
+    spread = middle_half(waits)
+    few = f"{len(waits)} enqueues"
+    return [
+        Figure(f"latency-{name}", f"{what}, p50", percentile(waits, 50), "ms", spread, shown, few, at_most(p50, "ms")),
+        Figure(
+            f"latency-{name}-p99", f"{what}, p99", percentile(waits, 99), "ms", spread, shown, few, at_most(20, "ms")
+        ),
+    ]
+
+
+def _same_process() -> list[float]:
+    starts: SimpleQueue[int] = SimpleQueue()
+    with scratch_folder() as folder:
+        app = Perdure(folder / "jobs.db")
+
+        @app.job
+        async def touch() -> None:
+            starts.put(time.monotonic_ns())
+
+        with app.worker().running():
+            return [_waited(touch, starts.get) for _ in range(ASKED)]
+
+
+def _another_process() -> list[float]:
+    with scratch_folder() as folder:
+        app = Perdure(folder / "jobs.db")
+        touch = declared(app, sys.stdout)
+        with _worker(folder / "jobs.db") as (_, lines):
+            return [_waited(touch, lambda: int(lines.readline().split()[1])) for _ in range(ASKED)]
+
+
+def _waited(kind: Kind[[], None, ..., Any], start: Any) -> float:
+    time.sleep(PAUSE_S)
+    asked = time.monotonic_ns()
+    kind.enqueue()
+    return (start() - asked) / 1e6
+
+
+def rescue(_rounds: int) -> list[Figure]:
+    """A worker is killed with SIGKILL in the middle of a job; a second one beside it starts the job again."""
+    waits: list[float] = []
+    for _ in range(KILLS):
+        with scratch_folder() as folder:
+            app = Perdure(folder / "jobs.db")
+            hold = declared_hold(app, sys.stdout)
+            with _worker(folder / "jobs.db") as (first, first_lines):
+                hold.enqueue()
+                first_lines.readline()
+                with _worker(folder / "jobs.db") as (_, second_lines):
+                    killed = time.monotonic_ns()
+                    os.kill(first.pid, signal.SIGKILL)
+                    waits.append((int(second_lines.readline().split()[1]) - killed) / 1e9)
+    worst = max(waits)
+    return [
+        Figure(
+            "rescue",
+            "a killed worker's job starts again on the same host",
+            worst,
+            "s",
+            middle_half(waits),
+            f"slowest of {KILLS}",
+            f"fastest {min(waits):.2f} s",
+            at_most(2, "s"),
+        )
+    ]
+
+
+def idle(_rounds: int) -> list[Figure]:
+    """What a worker with nothing to do takes."""
+    with scratch_folder() as folder:
+        app = Perdure(folder / "jobs.db")
+        touch = declared(app, sys.stdout)
+        with _worker(folder / "jobs.db") as (process, lines):
+            touch.enqueue()
+            lines.readline()
+            before = _cpu_s(process.pid)
+            time.sleep(IDLE_S)
+            share = (_cpu_s(process.pid) - before) / IDLE_S * 100
+            megabytes = _resident_mb(process.pid)
+    return [
+        _single("idle-cpu", "idle worker, of a core", share, "%", 1),
+        _single("idle-memory", "idle worker, resident", megabytes, "MB", 90),
+    ]
+
+
+def _single(name: str, what: str, value: float, unit: str, bound: float) -> Figure:
+    target = Target(bound, False, f"< {bound:g} {unit}")
+    return Figure(name, what, value, unit, (value, value), f"over {IDLE_S:g} s", "", target)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+# -- the worker process ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _worker(path: Path) -> Generator[tuple[subprocess.Popen[str], IO[str]], None, None]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.waiting", str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process, process.stdout
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def declared(app: Perdure, to: IO[str]) -> Kind[[], None, ..., Any]:
+    @app.job(name="touch")
+    async def touch() -> None:
+        print("touch", time.monotonic_ns(), file=to, flush=True)
+
+    return touch
+
+
+def declared_hold(app: Perdure, to: IO[str]) -> Kind[[], None, ..., Any]:
+    @app.job(name="hold")
+    def hold(ctx: JobContext) -> None:
+        print("hold", time.monotonic_ns(), file=to, flush=True)
+        while not ctx.should_stop:
+            time.sleep(0.01)
+
+    return hold
+
+
+def main(path: Path) -> None:
+    logging.disable(logging.CRITICAL)
+    app = Perdure(path)
+    declared(app, sys.stdout)
+    declared_hold(app, sys.stdout)
+    with app.worker().running():
+        print("ready", flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
