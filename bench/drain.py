@@ -142,7 +142,7 @@ def _fill_ours(app: Perdure, jobs: int, side: str, each: Callable[[], None] = la
 
 def huey(path: Path, jobs: int, workers: int) -> float:
     """Huey with fsync on, which is how it has to be set not to lose jobs either; results are not kept."""
-    from huey import SqliteHuey  # pyright: ignore[reportMissingTypeStubs]
+    from huey import SqliteHuey  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 
     queue = SqliteHuey(filename=str(path), fsync=True, results=False)
 

@@ -17,6 +17,7 @@ from perdure.errors import (
     SchemaError,
     StoreError,
     TransactionError,
+    TransactionTooLong,
     TransitionRefused,
     WaitTimeout,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "State",
     "StoreError",
     "TransactionError",
+    "TransactionTooLong",
     "TransitionRefused",
     "Unique",
     "WaitTimeout",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, overload
 from uuid import UUID
 
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidOption, shown
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
 from perdure.job.job import Job
@@ -38,8 +38,13 @@ if TYPE_CHECKING:
     from perdure.store.protocols import Store
     from perdure.verbs.locking import Lock
     from perdure.verbs.queues import Queues
+    from perdure.verbs.working import WorkerFields
     from perdure.worker.context import JobContext
+    from perdure.worker.run import Middleware
+    from perdure.worker.stage import Stage
     from perdure.worker.worker import Worker
+
+    M = TypeVar("M", bound=Middleware)
 
 JobLike = Job | UUID | str
 
@@ -64,18 +69,31 @@ class Perdure:
         self.clock: Clock = clock or SystemClock()
         self.ids = ids or IdFactory()
         self.kinds = Registry()
+        self.middlewares: tuple[Middleware, ...] = ()
 
     @property
     def owner(self) -> str:
         """Whose jobs these are."""
         return self.config.name
 
+    @property
+    def url(self) -> str:
+        """The path or URL of the app's database."""
+        return resolve_url(self._url)
+
+    @url.setter
+    def url(self, url: str | os.PathLike[str]) -> None:
+        """Use another database from now on."""
+        self.close()
+        self.__dict__.pop("store", None)
+        self._url = url
+
     @lazy
     def store(self) -> Store:
         """The store behind the app; opened on first use."""
         from perdure.store.open import open_store
 
-        return open_store(resolve_url(self._url), self.config.store_settings())
+        return open_store(self.url, self.config.store_settings())
 
     # -- kinds -------------------------------------------------------------------------------------------------------
 
@@ -218,10 +236,10 @@ class Perdure:
     async def await_(self, job: JobLike, timeout: float | None = None) -> Job:
         return await self.aio.wait(job, timeout)
 
-    def existing(self, job: JobLike) -> Job:
+    def existing(self, job: JobLike, tx: Any = None) -> Job:
         from perdure.store.answers import not_found
 
-        found = self.get(job)
+        found = self.store.get(job_id_of(job), tx)
         if found is None:
             raise not_found(job_id_of(job))
         return found
@@ -293,8 +311,8 @@ class Perdure:
         """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
         from perdure.verbs.editing import edited
 
-        current = self.existing(job)
-        edit = edited(self, current, changes)
+        current = self.existing(job, tx)
+        edit = edited(self, current, changes, tx)
         return current if edit is None else self.store.edit(edit, current.version, tx)
 
     def delete(self, job: JobLike, *, tx: Any = None) -> Job:
@@ -355,17 +373,34 @@ class Perdure:
     def worker(
         self,
         queues: Sequence[str] | Mapping[str, int] | None = None,
-        concurrency: int = 10,
-        **options: Any,
+        concurrency: int | None = None,
+        **options: Unpack[WorkerFields],
     ) -> Worker:
         """Something that runs jobs: `app.worker().run()`, or `with app.worker().running(): …` beside other code.
 
-        `queues`: all of them by default; a list is served strictly in its order; a dict also says how many jobs of each
-        queue may run at once.
+        `queues`: all of them in turn by default; a list is served strictly in its order (or order="round_robin"); a
+        dict also says how many jobs of each queue may run at once. `concurrency`: how many jobs in all, 10 by default,
+        with a dict as many as its queues together. See docs/worker.md for the other options.
         """
         from perdure.verbs.working import worker_of
 
         return worker_of(self, queues, concurrency, options)
+
+    def stage(self) -> Stage:
+        """For the processes of the process executor."""
+        from perdure.verbs.working import stage_of
+
+        return stage_of(self)
+
+    def middleware(self, function: M) -> M:
+        """`@app.middleware` above a context manager made of a run's context: every handler of this app runs inside it.
+
+        The first one declared is the outermost. An asynchronous one wraps coroutine handlers only.
+        """
+        if not callable(function):
+            raise InvalidOption(f"a middleware is a function of the job's context, not {shown(function)}")
+        self.middlewares = (*self.middlewares, function)
+        return function
 
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction on the app's database: `tx.execute(…)` for your rows, and every call on the app joins it.

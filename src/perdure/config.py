@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, cast
 
-from perdure.errors import ConfigError
+from perdure.errors import ConfigError, shown
 from perdure.store.settings import StoreSettings
 
 URL_VARIABLE = "PERDURE_URL"
@@ -55,15 +55,15 @@ class Config:
     def check(self) -> None:
         """Refuse values that cannot work, naming the knob."""
         if self.durability not in ("full", "normal"):
-            raise ConfigError(f'durability must be "full" or "normal", not {self.durability!r}')
+            raise ConfigError(f'durability must be "full" or "normal", not {shown(self.durability)}')
         for knob in ("busy_timeout_s", "lease_s", "max_payload_bytes"):
             value = getattr(self, knob)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10**12:
-                raise ConfigError(f"{knob} must be a positive number, not {value!r}")
+                raise ConfigError(f"{knob} must be a positive number, not {shown(value)}")
         for knob in ("name", "queue"):
             if not _is_name(getattr(self, knob)):
                 raise ConfigError(
-                    f"{knob} must be a name of 1 to {NAME_LIMIT} characters, not {getattr(self, knob)!r:.80}"
+                    f"{knob} must be a name of 1 to {NAME_LIMIT} characters, not {shown(getattr(self, knob))}"
                 )
         for knob, kinds in (
             ("auto_migrate", (bool, NoneType)),
@@ -71,7 +71,7 @@ class Config:
             ("imports", _LISTS),
         ):
             if not isinstance(getattr(self, knob), kinds):
-                raise ConfigError(f"{knob} cannot be {getattr(self, knob)!r}; see the settings of Perdure(…)")
+                raise ConfigError(f"{knob} cannot be {shown(getattr(self, knob))}; see the settings of Perdure(…)")
 
     def store_settings(self) -> StoreSettings:
         return StoreSettings(
@@ -100,9 +100,10 @@ def resolve_url(url: str | os.PathLike[str] | None) -> str:
 
 
 def _text(url: object) -> str:
+    given = url
     text = os.fspath(cast("os.PathLike[str]", url)) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str):
         raise ConfigError(
-            f"a database is named by a path or URL, as in Perdure('jobs.db'), not by {url!r}", code="url_invalid"
+            f"a database is named by a path or URL, as in Perdure('jobs.db'), not by {shown(given)}", code="url_invalid"
         )
     return text

@@ -17,6 +17,7 @@ PerdureError
     ├── DatabaseBusy            locked for longer than the time-out; nothing was written
     ├── SchemaError             the file's schema is not one this version can use
     └── TransactionError        the transaction handed in with `tx=` cannot carry a job
+        └── TransactionTooLong      it kept all other writers out for too long and was rolled back
 
 Each error has a stable `code` (see docs/errors.md) and a message that says what happened, which value it was, and what
 to do next. Codes are finer than classes: catch the class, report the code.
@@ -25,6 +26,15 @@ to do next. Codes are finer than classes: catch the class, report the code.
 from __future__ import annotations
 
 from typing import ClassVar
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: short, and never a failure of its own (an int of 5,000 digits has no repr)."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a repr may do anything
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 class PerdureError(Exception):
@@ -113,3 +123,7 @@ class SchemaError(StoreError):
 
 class TransactionError(StoreError):
     default_code = "tx_invalid"
+
+
+class TransactionTooLong(TransactionError):
+    default_code = "tx_too_long"

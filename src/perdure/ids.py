@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import NewType
 
 from perdure.clock import Micros, to_datetime
-from perdure.errors import ConfigError, InvalidInput
+from perdure.errors import ConfigError, InvalidInput, shown
 
 JobId = NewType("JobId", bytes)
 RunId = NewType("RunId", bytes)
@@ -154,7 +154,7 @@ def parse_id(text: str | uuid.UUID | bytes) -> bytes:
     if isinstance(text, str) and _TEXT.fullmatch(text):
         return bytes.fromhex(text.replace("-", ""))
     raise InvalidInput(
-        f"{_shortened(text)} is not an id. Pass the job, its UUID, or the UUID as text "
+        f"{shown(text)} is not an id. Pass the job, its UUID, or the UUID as text "
         "(32 hexadecimal digits, with or without the four dashes).",
         code="id_invalid",
     )
@@ -179,8 +179,3 @@ def id_floor(micros: int) -> bytes:
     """The smallest id of that millisecond: ids made in it or later are >=, earlier ones <. Clamped to what ids hold."""
     ms = min(max(micros // 1_000, 0), _LAST_MS)
     return _two_words(ms << 16 | _VERSION, _VARIANT)
-
-
-def _shortened(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:79]}…"

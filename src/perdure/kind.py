@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast
 
-from perdure.errors import InvalidPayload, KindError
+from perdure.errors import InvalidPayload, KindError, shown
 from perdure.job.job import Job
 from perdure.job.model import Plan
 from perdure.lazy import lazy
-from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed, shortened
+from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -229,9 +229,9 @@ class Registry:
     def _unknown(self, name: object) -> KindError:
         from difflib import get_close_matches
 
-        near = get_close_matches(str(name)[:NAME_LIMIT], list(self._kinds), n=1)
+        near = get_close_matches(name[:NAME_LIMIT], list(self._kinds), n=1) if isinstance(name, str) else []
         hint = f"did you mean {near[0]!r}?" if near else "import the module that declares it first"
-        return KindError(f"no kind is called {shortened(name)} here; {hint}", code="kind_unknown")
+        return KindError(f"no kind is called {shown(name)} here; {hint}", code="kind_unknown")
 
     def find(self, name: object) -> Kind[..., Any, ..., Any] | None:
         return self._kinds.get(name) if isinstance(name, str) else None

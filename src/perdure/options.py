@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypedDict, cast
 
 from perdure.clock import Micros, to_micros
-from perdure.errors import InvalidInput, InvalidOption
+from perdure.errors import InvalidInput, InvalidOption, shown
 from perdure.job.model import Plan
 from perdure.job.ordering import PRIORITY_LIMIT, rank_of
 from perdure.job.retry import Retry
@@ -57,11 +57,13 @@ class Unique:
 
     def __post_init__(self) -> None:
         if self.until not in ("final", "ever"):
-            raise InvalidOption(f'Unique(until=) must be "final" or "ever", not {self.until!r}', code="unique_invalid")
+            raise InvalidOption(
+                f'Unique(until=) must be "final" or "ever", not {shown(self.until)}', code="unique_invalid"
+            )
         _check_conflict(self.conflict)
         if not _are_texts(self.by):
             raise InvalidOption(
-                f'Unique(by=) must be "payload" or the names of arguments, not {shortened(self.by)}',
+                f'Unique(by=) must be "payload" or the names of arguments, not {shown(self.by)}',
                 code="unique_invalid",
             )
 
@@ -220,14 +222,8 @@ def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
 def listed(items: object, wanted: str) -> list[Any]:
     """The items of what has to be a list, or anything else that can be gone through."""
     if not isinstance(items, Iterable):
-        raise InvalidInput(f"expected {wanted}, not {shortened(items)}")
+        raise InvalidInput(f"expected {wanted}, not {shown(items)}")
     return list(cast("Iterable[Any]", items))  # type: ignore[redundant-cast]  # for pyright
-
-
-def shortened(value: object) -> str:
-    """A value as messages show it."""
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:79]}…"
 
 
 def _are_texts(by: object) -> bool:
@@ -239,13 +235,14 @@ def _are_texts(by: object) -> bool:
 def _check_unique(unique: object) -> None:
     if unique is not None and not isinstance(unique, Unique):
         raise InvalidOption(
-            f'unique must be Unique(by="payload") or the like, not {shortened(unique)}', code="unique_invalid"
+            f'unique must be Unique(by="payload") or the like, not {shown(unique)}', code="unique_invalid"
         )
 
 
 def _checked_tags(tags: object) -> tuple[str, ...]:
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise InvalidOption(f"tags must be a list of texts, not {tags!r}; write tags=[{tags!r}]", code="tags_invalid")
+        given = shown(tags)
+        raise InvalidOption(f"tags must be a list of texts, not {given}; write tags=[{given}]", code="tags_invalid")
     checked = [check_name(tag, "tag") for tag in cast("Iterable[object]", tags)]
     if any("\x1f" in tag for tag in checked):
         raise InvalidOption("a tag contains the unit separator U+001F; leave it out", code="tags_invalid")
@@ -255,19 +252,19 @@ def _checked_tags(tags: object) -> tuple[str, ...]:
 def _check_integer(priority: object) -> None:
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_LIMIT:
         raise InvalidOption(
-            f"priority must be a whole number between ±{PRIORITY_LIMIT}, not {priority!r}", code="priority_invalid"
+            f"priority must be a whole number between ±{PRIORITY_LIMIT}, not {shown(priority)}", code="priority_invalid"
         )
 
 
 def _check_conflict(conflict: object) -> None:
     if conflict not in ("raise", "return"):
-        raise InvalidOption(f'conflict must be "raise" or "return", not {conflict!r}', code="conflict_invalid")
+        raise InvalidOption(f'conflict must be "raise" or "return", not {shown(conflict)}', code="conflict_invalid")
 
 
 def _moment(value: object) -> datetime:
     if not isinstance(value, datetime):
         raise InvalidOption(
-            f"run_at must be a datetime with a time zone, not {value!r}; for seconds from now use delay=",
+            f"run_at must be a datetime with a time zone, not {shown(value)}; for seconds from now use delay=",
             code="run_at_invalid",
         )
     return value
@@ -289,6 +286,7 @@ def _seconds(value: object, what: str) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**10:
         raise InvalidOption(
-            f"{what} must be seconds (a number, not negative) or a timedelta, not {value!r}", code=f"{what}_invalid"
+            f"{what} must be seconds (a number, not negative) or a timedelta, not {shown(value)}",
+            code=f"{what}_invalid",
         )
     return float(value)

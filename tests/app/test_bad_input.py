@@ -27,6 +27,7 @@ from perdure import (
     Unique,
     WaitTimeout,
 )
+from perdure.errors import shown
 from tests.app.contents import contents
 
 
@@ -278,3 +279,60 @@ def test_the_message_helps_with(name: str, world: World) -> None:
     with pytest.raises(PerdureError) as raised:
         ALL[case][0](world)
     assert hint in raised.value.message
+
+
+# -- values that cannot even be shown --------------------------------------------------------------------------------
+
+HUGE = 10**5_000
+"""Python refuses to write so many digits: its repr is a ValueError."""
+
+
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("not now")
+
+
+UNSHOWABLE: dict[str, Callable[[World], object]] = {
+    "priority": lambda w: w.send.options(priority=HUGE),
+    "delay": lambda w: w.send.options(delay=HUGE),
+    "negative delay": lambda w: w.send.options(delay=-HUGE),
+    "timeout": lambda w: w.send.options(timeout=HUGE),
+    "run_at": lambda w: w.send.options(run_at=HUGE),
+    "tags": lambda w: w.send.options(tags=HUGE),
+    "conflict": lambda w: w.send.options(conflict=HUGE),
+    "unique": lambda w: w.send.options(unique=HUGE),
+    "unique until": lambda w: w.unique(until=HUGE),
+    "unique by": lambda w: w.unique(by=HUGE),
+    "retry": lambda w: w.send.options(retry=-HUGE),
+    "id": lambda w: w.app.get(HUGE),
+    "kind": lambda w: w.app.enqueue(HUGE),
+    "drafts": lambda w: w.app.enqueue_many(HUGE),
+    "draft": lambda w: w.app.enqueue_many([HUGE]),
+    "state": lambda w: list(w.app.jobs(state=HUGE)),
+    "queue": lambda w: list(w.app.jobs(queue=HUGE)),
+    "since": lambda w: list(w.app.jobs(since=HUGE)),
+    "limit": lambda w: list(w.app.jobs(limit=-HUGE)),
+    "wait": lambda w: w.app.wait(w.job, timeout=-HUGE),
+    "lock": lambda w: w.app.lock("a", ttl=-HUGE),
+    "function": lambda w: w.app.job(HUGE),
+    "version": lambda w: w.app.job(version=-HUGE)(lambda: None),
+    "aliases": lambda w: w.app.job(aliases=HUGE)(lambda: None),
+    "url": lambda _: Perdure(HUGE).store,  # type: ignore[arg-type]
+    "setting": lambda _: Perdure("jobs.db", lease_s=-HUGE),
+    "name": lambda _: Perdure("jobs.db", name=HUGE),
+    "shy": lambda w: w.send.options(delay=Shy()),
+}
+
+
+@pytest.mark.parametrize("what", UNSHOWABLE)
+def test_a_value_that_cannot_be_shown_is_refused_like_any_other(what: str, world: World) -> None:
+    with pytest.raises(PerdureError) as caught:
+        UNSHOWABLE[what](world)
+    assert caught.value.message
+
+
+def test_a_value_is_shown_in_short() -> None:
+    assert shown("x") == "'x'"
+    assert shown(HUGE) == "a value of type int"
+    assert shown([HUGE]) == "a value of type list"
+    assert len(shown("x" * 1_000)) == 80

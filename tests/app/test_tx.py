@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import KeyConflict, Perdure, StoreError
+from perdure import JobNotFound, KeyConflict, Perdure, StoreError, TransitionRefused
 from perdure.store.sql.dialects.sqlite.wal import affected
 from tests.app import by_hand
 from tests.app.contents import contents, jobs_in
@@ -51,6 +51,44 @@ def test_a_job_enqueued_first_stays_with_the_commit(begin: Begin, send: Any, pat
     send.options(tx=door.tx).enqueue("a")
     door.commit()
     assert jobs_in(path) == ['{"to":"a"}']
+
+
+def test_a_job_can_be_edited_in_the_transaction_that_enqueued_it(
+    begin: Begin, app: Perdure, send: Any, path: Path
+) -> None:
+    door = begin()
+    job = send.options(tx=door.tx, tags=["old"]).enqueue("a")
+    edited = app.edit(job, payload={"to": "b"}, tags=["new"], tx=door.tx)
+    assert (edited.payload, edited.tags, app.get(job)) == ({"to": "b"}, ("new",), None)
+    assert app.edit(job, tx=door.tx) == edited
+    again = app.edit(job, queue="other", tx=door.tx)
+    door.commit()
+    assert app.get(job) == again
+
+
+def test_an_edit_goes_with_the_rollback(begin: Begin, app: Perdure, send: Any) -> None:
+    job = send.enqueue("a")
+    door = begin()
+    app.edit(job, payload={"to": "b"}, tx=door.tx)
+    door.rollback()
+    assert app.get(job) == job
+
+
+def test_an_edit_sees_what_the_transaction_did_to_the_job(begin: Begin, app: Perdure, send: Any) -> None:
+    job = send.enqueue("a")
+    door = begin()
+    app.cancel(job, tx=door.tx)
+    with pytest.raises(TransitionRefused, match="ended"):
+        app.edit(job, payload={"to": "b"}, tx=door.tx)
+    door.rollback()
+    assert app.edit(job, payload={"to": "b"}).payload == {"to": "b"}
+
+
+def test_a_job_that_is_nowhere_cannot_be_edited_in_a_transaction(begin: Begin, app: Perdure) -> None:
+    door = begin()
+    with pytest.raises(JobNotFound):
+        app.edit("0" * 32, payload={}, tx=door.tx)
+    door.rollback()
 
 
 def test_nobody_sees_the_job_before_the_commit(begin: Begin, app: Perdure, send: Any, path: Path) -> None:

@@ -50,7 +50,7 @@ def test_by_a_url(perdure: Perdure, folder: Path) -> None:
     assert made(perdure("db", "upgrade", "--url", "sqlite:///by_url.db", cwd=folder)) == "by_url.db"
 
 
-@pytest.mark.parametrize("name", ["shop:app", "shop:Shop.app"])
+@pytest.mark.parametrize("name", ["shop:app", "shop:Shop.app", "shop"])
 def test_by_an_app_of_the_working_directory(name: str, folder: Path) -> None:
     assert made(process("db", "upgrade", "--app", name, cwd=folder)) == "of_app.db"
 
@@ -97,10 +97,9 @@ def test_nothing_named_is_an_error_that_tells_how(perdure: Perdure, folder: Path
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("shop", "app_invalid"),
         (":app", "app_invalid"),
         ("shop:", "app_invalid"),
-        ("shop:missing", "app_invalid"),
+        ("shop:missing", "app_not_found"),
         ("shop:nothing", "app_invalid"),
         ("nowhere:app", "app_import_failed"),
         ("broken:app", "app_import_failed"),

@@ -56,6 +56,12 @@ def test_parked_jobs_are_claimed_from_their_index_and_nothing_is_sorted(connecti
     ("name", "table", "index"),
     [
         ("next_parked_kind", "perdure_ready", "perdure_ready_parked"),
+        ("queues_with_work", "r", "perdure_ready_claim"),
+        ("queues_with_parked", "r", "perdure_ready_parked"),
+        ("next_due", "perdure_ready", "perdure_ready_due"),
+        ("cancelled_of_node", "perdure_ready", "perdure_ready_running"),
+        ("held_by_node", "perdure_ready", "perdure_ready_running"),
+        ("overdue_jobs", "perdure_ready", "perdure_ready_deadline"),
         ("due_jobs", "perdure_ready", "perdure_ready_due"),
         ("running_of_node", "perdure_ready", "perdure_ready_running"),
         ("first_in_rank", "perdure_ready", "perdure_ready_claim"),
@@ -80,10 +86,27 @@ def test_a_listing_or_a_look_uses_its_index(connection: sqlite3.Connection, name
     assert re.match(rf"SEARCH {table} USING (COVERING )?INDEX {index}\b", steps[0])
 
 
+def test_a_glance_takes_one_step_into_its_index_for_each_queue(connection: sqlite3.Connection) -> None:
+    """So it costs the same with a thousand jobs or a million."""
+    assert on(plan_of(connection, "queues_with_work"), "r") == ["SEARCH r USING INDEX perdure_ready_claim (queue=?)"]
+    assert on(plan_of(connection, "queues_with_work"), "q") == ["SCAN q"]
+
+
+@pytest.mark.parametrize("name", ["live_nodes", "nodes_left_behind"])
+def test_a_look_after_other_nodes_reads_no_waiting_job_and_no_dead_node(
+    connection: sqlite3.Connection, name: str
+) -> None:
+    steps = [step for step in plan_of(connection, name) if step.startswith(("SCAN", "SEARCH"))]
+
+    assert steps
+    assert all(re.search(r"INDEX perdure_(ready_running|node_alive)\b|PRIMARY KEY", step) for step in steps)
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "due_jobs",
+        "overdue_jobs",
         "list_all",
         "list_aside",
         "list_by_business_key",
@@ -115,6 +138,10 @@ def test_a_page_is_read_in_order_and_not_sorted(connection: sqlite3.Connection, 
         "claim_ready",
         "respace",
         "close_run",
+        "note_metrics",
+        "trim_log",
+        "beat_node",
+        "stop_node",
         "read_job",
     ],
 )

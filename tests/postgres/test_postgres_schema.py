@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -175,13 +176,38 @@ def test_a_claim_walks_its_index_and_sorts_nothing(app: Perdure, connection: psy
     app.store.upgrade()
     connection.execute("SET enable_seqscan = off")
     connection.execute(b"PREPARE claim AS " + WRITING["claim_head"].sql.encode())
-    values = {"queue": "'mail'", "now": "1", "node_id": "gen_random_uuid()", "room": "10"}
+    values = {"queue": "'mail'", "now": "1", "node_id": "gen_random_uuid()", "room": "10", "most_crashes": "0"}
     given = ", ".join(values[name] for name in WRITING["claim_head"].names)
     connection.execute("SET plan_cache_mode = force_generic_plan")
     plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE claim ({given})".encode()))
     walk = plan.rpartition("LockRows")[2]
     assert "Index Scan using ready_claim" in walk
     assert "Sort" not in walk
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("queues_with_work", "ready_claim"),
+        ("queues_with_parked", "ready_parked"),
+        ("next_due", "ready_due"),
+        ("cancelled_of_node", "ready_running"),
+        ("held_by_node", "ready_running"),
+        ("overdue_jobs", "ready_deadline"),
+        ("nodes_left_behind", "ready_running"),
+    ],
+)
+def test_a_look_around_walks_an_index(name: str, index: str, app: Perdure, connection: psycopg.Connection[Any]) -> None:
+    app.store.upgrade()
+    connection.execute("SET enable_seqscan = off")
+    connection.execute("SET enable_bitmapscan = off")
+    connection.execute("SET plan_cache_mode = force_generic_plan")
+    connection.execute(b"PREPARE look AS " + READING[name].sql.encode())
+    values = {"now": "1", "node_id": "gen_random_uuid()", "room": "10"}
+    given = ", ".join(values[name] for name in READING[name].names)
+    arguments = f"({given})" if given else ""
+    plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE look {arguments}".encode()))
+    assert re.search(rf"Index (Only )?Scan using {index}\b", plan), plan
 
 
 def test_people_read_uuids_and_iso_times(app: Perdure, send: Any, connection: psycopg.Connection[Any]) -> None:

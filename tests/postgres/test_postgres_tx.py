@@ -57,6 +57,15 @@ def ordered(url: str) -> list[int]:
 # -- the user's own --------------------------------------------------------------------------------------------------
 
 
+def test_a_job_can_be_edited_in_the_transaction_that_enqueued_it(begin: Begin, app: Perdure, send: Any) -> None:
+    door = begin()
+    job = send.options(tx=door.tx, tags=["old"]).enqueue("a")
+    edited = app.edit(job, payload={"to": "b"}, tags=["new"], tx=door.tx)
+    assert (edited.payload, edited.tags, app.get(job)) == ({"to": "b"}, ("new",), None)
+    door.commit()
+    assert app.get(job) == edited
+
+
 def test_a_job_enqueued_first_goes_with_the_rollback(begin: Begin, app: Perdure, send: Any) -> None:
     door = begin()
     send.options(tx=door.tx).enqueue("a")

@@ -14,6 +14,7 @@ import typer
 from perdure.cli.db import db
 from perdure.cli.doctor import doctor
 from perdure.cli.show import one_line
+from perdure.cli.worker import worker
 from perdure.errors import PerdureError
 from perdure.version import __version__
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(worker)
 app.command()(doctor)
 app.add_typer(db, name="db")
 

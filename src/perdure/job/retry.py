@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidOption, shown
 
 Backoff = Literal["none", "fixed", "linear", "exponential"]
 
@@ -137,4 +137,4 @@ def _check_flag(knob: str, value: object) -> None:
 
 
 def _refused(knob: str, value: object, rule: str) -> InvalidOption:
-    return InvalidOption(f"Retry: {knob} {rule}; it was {value!r}.", code="retry_invalid")
+    return InvalidOption(f"Retry: {knob} {rule}; it was {shown(value)}.", code="retry_invalid")

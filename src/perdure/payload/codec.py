@@ -8,7 +8,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple, Never, NoReturn, NotRequired, cast
+from typing import Any, NamedTuple, Never, NoReturn, NotRequired, cast, get_args
 
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, to_json
@@ -159,7 +159,7 @@ class Codec:
     @lazy
     def _result_form(self) -> JsonForm:
         returns = self.signature.returns
-        if returns is NoReturn or returns is Never:
+        if returns is NoReturn or returns is Never or _is_open(returns):
             return JsonForm(Any, Trait.LOOSE)
         try:
             return JsonForm(returns, traits(returns))
@@ -276,6 +276,11 @@ def _unknown_type(signature: Signature) -> str | None:
         except Exception as error:  # noqa: BLE001 - as above
             return f"{name!r} is {annotation!r}, and {str(error).splitlines()[0].rstrip('.')}"
     return None
+
+
+def _is_open(returns: object) -> bool:
+    """Whether it is `Done`, or perhaps `Done`: what a result inside of that is like, it does not say."""
+    return any(getattr(part, "__perdure_result__", False) for part in (returns, *get_args(returns)))
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:

@@ -50,7 +50,7 @@ class Answer(StrEnum):
 
 
 class Finished(NamedTuple):
-    """`state` is the job's state after the finish, None where the run had lost the job."""
+    """`state` is the job's state after the finish; after a repeat, the one it is in now. None: the run had lost it."""
 
     answer: Answer
     state: State | None = None

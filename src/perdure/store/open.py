@@ -15,7 +15,7 @@ DEFAULTS = StoreSettings()
 
 def open_store(url: str, settings: StoreSettings = DEFAULTS) -> SqlStore:
     """The store at a path or URL. Nothing is opened yet: an unreachable one is noticed on first use."""
-    scheme = url.split(":", 1)[0].lower() if "://" in url else "sqlite"
+    scheme = _scheme(url)
     if scheme == "sqlite":
         return _sqlite(url, settings)
     if scheme in ("postgresql", "postgres"):
@@ -24,6 +24,15 @@ def open_store(url: str, settings: StoreSettings = DEFAULTS) -> SqlStore:
         f"{scheme}:// is not a database Perdure knows; give a path, sqlite:///path or postgresql://host/name",
         code="url_unsupported",
     )
+
+
+def is_sqlite(url: str) -> bool:
+    """Whether a path or URL means an SQLite file."""
+    return _scheme(url) == "sqlite"
+
+
+def _scheme(url: str) -> str:
+    return url.split(":", 1)[0].lower() if "://" in url else "sqlite"
 
 
 def _sqlite(url: str, settings: StoreSettings) -> SqlStore:

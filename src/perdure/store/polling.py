@@ -11,14 +11,18 @@ class PollingBell:
     """Rung from inside the process; otherwise every wait ends with "perhaps" after a fifth of a second."""
 
     def __init__(self) -> None:
-        self._rung = threading.Event()
+        self._rung = False
+        self._changed = threading.Condition()  # reentrant: a signal handler may ring while its thread does
 
     def ring(self) -> None:
-        self._rung.set()
+        with self._changed:
+            self._rung = True
+            self._changed.notify()
 
     def wait(self, timeout_s: float) -> bool:
-        rung = self._rung.wait(min(timeout_s, LOOK_S))
-        self._rung.clear()
+        with self._changed:
+            self._changed.wait_for(lambda: self._rung, min(timeout_s, LOOK_S))
+            rung, self._rung = self._rung, False
         return rung or timeout_s > LOOK_S
 
     def close(self) -> None:

@@ -122,7 +122,8 @@ class Claims(Protocol):
         """Take up to `lane.room` jobs per lane, in queue order, and open a run for each.
 
         Atomic: a job is never returned without its run, nor to two callers. Jobs of kinds or versions the claimer lacks
-        are parked in the same transaction. Empty: nothing was claimable, not that the queue is empty.
+        are parked in the same transaction. Of the jobs that a node died of, at most one is given, and none beside one
+        that the claimer holds. Empty: nothing was claimable, not that the queue is empty.
         """
         ...
 
@@ -133,7 +134,9 @@ class Finishes(Protocol):
     def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
         """Write what these runs report, in order; each is applied, was applied before, or lost its job to someone else.
 
-        The fence is the run: whoever does not hold the job by that run any more changes nothing.
+        The fence is the run: whoever does not hold the job by that run any more changes nothing. The children of a
+        report come into being if and only if it is applied and completes its job. KeyConflict, from one of them:
+        nothing at all was written.
         """
         ...
 
@@ -180,7 +183,7 @@ class Runs(Protocol):
         ...
 
     def append_artifacts(self, run_id: RunId, artifacts: Sequence[str]) -> bool:
-        """Add to a run's artifacts, also when it is closed. False: no such run."""
+        """Add those that are not there to a run's artifacts, also when it is closed. False: no such run."""
         ...
 
 
@@ -197,17 +200,17 @@ class Logs(Protocol):
 
 
 class Reads(Protocol):
-    """Looking. Each call sees one consistent snapshot."""
+    """Looking. Each call sees one consistent snapshot; with `tx`, what that transaction sees."""
 
-    def get(self, job_id: JobId) -> Job | None:
+    def get(self, job_id: JobId, tx: Tx = None) -> Job | None:
         """The job as it is now. None: there is no such job."""
         ...
 
-    def row(self, job_id: JobId) -> JobRow | None:
+    def row(self, job_id: JobId, tx: Tx = None) -> JobRow | None:
         """What the job was made from, secrets included. None: there is no such job."""
         ...
 
-    def live(self, job_id: JobId) -> LiveJob | None:
+    def live(self, job_id: JobId, tx: Tx = None) -> LiveJob | None:
         """The hot row. None: the job is not live."""
         ...
 
@@ -286,6 +289,11 @@ class Locks(Protocol):
 
 class Schema(Protocol):
     """The store as a whole."""
+
+    @property
+    def single_writer(self) -> bool:
+        """True: an open transaction keeps all other writers out, so it must be short."""
+        ...
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[Any]:
         """A transaction of the caller's that calls on the same thread or task join. Commits unless left by an error.

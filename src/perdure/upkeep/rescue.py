@@ -7,19 +7,21 @@ on, so the later one changes nothing.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
-from perdure.clock import Clock
+from perdure.clock import Clock, Micros
 from perdure.ids import IdFactory, JobId, NodeId, to_uuid
-from perdure.job.model import Failure, LiveJob
+from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
 from perdure.store.answers import Answer, NodeRow
 from perdure.store.protocols import Store
-from perdure.worker.lease import Watch
+from perdure.worker.lease import Overtime, Watch
 from perdure.worker.liveness import Liveness
 
 BATCH = 100
 """Jobs taken back in one transaction."""
+WATCHED = 500
+"""Runs with a time-out that are kept in sight: those with the earliest deadlines."""
+_EVER = Micros(2**62)
 
 logger = logging.getLogger("perdure.worker")
 
@@ -36,7 +38,7 @@ class Rescuer:
         self._liveness = liveness
         self._max_crashes = max_crashes
         self._watch = Watch(lease_s)
-        self._overdue = _Overdue()
+        self._overtime = Overtime(lease_s)
 
     def look(self, own: NodeId) -> int:
         """Declare dead whoever is, and take back what was left behind; answers how many jobs that were."""
@@ -66,42 +68,14 @@ class Rescuer:
                 return saved
 
     def _close_overdue(self) -> int:
-        now = self._clock.now()
+        """The deadline in the row is by somebody's wall clock: it says whom to watch, not when to act."""
+        watched = self._store.overdue(_EVER, WATCHED)
         closed = 0
-        for live in self._overdue.look(self._store.overdue(now, BATCH), self._clock.boottime()):
+        for live in self._overtime.look(watched, self._clock.boottime()):
             failure = Failure("JobTimeout", "the run went past its deadline and its node did not close it")
             finish = Finish(live, TimedOut(failure), JobId(self._ids.new()))
-            (finished,) = self._store.finish([finish], now)
+            (finished,) = self._store.finish([finish], self._clock.now())
             if finished.answer is Answer.APPLIED:
                 closed += 1
                 logger.warning("closed an overdue run of job %s (%s)", to_uuid(live.job_id), live.kind)
         return closed
-
-
-class _Sight(NamedTuple):
-    since: float
-    looks: int
-
-
-class _Overdue:
-    """Runs past their deadline by the wall clock, which may have jumped: they must stay so for a while by our own."""
-
-    def __init__(self) -> None:
-        self._seen: dict[bytes, _Sight] = {}
-
-    def look(self, overdue: list[LiveJob], at: float) -> list[LiveJob]:
-        before, self._seen = self._seen, {}
-        sure: list[LiveJob] = []
-        for live in overdue:
-            if live.run_id is None:
-                continue
-            sight = before.get(live.run_id, _Sight(at, 0))
-            self._seen[live.run_id] = _Sight(sight.since, sight.looks + 1)
-            if sight.looks >= 1 and at - sight.since >= self._patience_s(live):
-                sure.append(live)
-        return sure
-
-    @staticmethod
-    def _patience_s(live: LiveJob) -> float:
-        """As long again as the run was allowed to take, at most a minute: then the owner has had its chance."""
-        return min(60.0, (live.timeout_ms or 0) / 1000)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protocol, cast, overload
 
 from perdure.config import Config
-from perdure.errors import InvalidInput, InvalidOption, KindError
+from perdure.errors import InvalidInput, InvalidOption, KindError, shown
 from perdure.kind import Desk, Kind, P, R, Upgrade, place_of
 from perdure.options import OptionFields, Options, check_name, listed
 from perdure.worker.context import JobContext
@@ -63,13 +63,13 @@ def declared(
 
 def _check_callable(function: object) -> None:
     if not callable(function):
-        raise KindError(f"a kind is made of a function, not of {function!r}; put @app.job above a def")
+        raise KindError(f"a kind is made of a function, not of {shown(function)}; put @app.job above a def")
 
 
 def checked_aliases(aliases: object) -> tuple[str, ...]:
     """A text is a list of texts to Python, one for each letter: surely not meant."""
     if isinstance(aliases, str):
-        raise InvalidOption(f"aliases must be a list of names; write aliases=[{aliases!r}]", code="name_invalid")
+        raise InvalidOption(f"aliases must be a list of names; write aliases=[{shown(aliases)}]", code="name_invalid")
     return tuple(listed(aliases, "a list of names as aliases="))
 
 
@@ -78,7 +78,7 @@ def checked_upgrades(upgrades: object) -> dict[int, Upgrade]:
         return {}
     if not isinstance(upgrades, Mapping):
         raise InvalidInput(
-            f"upgrades must say from which version each leads, as in {{1: function}}; not {upgrades!r}",
+            f"upgrades must say from which version each leads, as in {{1: function}}; not {shown(upgrades)}",
             code="version_invalid",
         )
     return dict(cast("Mapping[int, Upgrade]", upgrades))
@@ -96,7 +96,7 @@ def _plain_name(function: Callable[..., Any]) -> str:
 
 def _checked_version(version: object) -> int:
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise InvalidInput(f"version must be a whole number from 1 on, not {version!r}", code="version_invalid")
+        raise InvalidInput(f"version must be a whole number from 1 on, not {shown(version)}", code="version_invalid")
     return version
 
 

@@ -9,12 +9,12 @@ from contextvars import ContextVar
 from typing import Any
 
 from perdure.clock import Micros
-from perdure.errors import InvalidInput, InvalidOption
+from perdure.errors import InvalidInput, InvalidOption, shown
 from perdure.ids import JobId
 from perdure.job.model import NewJob
 from perdure.job.states import State
 from perdure.kind import Draft
-from perdure.options import KEY_LIMIT, Unique, check_name, shortened
+from perdure.options import KEY_LIMIT, Unique, check_name
 
 principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
 """On whose behalf jobs are enqueued from here on, unless an option says otherwise."""
@@ -25,7 +25,7 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
     for draft in drafts:
         if not isinstance(draft, Draft):
             raise InvalidInput(
-                f"expected jobs made by kind.new(…), not {shortened(draft)}; kind.enqueue_many takes arguments",
+                f"expected jobs made by kind.new(…), not {shown(draft)}; kind.enqueue_many takes arguments",
                 code="draft_invalid",
             )
         wanted = draft.options.tx

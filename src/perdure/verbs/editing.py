@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 EDITABLE = ("payload", "params", "tags", "principal", "queue", "run_at", "delay", "timeout")
 
 
-def edited(app: Perdure, job: Job, changes: Mapping[str, Any]) -> Edit | None:
-    """The rows as they will be. None: nothing to change."""
+def edited(app: Perdure, job: Job, changes: Mapping[str, Any], tx: object) -> Edit | None:
+    """The rows as they will be, of the job as `tx` sees it. None: nothing to change."""
     for name in changes:
         if name not in EDITABLE:
             raise unknown_option(name, EDITABLE)
     if not changes:
         return None
-    row, live = app.store.row(job.row.id), app.store.live(job.row.id)
+    row, live = app.store.row(job.row.id, tx), app.store.live(job.row.id, tx)
     if row is None or live is None:
         raise TransitionRefused(
             f"cannot edit job {job.id}: it has ended; enqueue another, or retry it as it was", code="edit_refused"

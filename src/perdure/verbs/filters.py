@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.clock import to_micros
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidOption, shown
 from perdure.ids import JobId, id_floor
 from perdure.job.states import RunState, State
 from perdure.options import unknown_option
@@ -40,7 +40,7 @@ def _checked(
         if value is None or name in ("since", "until"):
             continue
         if not isinstance(value, str):
-            raise InvalidOption(f"{name}= takes text, not {value!r}", code="filter_invalid")
+            raise InvalidOption(f"{name}= takes text, not {shown(value)}", code="filter_invalid")
         plain[name] = value
     if "state" in plain:
         plain["state"] = _state(plain["state"], states)
@@ -52,11 +52,13 @@ def _state(value: str, states: type[StrEnum]) -> str:
     try:
         return states(value).value
     except ValueError:
-        raise InvalidOption(f"state={value!r} is none; there are {', '.join(states)}", code="filter_invalid") from None
+        raise InvalidOption(
+            f"state={shown(value)} is none; there are {', '.join(states)}", code="filter_invalid"
+        ) from None
 
 
 def _floor(moment: object) -> bytes:
     """Ids carry their time of creation, to the millisecond."""
     if not isinstance(moment, datetime):
-        raise InvalidOption(f"since= and until= take an aware datetime, not {moment!r}", code="filter_invalid")
+        raise InvalidOption(f"since= and until= take an aware datetime, not {shown(moment)}", code="filter_invalid")
     return id_floor(to_micros(moment))

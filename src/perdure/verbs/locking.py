@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from perdure.clock import Clock
-from perdure.errors import InvalidOption, LockNotHeld
+from perdure.errors import InvalidOption, LockNotHeld, shown
 from perdure.store.protocols import Locks
 
 
@@ -19,7 +19,7 @@ class Lock:
 
     def __init__(self, store: Locks, clock: Clock, name: str, ttl: float) -> None:
         if type(ttl) not in (int, float) or not 0 < ttl < 10**10:
-            raise InvalidOption(f"ttl must be seconds, more than 0; not {ttl!r}", code="ttl_invalid")
+            raise InvalidOption(f"ttl must be seconds, more than 0; not {shown(ttl)}", code="ttl_invalid")
         self.name = name
         self.owner = secrets.token_hex(16)
         self._store = store

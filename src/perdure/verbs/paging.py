@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidOption, shown
 
 S = TypeVar("S")
 
@@ -29,5 +29,7 @@ def pages(read: Callable[[S | None, int], list[S]], limit: int | None) -> Iterat
 
 def checked_limit(limit: int | None) -> int | None:
     if limit is not None and (type(limit) is not int or limit < 0):
-        raise InvalidOption(f"limit must be a whole number, not negative, or None; not {limit!r}", code="limit_invalid")
+        raise InvalidOption(
+            f"limit must be a whole number, not negative, or None; not {shown(limit)}", code="limit_invalid"
+        )
     return limit

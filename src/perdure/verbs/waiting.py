@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from perdure.errors import InvalidOption, WaitTimeout
+from perdure.errors import InvalidOption, WaitTimeout, shown
 from perdure.job.job import Job
 
 FIRST_PAUSE_S = 0.002
@@ -27,7 +27,8 @@ def pauses(timeout: float | None, monotonic: Callable[[], float]) -> Iterator[fl
 def _check(timeout: object) -> None:
     if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
         raise InvalidOption(
-            f"timeout must be seconds, not negative, or None to wait for ever; not {timeout!r}", code="timeout_invalid"
+            f"timeout must be seconds, not negative, or None to wait for ever; not {shown(timeout)}",
+            code="timeout_invalid",
         )
 
 

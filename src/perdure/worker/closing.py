@@ -1,12 +1,20 @@
-"""Ends a job in one transaction with rows of the handler's own. Called through the context, in the handler's thread."""
+"""Ends a job in one transaction with rows of the handler's own. Called through the context, in the handler's thread.
+
+Where a database lets one writer in at a time (SQLite), the transaction keeps everybody else waiting. So it is watched:
+a warning first, and then it is rolled back and the next writer let in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from perdure.clock import Clock
+from perdure.errors import TransactionError
 from perdure.ids import IdFactory, JobId
 from perdure.job.reports import Completed, Finish
 from perdure.store.answers import Answer
@@ -14,47 +22,126 @@ from perdure.store.protocols import Store
 from perdure.worker.context import JobContext
 from perdure.worker.signals import Interrupted, Stop
 
+WARN_AFTER_S = 1.0
+LIMIT_S = 5.0
+"""For databases with a single writer only."""
+
+_FOREIGN = re.compile(r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(?:ATTACH|DETACH)\b", re.IGNORECASE | re.DOTALL)
+
 
 class JobTransaction:
-    """The handler's side of `ctx.transaction()`."""
+    """What `ctx.transaction()` gives, and what the function of `Done(write=…)` is called with."""
 
     def __init__(self, tx: Any, ctx: JobContext) -> None:
-        self._tx = tx
+        self.__perdure_transaction__ = tx  # so that kind.options(tx=…) takes it
         self._ctx = ctx
         self.text: str | None = None
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        """Run a statement of your own in it."""
-        return self._tx.execute(sql, parameters)
+        """Run a statement of your own in it, as the database's driver writes it. Answers the cursor.
+
+        COMMIT, ROLLBACK, ATTACH and the like are refused: the transaction belongs to the job.
+        """
+        if _FOREIGN.match(sql):
+            raise TransactionError(
+                f"{sql.strip()[:40]!r} inside a job's own transaction: other files cannot take part in it; read them"
+                " before, on a connection of your own",
+                code="tx_managed",
+            )
+        return self.__perdure_transaction__.execute(sql, parameters)
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
+        """The same statement once for each of these rows."""
+        for parameters in rows:
+            self.execute(sql, parameters)
 
     def result(self, value: Any) -> None:
-        """What the job results in."""
+        """What the job results in. InvalidPayload if that cannot be kept."""
         self.text = self._ctx.kind.codec.encode_result(value)
 
 
-@contextmanager
-def transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) -> Generator[JobTransaction, None, None]:
+def transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) -> AbstractContextManager[JobTransaction]:
     """Inside, the handler writes; the end of the block is the end of the job, fenced by its run."""
-    with store.transaction() as tx:
-        own = JobTransaction(tx, ctx)
-        yield own
-        _finish(store, clock, ids, ctx, own.text)
+    if store.single_writer and _in_a_loop():
+        raise TransactionError(
+            "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each other;"
+            " end the job with `return Done(result, write=function)`, whose function writes in the same transaction",
+            code="tx_in_coroutine",
+        )
+    return _transaction(store, clock, ids, ctx)
+
+
+@contextmanager
+def _transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) -> Generator[JobTransaction, None, None]:
+    ctx.check_open("transaction")
+    children = ctx.children
+    try:
+        with store.transaction() as tx, _watched(tx, ctx):
+            own = JobTransaction(tx, ctx)
+            yield own
+            _finish(store, clock, ids, ctx, own.text)
+    except BaseException:
+        ctx.children = children  # what was asked for inside goes with the rest of it
+        raise
     ctx.closed = True
 
 
 def complete(
     store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result: str | None, write: Callable[[Any], object]
 ) -> None:
-    """The same for `Done(result, write=…)`."""
-    with store.transaction() as tx:
-        write(tx)
+    """The same for `Done(result, write=…)`: called once, whatever comes of it."""
+    with store.transaction() as tx, _watched(tx, ctx):
+        write(JobTransaction(tx, ctx))
         _finish(store, clock, ids, ctx, result)
     ctx.closed = True
 
 
 def _finish(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result: str | None) -> None:
-    finish = Finish(ctx.claim.live, Completed(result), JobId(ids.new()), children=ctx.children)
+    """The last statement. If the job is not this run's any more, nothing of the transaction remains."""
+    finish = Finish(ctx.claim.live, Completed(result), JobId(ids.new()), ctx.telling(), ctx.children)
     (finished,) = store.finish([finish], clock.now())
     if finished.answer is not Answer.APPLIED:
         ctx.stop = ctx.stop or Stop.LOST
         raise Interrupted(Stop.LOST)
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextmanager
+def _watched(tx: Any, ctx: JobContext) -> Generator[None, None, None]:
+    give_up: Callable[[str], bool] | None = getattr(tx, "give_up", None)
+    if give_up is None:
+        yield
+        return
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(give_up, ctx, over), name="perdure-transaction", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch(give_up: Callable[[str], bool], ctx: JobContext, over: threading.Event) -> None:
+    warn_after_s, limit_s = WARN_AFTER_S, LIMIT_S
+    if over.wait(warn_after_s):
+        return
+    ctx.log.warning(
+        "the transaction that is to end this job has been open for %g s and keeps all other writers out; it is rolled"
+        " back after %g s",
+        warn_after_s,
+        limit_s,
+    )
+    if over.wait(max(0.0, limit_s - warn_after_s)):
+        return
+    reason = (
+        f"the transaction that was to end the job was open for longer than {limit_s:g} s and kept all other writers"
+        " out; it was rolled back. Do the slow work before it, and write in it"
+    )
+    if give_up(reason):
+        ctx.log.error("%s", reason)

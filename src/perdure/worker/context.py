@@ -9,24 +9,27 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import threading
+import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from math import isfinite
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from perdure.clock import Micros
-from perdure.errors import InvalidInput, PerdureError
+from perdure.errors import InvalidInput, InvalidOption, PerdureError, shown
 from perdure.ids import to_uuid
 from perdure.job.job import Job
-from perdure.job.model import Claim, NewJob
+from perdure.job.model import Claim, NewJob, Telling
 from perdure.job.run import Run
 from perdure.kind import Bound, Draft, Kind
 from perdure.store.answers import LogLine
 from perdure.worker.signals import Interrupted, Stop
+from perdure.worker.texts import secrets_in, shortened, storable, without
 
 LOG_LINES = 1_000
 """Captured lines kept of one run; of more, the newest."""
@@ -68,15 +71,19 @@ class JobContext:
     __slots__ = (
         "_artifacts",
         "_backstage",
+        "_children",
         "_lines",
         "_lock",
+        "_log",
         "_logged",
         "_metrics",
         "_said",
-        "children",
+        "_secrets",
+        "begun",
         "claim",
         "closed",
         "kind",
+        "started_ns",
         "state",
         "stop",
     )
@@ -91,14 +98,20 @@ class JobContext:
         self.stop: Stop | None = None
         self.closed = False
         """The job has been ended from inside the handler (`transaction`)."""
-        self.children: tuple[NewJob, ...] = ()
+        self.begun = False
+        """The handler itself has been called."""
+        self.started_ns: int | None = None
+        """When the run began, by `time.perf_counter_ns`."""
+        self._children: list[NewJob] | None = None
         self._backstage = backstage
         self._said = False
         self._lines: deque[LogLine] | None = None
         self._logged = 0
         self._artifacts: list[str] | None = None
         self._metrics: dict[str, Any] | None = None
-        self._lock = threading.Lock()
+        self._log: RunLog | None = None
+        self._secrets: tuple[str, ...] | None = None
+        self._lock = threading.RLock()  # reentrant: a __del__ that logs may come at any allocation
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -137,8 +150,14 @@ class JobContext:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines are kept with the run, as are those of every other logger while the handler runs."""
-        return logging.LoggerAdapter(job_logger, {"job_id": str(self.job_id), "attempt": self.attempt})
+        """A logger whose lines are kept with the run, from INFO on, whatever the levels of `logging` say.
+
+        They also go where `logging` sends those of the logger `perdure.job`. The lines of all other loggers are kept
+        too, while the handler runs, if their levels let them through.
+        """
+        if self._log is None:
+            self._log = RunLog(_RunLogger(self), {"job_id": str(self.job_id), "attempt": self.attempt})
+        return self._log
 
     @property
     def should_stop(self) -> bool:
@@ -158,7 +177,7 @@ class JobContext:
         if total is not None:
             told["total"] = _number(total, "total")
         if note is not None:
-            told["note"] = note[:LINE_LIMIT]
+            told["note"] = self.fit(note)[:LINE_LIMIT]
         self._measured({"progress": told})
 
     def metric(self, **numbers: float) -> None:
@@ -167,8 +186,10 @@ class JobContext:
 
     def artifact(self, path: str | os.PathLike[str]) -> None:
         """A file or address that this run made, to be found with it later."""
+        told = self.fit(os.fsdecode(path))
         with self._lock:
-            self._artifacts = [*(self._artifacts or ()), os.fspath(path)]
+            self._artifacts = self._artifacts or []
+            self._artifacts.append(told)
             self._said = True
 
     def enqueue(self, what: Draft | Kind[..., Any, ..., Any] | Bound[..., Any], /, *args: Any, **kwargs: Any) -> Job:
@@ -177,21 +198,27 @@ class JobContext:
         `ctx.enqueue(send, to="a")`, `ctx.enqueue(send.options(delay=5), to="a")` or `ctx.enqueue(draft)`. Its id is
         fixed now; if one of its keys is taken, the job that holds it stands for it.
         """
-        self._check_open("enqueue")
+        self.check_open("enqueue")
         if isinstance(what, Draft):
             if args or kwargs:
                 raise InvalidInput("ctx.enqueue takes a draft, or a kind and its arguments; not both")
             draft = what
         else:
             draft = what.new(*args, **kwargs)
+        if draft.options.tx is not None:
+            raise InvalidOption(
+                "ctx.enqueue takes no tx=: the job is written in the transaction that completes this one. Use"
+                " kind.options(tx=…).enqueue(…) for a job in another"
+            )
         new = self._backstage.lay_out(draft, self)
         with self._lock:
-            self.children = (*self.children, new)
+            self._children = self._children or []
+            self._children.append(new)
         return Job.fresh(new, 0)
 
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction whose commit is the job's end: `with ctx.transaction() as tx: tx.execute(…); tx.result(7)`."""
-        self._check_open("transaction")
+        self.check_open("transaction")
         return self._backstage.transaction(self)
 
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
@@ -199,6 +226,41 @@ class JobContext:
         self._backstage.complete(self, result, write)
 
     # -- for the worker ----------------------------------------------------------------------------------------------
+
+    @property
+    def children(self) -> tuple[NewJob, ...]:
+        """What the handler asked for with `enqueue`, to be written when the job completes."""
+        return tuple(self._children) if self._children else ()
+
+    @children.setter
+    def children(self, wanted: tuple[NewJob, ...]) -> None:
+        self._children = list(wanted)
+
+    def fit(self, text: str) -> str:
+        """A text as it may be kept: without this job's secrets, and without what not every database holds."""
+        text = storable(text)
+        if self.claim.secrets is None:
+            return text
+        if self._secrets is None:
+            self._secrets = secrets_in(self.claim.secrets)
+        return without(self._secrets, text)
+
+    def telling(self) -> Telling:
+        """What is recorded of the run besides its outcome."""
+        began = self.started_ns
+        took = None if began is None else (time.perf_counter_ns() - began) // 1_000_000
+        return Telling(duration_ms=took, metrics=self.metrics)
+
+    def keep(self, record: logging.LogRecord) -> None:
+        """Keep a record of `logging` with the run, once. Never fails: a broken log call must not break the job."""
+        if getattr(record, "perdure_kept", False):
+            return
+        record.perdure_kept = True
+        try:
+            text = shortened(self.fit(_text_of(record)), LINE_LIMIT)
+            self.captured(record.levelname, text, self._backstage.now())
+        except Exception:  # noqa: BLE001 - a repr or str of the user's may do anything
+            self.captured("ERROR", f"a line of {record.name} could not be kept", self._backstage.now())
 
     def captured(self, level: str, message: str, at: Micros, fields: str | None = None) -> None:
         """Keep a line of log with the run. Called by the log handler."""
@@ -238,7 +300,7 @@ class JobContext:
             self._metrics = merged
             self._said = True
 
-    def _check_open(self, what: str) -> None:
+    def check_open(self, what: str) -> None:
         if self.closed:
             raise PerdureError(
                 f"ctx.{what} after ctx.transaction(): its commit has ended the job; do this before or inside the block",
@@ -247,6 +309,43 @@ class JobContext:
 
     def __repr__(self) -> str:
         return f"<JobContext {self.kind.name} {self.job_id} attempt {self.attempt}>"
+
+
+class RunLog(logging.LoggerAdapter[logging.Logger]):
+    """`ctx.log`."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class _RunLogger(logging.Logger):
+    """Keeps its records with one run, also from another thread, and passes on to `perdure.job` what that lets in."""
+
+    def __init__(self, ctx: JobContext) -> None:
+        super().__init__(job_logger.name)
+        self._ctx = ctx
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's own name
+        return level >= logging.INFO or job_logger.isEnabledFor(level)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        self._ctx.keep(record)
+        if job_logger.isEnabledFor(record.levelno):
+            job_logger.handle(record)
+
+
+def _text_of(record: logging.LogRecord) -> str:
+    """As a formatter would write it. Not by one: it would leave its traceback in the record for all other handlers."""
+    try:
+        text = record.getMessage()
+    except Exception as error:  # noqa: BLE001 - arguments that do not fit, or whose __str__ fails
+        text = f"{record.msg} (this line could not be formatted: {type(error).__name__})"
+    if record.exc_info and record.exc_info[0] is not None:
+        text = "\n".join((text, "".join(traceback.format_exception(*record.exc_info)).rstrip()))
+    elif record.exc_text:
+        text = f"{text}\n{record.exc_text}"
+    return f"{text}\n{record.stack_info}" if record.stack_info else text
 
 
 def current() -> JobContext:
@@ -267,6 +366,6 @@ def running_here() -> JobContext | None:
 
 
 def _number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-        raise InvalidInput(f"{name} must be a finite number, not {value!r}", code="metric_invalid")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
+        raise InvalidInput(f"{name} must be a finite number, not {shown(value)}", code="metric_invalid")
     return value

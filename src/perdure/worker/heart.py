@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from perdure.clock import Clock
 from perdure.errors import PerdureError
@@ -16,32 +16,54 @@ from perdure.store.protocols import Store
 from perdure.worker.node import Node
 
 BEATS_PER_LEASE = 6
+TICK_S = 1.0
 
 logger = logging.getLogger("perdure.worker")
 
 
 class Heart:
-    """One node's heartbeat and watchdog. `beat` is one step of it; `start` puts it into a thread."""
+    """One node's heartbeat and watchdog. `beat` is one step of it; `start` puts it into a thread.
 
-    def __init__(self, node: Node, store: Store, clock: Clock, *, lease_s: float, hung: Callable[[], None]) -> None:
+    `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is done about
+    once a second, between beats.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        store: Store,
+        clock: Clock,
+        *,
+        lease_s: float,
+        hung: Callable[[], None],
+        patience_s: float | None = None,
+        moves: Callable[[], int] | None = None,
+        also: Sequence[Callable[[], object]] = (),
+    ) -> None:
         self._node = node
         self._store = store
         self._clock = clock
-        self._lease_s = lease_s
+        self._beat_every_s = lease_s / BEATS_PER_LEASE
+        self._patience_s = lease_s if patience_s is None else patience_s
         self._hung = hung
-        self._turns = -1
-        self._moved_at = clock.boottime()
+        self._count = moves or (lambda: node.turns)
+        self._also = also
+        self._moves = -1
+        self._moved_at = self._looked_at = clock.boottime()
         self.last_beat: float | None = None
         """When the last beat was written, by `boottime`."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def beat(self) -> bool:
-        """Beat once. False: the store thread has not moved for a whole lease, and there will be no more beats."""
+        """Beat once. False: the store thread has not moved for too long, and there will be no more beats."""
         at = self._clock.boottime()
-        if self._node.turns != self._turns:
-            self._turns, self._moved_at = self._node.turns, at
-        elif at - self._moved_at >= self._lease_s:
+        moves = self._count()
+        # After a suspend or a SIGSTOP both threads are late: the store thread gets its time as from now.
+        was_asleep, self._looked_at = at - self._looked_at > self._patience_s / 2, at
+        if was_asleep or moves != self._moves:
+            self._moves, self._moved_at = moves, at
+        elif at - self._moved_at >= self._patience_s:
             return False
         try:
             if self._store.beat(self._node.id, self._clock.now()):
@@ -57,14 +79,32 @@ class Heart:
         self._thread = threading.Thread(target=self._serve, name="perdure-heart", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def beat_no_more(self) -> None:
+        """Any thread may say so, the heart's own too."""
         self._stopped.set()
-        if self._thread is not None:
+
+    def stop(self) -> None:
+        """Beat no more, and wait for a beat that is under way."""
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _serve(self) -> None:
-        while not self._stopped.wait(self._lease_s / BEATS_PER_LEASE):
+        next_beat = self._clock.boottime() + self._beat_every_s
+        while not self._stopped.wait(min(TICK_S, self._beat_every_s)):
+            self._do_the_rest()
+            at = self._clock.boottime()
+            if at < next_beat:
+                continue
+            next_beat = at + self._beat_every_s
             if not self.beat():
-                logger.critical("the store thread has not moved for %g s; this node gives up", self._lease_s)
+                logger.critical("the store thread has not moved for %g s; this node gives up", self._patience_s)
                 self._hung()
                 return
+
+    def _do_the_rest(self) -> None:
+        for act in self._also:
+            try:
+                act()
+            except PerdureError as error:
+                logger.warning("the heart's other work failed: %s", error)

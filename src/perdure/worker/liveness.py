@@ -29,34 +29,45 @@ class ProcLiveness:
         self._proc = proc
 
     def own(self) -> Process:
-        pid = os.getpid()
         return Process(
             host=socket.gethostname(),
-            pid=pid,
-            process_start=self._start_of(pid),
+            pid=os.getpid(),
+            process_start=self._own_start(),
             boot_id=self._boot_id(),
             pid_namespace=self._pid_namespace(),
         )
 
     def is_gone(self, node: NodeRow) -> bool:
-        here = self.own()
+        """Not even a host of the same name under another boot is certain: names repeat, and so do the numbers of pid
+        namespaces. Its nodes are found out by their silence."""
         if node.pid is None or node.process_start is None or node.boot_id is None or node.pid_namespace is None:
             return False
-        if node.boot_id != here.boot_id:
-            # The same host under another boot id has been started anew; another host just has another one.
-            return node.host == here.host and here.boot_id is not None and node.pid_namespace == here.pid_namespace
-        if node.pid_namespace != here.pid_namespace:
+        here = (self._boot_id(), self._pid_namespace())
+        if here != (node.boot_id, node.pid_namespace) or self._own_start() is None:
             return False
-        return self._start_of(node.pid) != node.process_start
+        stat = self._stat_of(node.pid)
+        if stat is None:
+            return _is_free(node.pid)
+        state, start = stat
+        return state in "ZXx" or start != node.process_start
 
-    def _start_of(self, pid: int) -> str | None:
-        """The process's start in clock ticks since the boot; None for one that has ended, a zombie too."""
+    def _own_start(self) -> str | None:
+        """None where /proc shows the processes of another namespace: then its numbers are not ours."""
         try:
-            stat = (self._proc / str(pid) / "stat").read_text()
+            shows_us = os.readlink(self._proc / "self") == str(os.getpid())  # noqa: PTH115 - a number, no path
         except OSError:
             return None
-        state, *rest = stat.rpartition(")")[2].split()  # the name before it may contain anything
-        return None if state in "ZXx" else rest[18]
+        stat = self._stat_of(os.getpid()) if shows_us else None
+        return stat and stat[1]
+
+    def _stat_of(self, pid: int) -> tuple[str, str] | None:
+        """A process's state and its start in clock ticks since the boot. None: it cannot be seen."""
+        try:
+            stat = (self._proc / str(pid) / "stat").read_bytes()
+        except OSError:
+            return None
+        state, *rest = stat.rpartition(b")")[2].split()  # the name before it may contain anything
+        return state.decode(), rest[18].decode()
 
     def _boot_id(self) -> str | None:
         try:
@@ -69,3 +80,14 @@ class ProcLiveness:
             return os.readlink(self._proc / "self/ns/pid")  # noqa: PTH115 - "pid:[…]" is no path
         except OSError:
             return None
+
+
+def _is_free(pid: int) -> bool:
+    """Whether no process has this number. One of another user may be hidden in /proc (hidepid), not from this."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

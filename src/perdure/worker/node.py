@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Protocol
 from perdure.clock import Clock, Micros
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Claim, Failure
+from perdure.job.model import Claim, Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
 from perdure.kind import Registry
 from perdure.store.answers import Answer, Claimer, Finished, Glance, Lane, LogLine, Notes, Turn
 from perdure.store.protocols import Store
+from perdure.store.sql.engine import ConnectionLost
 from perdure.worker.context import Backstage, JobContext, Told
 from perdure.worker.executors.port import Executor, Inbox
 from perdure.worker.liveness import Liveness
@@ -32,6 +33,8 @@ LOOK_WHEN_BUSY_S = 0.25
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 IDLE = Glance((), None, ())
+AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
+"""The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""
 
 logger = logging.getLogger("perdure.worker")
 
@@ -89,6 +92,8 @@ class Node:
         self.held: dict[RunId, Assignment] = {}
         self._unwritten: list[Ended] = []
         self._untold: list[tuple[JobContext, Told]] = []
+        self._given_up: set[RunId] = set()
+        """Runs that have ended, and whose end the database would not take in any form."""
         self._glance = IDLE
         self._stirred = True
         self._dry = False
@@ -111,6 +116,8 @@ class Node:
         try:
             pause = self._turn()
         except StoreError as error:
+            if error.code == "descriptors_closed":
+                raise  # nothing that this process does will ever help
             return self._trouble(error)
         self._troubles = 0
         self.last_success = self._at()
@@ -178,19 +185,20 @@ class Node:
         )
         try:
             turned = self._store.turn(wanted, self._now())
-        except (DatabaseBusy, DatabaseUnavailable):
+        except AWAY:
             raise  # nobody's fault: the same again later
         except PerdureError as error:
-            if not finishes:
+            if not finishes and notes is None:
                 raise
             self._finish_one_by_one(error)
+            self._note_alone()
             return 0.0
         self._settle([ended for ended in self._unwritten if not ended.written], turned.finished)
         self._unwritten, self._untold = [], []
         if lanes:
             self._dry = len(turned.claims) < min(room, sum(lane.room for lane in lanes))
             self._begin(turned.claims)
-        if turned.promoted:
+        if turned.promoted or turned.finished:  # what has ended may have queued more: a retry, a child
             self._stirred = True
         return self._pause()
 
@@ -303,7 +311,7 @@ class Node:
         """What runs have said on the way: of ended ones now, of the others about once a second."""
         contexts = [ended.ctx for ended in self._unwritten]
         at = self._at()
-        if at >= self._next_notes:
+        if at >= self._next_notes and not self._untold:  # during an outage runs keep their newest lines themselves
             self._next_notes = at + NOTES_EVERY_S
             contexts += [task.ctx for task in self.held.values()]
         self._untold += [(ctx, said) for ctx in contexts if (said := ctx.take_notes()) is not None]
@@ -314,7 +322,7 @@ class Node:
             lines=[line for _, said in told for line in said.lines],
             artifacts=[(ctx.claim.run_id, said.artifacts) for ctx, said in told if said.artifacts],
             metrics=[(ctx.claim.run_id, said.metrics) for ctx, said in told if said.metrics is not None],
-            kept_from=[_dropped(said.lines[0], said.first_kept) for _, said in told if said.first_kept and said.lines],
+            kept_from=list({line.run_id: line for line in _dropped(told)}.values()),  # of one run the last counts
         )
 
     # -- trouble -----------------------------------------------------------------------------------------------------
@@ -339,9 +347,21 @@ class Node:
                 continue
             try:
                 self._finish_somehow(ended)
-            except (DatabaseBusy, DatabaseUnavailable):
+            except AWAY:
                 self._unwritten = [ended, *reports]
                 raise
+
+    def _note_alone(self) -> None:
+        """What the database cannot take is dropped: it must not stop the node."""
+        notes = self._notes()
+        try:
+            if notes is not None:
+                self._store.turn(Turn(notes=notes), self._now())
+        except AWAY:
+            raise
+        except PerdureError as error:
+            logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._untold), error)
+        self._untold = []
 
     def _finish_somehow(self, ended: Ended) -> None:
         """In full; else as failed, with the reason; else it is left as it is, for the next reckoning to release."""
@@ -352,13 +372,14 @@ class Node:
                 finish = finish._replace(report=_refused(reason))  # noqa: PLW2901
             try:
                 self._settle([ended], self._store.finish([finish], self._now()))
-            except (DatabaseBusy, DatabaseUnavailable):
+            except AWAY:
                 raise
             except PerdureError as error:
                 reason = error
                 logger.warning("the end of job %s could not be written: %s", to_uuid(claim.job_id), error)
             else:
                 return
+        self._given_up.add(claim.run_id)
 
     def _ladder(self, ended: Ended) -> list[Finish]:
         live, next_id = ended.ctx.claim.live, JobId(self._parts.ids.new())
@@ -375,8 +396,7 @@ class Node:
         unknown = [live for run_id, live in rows.items() if run_id not in mine]
         if unknown:
             logger.warning("giving back %d jobs that were claimed for this node without its knowledge", len(unknown))
-            finishes = [Finish(live, Released(), JobId(self._parts.ids.new())) for live in unknown]
-            self._store.finish(finishes, self._now())
+            self._give_back(unknown)
             self._stirred = True
         for run_id, task in list(self.held.items()):
             if run_id not in rows and task.ctx.stop is None and not task.ctx.closed:
@@ -384,6 +404,23 @@ class Node:
                 task.ctx.stop = Stop.LOST
                 self._parts.executors.of(task.kind).stop(task.ctx, Stop.LOST)
         self._uncertain = False
+
+    def _give_back(self, unknown: Sequence[LiveJob]) -> None:
+        """Release these, each by itself: one that the database refuses stays for the next reckoning, and stops nobody.
+
+        The attempt is given back where the handler never started.
+        """
+        for live in unknown:
+            assert live.run_id is not None
+            report = Released(counts=live.run_id in self._given_up)
+            try:
+                self._store.finish([Finish(live, report, JobId(self._parts.ids.new()))], self._now())
+            except AWAY:
+                raise
+            except PerdureError as error:
+                logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - said
+            else:
+                self._given_up.discard(live.run_id)
 
     def _come_back(self) -> None:
         """Others took this node for dead: its jobs are theirs. Stop them, and go on as a new node."""
@@ -408,8 +445,15 @@ def _refused(reason: PerdureError) -> Failed:
     return Failed(Failure("FinishRefused", message, permanent=True))
 
 
-def _dropped(first: LogLine, first_kept: int) -> LogLine:
-    """The line that stands for those dropped before it."""
-    return first._replace(
-        line=first_kept - 1, level="…", message=f"{first_kept} earlier lines were dropped", fields=None
-    )
+def _dropped(told: Sequence[tuple[JobContext, Told]]) -> list[LogLine]:
+    """For each run that said too much, the line that stands for those dropped."""
+    return [
+        said.lines[0]._replace(
+            line=said.first_kept - 1,
+            level="…",
+            message=f"{said.first_kept} earlier lines were dropped",
+            fields=None,
+        )
+        for _, said in told
+        if said.first_kept and said.lines
+    ]

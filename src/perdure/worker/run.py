@@ -6,6 +6,7 @@ Called by the executors, in the thread, task or process that the handler runs in
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import time
 import traceback
@@ -17,8 +18,10 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
     contextmanager,
+    suppress,
 )
-from typing import Any, NamedTuple, cast
+from types import FrameType
+from typing import Any, NamedTuple
 
 from perdure.errors import InvalidPayload, PerdureError
 from perdure.job.model import Claim, Failure, Telling
@@ -38,10 +41,10 @@ from perdure.kind import Kind
 from perdure.worker import context
 from perdure.worker.context import JobContext
 from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Skip, Snooze, Stop
+from perdure.worker.texts import shortened
 
 MESSAGE_LIMIT = 10_000
 TRACEBACK_LIMIT = 64 * 1024
-_HIDDEN = "•••"
 
 AnyKind = Kind[..., Any, ..., Any]
 Middleware = Callable[[JobContext], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
@@ -80,44 +83,32 @@ class Call(NamedTuple):
 
 
 def run_plain(task: Assignment) -> Ended:
-    """Run a plain function to its end."""
-    started = time.perf_counter_ns()
-    context.entered(task.ctx)
-    call = prepared(task)
-    if not isinstance(call, Call):
-        return _ended(task, call, started)
+    """Run a plain function to its end. Only an interrupt that comes after it had ended can still be raised here."""
+    _enter(task)
     try:
-        if task.middleware:
-            with _around(task):
-                value = task.kind.function(*call.args, **call.kwargs)
-        else:
-            value = task.kind.function(*call.args, **call.kwargs)
-        report = _result(task, value)
+        call = prepared(task)
+        report = _result(task, _called(task, call)) if isinstance(call, Call) else call
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
         report = trouble(task, error)
-    return _ended(task, report, started)
+    return _ended(task, report)
 
 
 async def run_async(task: Assignment) -> Ended:
     """The same for a coroutine function."""
-    started = time.perf_counter_ns()
-    context.entered(task.ctx)
-    call = prepared(task)
-    if not isinstance(call, Call):
-        return _ended(task, call, started)
+    _enter(task)
     try:
-        if task.middleware:
-            async with _around_async(task):
-                value = await task.kind.function(*call.args, **call.kwargs)
+        call = prepared(task)
+        if not isinstance(call, Call):
+            report = call
         else:
-            value = await task.kind.function(*call.args, **call.kwargs)
-        if isinstance(value, Done) and value.write is not None:
-            report = await asyncio.to_thread(_result, task, value)
-        else:
-            report = _result(task, value)
+            value = await _awaited(task, call) if task.middleware else await _begun(task, call)
+            if isinstance(value, Done) and value.write is not None:
+                report = await _written(task, value)
+            else:
+                report = _result(task, value)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
         report = trouble(task, error)
-    return _ended(task, report, started)
+    return _ended(task, report)
 
 
 # -- the steps -------------------------------------------------------------------------------------------------------
@@ -137,6 +128,28 @@ def prepared(task: Assignment) -> Call | Report:
     except Exception as error:  # noqa: BLE001 - an upgrade is the user's code
         return Failed(failure_of(task, error, permanent=True))
     return Call(args, kwargs)
+
+
+def _begun(task: Assignment, call: Call) -> Any:
+    task.ctx.begun = True
+    return task.kind.function(*call.args, **call.kwargs)
+
+
+def _called(task: Assignment, call: Call) -> object:
+    """The handler inside its middleware. A middleware that swallows an exception leaves no result."""
+    if not task.middleware:
+        return _begun(task, call)
+    value: object = None
+    with _around(task):
+        value = _begun(task, call)
+    return value  # noqa: RET504 - None after an exception that was swallowed
+
+
+async def _awaited(task: Assignment, call: Call) -> object:
+    value: object = None
+    async with _around_async(task):
+        value = await _begun(task, call)
+    return value  # noqa: RET504 - as above
 
 
 @contextmanager
@@ -161,19 +174,46 @@ async def _around_async(task: Assignment) -> AsyncGenerator[None, None]:
             manager = middleware(task.ctx)
             if isinstance(manager, AbstractAsyncContextManager):
                 await stack.enter_async_context(manager)
-            else:
+            elif isinstance(manager, AbstractContextManager):  # pyright: ignore[reportUnnecessaryIsInstance]
                 stack.enter_context(manager)
+            else:
+                raise PerdureError(
+                    f"the middleware {middleware!r} gives no context manager; decorate it with"
+                    " contextlib.contextmanager or contextlib.asynccontextmanager",
+                    code="middleware_invalid",
+                )
         yield
+
+
+async def _written(task: Assignment, done: Done) -> Report:
+    """`Done(write=…)` writes in a thread. Once begun it is waited for, whoever cancels: the handler has returned."""
+
+    def write() -> Report:
+        return _writing(task, done)
+
+    writing = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, write)
+    while not writing.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([writing])
+    return writing.result()
+
+
+def _writing(task: Assignment, done: Done) -> Report:
+    """In the thread. Raises nothing: a future takes neither StopIteration nor, without harm to the loop, SystemExit."""
+    try:
+        return _result(task, done)
+    except BaseException as error:  # noqa: BLE001 - whatever the function raises is the run's report
+        return trouble(task, error)
 
 
 def _result(task: Assignment, value: object) -> Report:
     """What the handler returned, as JSON text."""
     if task.ctx.closed:
         if value is not None:
-            context.job_logger.warning(
+            task.ctx.log.warning(
                 "%s returned a value after ctx.transaction() had ended the job; it is not kept", task.kind.name
             )
-        return Completed()
+        return COMPLETED
     if value is None:
         return COMPLETED
     done = value if isinstance(value, Done) else Done(value)
@@ -193,6 +233,27 @@ COMPLETED = Completed()
 
 def trouble(task: Assignment, error: BaseException) -> Report:
     """What an exception means for the run."""
+    try:
+        return _too_late(task, error) if task.ctx.closed else _meaning(task, error)
+    except Interrupted:
+        raise
+    except BaseException as worse:  # noqa: BLE001 - an exception of the user's that cannot even be looked at
+        message = f"the handler raised a {type(error).__name__} that cannot be described ({type(worse).__name__})"
+        return Failed(Failure(type(error).__name__, message), _delay_us(task))
+
+
+def _too_late(task: Assignment, error: BaseException) -> Report:
+    """Raised when the job had ended: `ctx.transaction()` was committed. Told in the log, and that is all."""
+    failure = failure_of(task, error)
+    task.ctx.log.error(
+        "%s raised after ctx.transaction() had ended the job, which stays completed: %s",
+        task.kind.name,
+        failure.traceback or failure.message,
+    )
+    return COMPLETED
+
+
+def _meaning(task: Assignment, error: BaseException) -> Report:
     stop = task.ctx.stop
     match error:
         case Snooze():
@@ -218,7 +279,7 @@ def _stopped(task: Assignment, stop: Stop, error: BaseException) -> Report:
         return Cancelled()
     if stop is Stop.TIMEOUT:
         return timed_out(task, error)
-    return Released(counts=not at_checkpoint)
+    return Released(counts=task.ctx.begun and not at_checkpoint)
 
 
 def timed_out(task: Assignment, error: BaseException | None = None) -> Report:
@@ -227,6 +288,11 @@ def timed_out(task: Assignment, error: BaseException | None = None) -> Report:
     trace = None if error is None else _traceback(task, error)
     failure = Failure("JobTimeout", message, trace)
     return TimedOut(failure, _delay_us(task))
+
+
+def failed(task: Assignment, failure: Failure) -> Report:
+    """A failure that is no exception of the handler's: which exceptions are retried does not matter to it."""
+    return Failed(failure, 0 if failure.permanent else _delay_us(task))
 
 
 def _failed(task: Assignment, error: BaseException) -> Report:
@@ -267,45 +333,30 @@ def _told(task: Assignment, error: BaseException) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure
         text = f"<{type(error).__name__} whose text cannot be had>"
-    return _without_secrets(task, _storable(text))[:MESSAGE_LIMIT]
+    return shortened(task.ctx.fit(text), MESSAGE_LIMIT)
 
 
 def _traceback(task: Assignment, error: BaseException) -> str | None:
     """From the user's own code on: our frames above it tell nobody anything."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("perdure."):
+    while frames is not None and _is_ours(frames.tb_frame):
         frames = frames.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, frames))
     except Exception:  # noqa: BLE001 - as above
         return None
-    return _without_secrets(task, _storable(text))[-TRACEBACK_LIMIT:]
+    return shortened(task.ctx.fit(text), TRACEBACK_LIMIT)
 
 
-def _storable(text: str) -> str:
-    """Without what not every database keeps: NUL, and halves of surrogate pairs."""
-    return text.replace("\0", "�").encode("utf-8", "replace").decode()
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame is the library's, or of what it calls handlers through."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("perdure", "contextlib")
 
 
-def _without_secrets(task: Assignment, text: str) -> str:
-    if task.claim.secrets is None:
-        return text
-    for secret in sorted(_texts(json.loads(task.claim.secrets)), key=len, reverse=True):
-        text = text.replace(secret, _HIDDEN)
-    return text
+def _enter(task: Assignment) -> None:
+    task.ctx.started_ns = time.perf_counter_ns()
+    context.entered(task.ctx)
 
 
-def _texts(tree: object) -> set[str]:
-    """Every text in a tree of JSON that is long enough to tell something."""
-    if isinstance(tree, str):
-        return {tree} if len(tree) > 2 else set()
-    if isinstance(tree, dict):
-        return set().union(*map(_texts, cast("dict[str, object]", tree).values()))
-    if isinstance(tree, list):
-        return set().union(*map(_texts, cast("list[object]", tree)))
-    return set()
-
-
-def _ended(task: Assignment, report: Report, started: int) -> Ended:
-    duration = (time.perf_counter_ns() - started) // 1_000_000
-    return Ended(task.ctx, report, Telling(duration_ms=duration, metrics=task.ctx.metrics), task.ctx.closed)
+def _ended(task: Assignment, report: Report) -> Ended:
+    return Ended(task.ctx, report, task.ctx.telling(), task.ctx.closed)

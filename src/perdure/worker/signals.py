@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidOption, shown
 
 Delay = float | timedelta
 
@@ -53,6 +53,8 @@ class Done:
     failed; if the job was lost to someone else meanwhile, nothing is written either.
     """
 
+    __perdure_result__: ClassVar = True
+    """For the codec: `-> Done` says nothing about the result's type."""
     result: Any = None
     write: Callable[[Any], object] | None = None
 
@@ -80,6 +82,6 @@ def seconds(delay: object) -> float:
     value = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**10:
         raise InvalidOption(
-            f"a delay must be seconds (a number, not negative) or a timedelta, not {delay!r}", code="delay_invalid"
+            f"a delay must be seconds (a number, not negative) or a timedelta, not {shown(delay)}", code="delay_invalid"
         )
     return float(value)

@@ -332,3 +332,62 @@ def _another_process_writing(database: Path) -> Iterator[None]:
     process = _start(WRITING, database)
     yield
     process.communicate()
+
+
+# -- something that differs after every commit -----------------------------------------------------------------------
+
+
+def test_the_state_differs_after_every_commit_whoever_makes_it(database: Path, connect: Connect) -> None:
+    meter = WalMeter(database)
+    writers = connect(), connect()
+    writers[0].execute("INSERT INTO t (x) VALUES (0)")
+    states = [meter.state()]
+    for number in range(20):
+        writers[number % 2].execute("UPDATE t SET x = ?", ((number + 1) % 3,))
+        states.append(meter.state())
+
+    assert len(set(states)) == len(states)
+
+
+def test_the_state_is_the_same_while_nobody_commits(database: Path, connect: Connect) -> None:
+    meter, writer, reader = WalMeter(database), connect(), connect()
+    writer.execute("INSERT INTO t (x) VALUES (0)")
+    before = meter.state()
+    reader.execute("SELECT * FROM t").fetchall()
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("INSERT INTO t (x) VALUES (1)")
+    during = meter.state()
+    writer.execute("ROLLBACK")
+
+    assert before == during == meter.state() == WalMeter(database).state()
+    assert before
+
+
+def test_the_state_differs_when_the_log_starts_over(database: Path, connect: Connect) -> None:
+    meter, writer, holder = WalMeter(database), connect(), connect()
+    states: list[bytes] = []
+    for _ in range(4):
+        writer.execute("INSERT INTO t (x) VALUES (0)")
+        states.append(meter.state())
+        checkpoint_guarded(writer, holder)
+
+    assert len(set(states)) == len(states)
+
+
+def test_the_state_is_empty_where_nobody_has_the_file_open(database: Path, tmp_path: Path) -> None:
+    assert WalMeter(database).state() == b""
+    assert WalMeter(tmp_path / "nothing.db").state() == b""
+
+
+def test_the_state_is_that_of_the_log_that_is_there_now(database: Path, connect: Connect) -> None:
+    meter, first = WalMeter(database), connect()
+    first.execute("INSERT INTO t (x) VALUES (0)")
+    before = meter.state()
+    first.close()  # the last one takes the log with it
+    closed = meter.state()
+    second = connect()
+    second.execute("INSERT INTO t (x) VALUES (1)")
+    after = meter.state()
+    second.execute("INSERT INTO t (x) VALUES (2)")
+
+    assert len({before, closed, after, meter.state()}) == 4

@@ -25,6 +25,11 @@ def driver_connection(tx: Any) -> object:
         ) from error
 
 
+def behind_a_job(tx: object) -> object:
+    """The transaction of ours that stands behind what `ctx.transaction()` gives to a handler."""
+    return getattr(tx, "__perdure_transaction__", tx)
+
+
 def _behind(tx: Any) -> object:
     if hasattr(tx, "get_bind") and callable(getattr(tx, "connection", None)):
         return _of_sqlalchemy(tx.connection())

@@ -14,16 +14,19 @@ from perdure.store.answers import Claimer, Kinds, Lane
 from perdure.store.sql.apply import apply
 from perdure.store.sql.engine import Call, Op, Serialization
 
+ANY_CRASHES = 2**31 - 1
+NO_CRASHES = 0
 _WIDTH = len(LiveJob._fields)
 
 
 def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim]]:
     """Take up to `room` jobs per lane, in queue order, and open a run for each.
 
-    Jobs this node cannot run are parked on the way and the lane is filled up behind them.
+    Jobs this node cannot run are parked on the way and the lane is filled up behind them. A queue that is named twice
+    is one lane with the room of both.
     """
     found: list[Claim] = []
-    for lane in lanes:
+    for lane in _each_queue_once(lanes):
         room = min(lane.room, len(claimer.run_ids) - len(found))
         if room > 0:
             found += yield from _fill(lane._replace(room=room), claimer, now, found)
@@ -33,36 +36,43 @@ def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim
     return found
 
 
+def _each_queue_once(lanes: Sequence[Lane]) -> Sequence[Lane]:
+    rooms: dict[str, int] = {}
+    for queue, room in lanes:
+        rooms[queue] = rooms.get(queue, 0) + max(0, room)
+    return lanes if len(rooms) == len(lanes) else [Lane(queue, room) for queue, room in rooms.items()]
+
+
 def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Claim]) -> Op[list[Claim]]:
-    taken = yield from _parked(lane, claimer, now)
-    while True:
-        head = yield from _read("claim_head", lane.queue, lane.room, claimer, now)
-        strangers = [] if claimer.kinds is None else [job for job in head if _stranger(job.live, claimer.kinds)]
-        if not strangers:
-            break
-        yield from _park(strangers, cast("Kinds", claimer.kinds), now)
-    if taken:
-        head = sorted([*taken, *head], key=_place)
-    if not any(job.live.crashes for job in head):
-        return head[: lane.room]
-    return (yield from _with_one_suspect(head, lane, claimer, now, before))
+    """Of the jobs that a node may have died of, one at a time: else the innocent would be charged with the guilty.
 
-
-def _with_one_suspect(
-    head: list[Claim], lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Claim]
-) -> Op[list[Claim]]:
-    """Of the jobs that a node may have died of, one at a time: else the innocent would be charged with the guilty."""
-    may_have_one = not claimer.holds_suspect and not any(job.live.crashes for job in before)
+    The others of them stay where they are, and whoever stands behind them comes up.
+    """
+    head = yield from _head(lane, claimer, now, ANY_CRASHES)
     suspects = [job for job in head if job.live.crashes]
-    left_out = suspects[1:] if may_have_one else suspects
-    if left_out and len(head) >= lane.room:
-        head = yield from _read("claim_unsuspected", lane.queue, lane.room, claimer, now)
-        head = sorted([*suspects[:1], *head], key=_place) if may_have_one else head
+    if not suspects:
         return head[: lane.room]
-    return [job for job in head if job not in left_out][: lane.room]
+    may_have_one = not claimer.holds_suspect and not any(job.live.crashes for job in before)
+    taken = suspects[:may_have_one]
+    if len(taken) == len(suspects):
+        return head[: lane.room]
+    innocent = yield from _head(lane, claimer, now, NO_CRASHES)
+    return sorted([*taken, *innocent], key=_place)[: lane.room]
 
 
-def _parked(lane: Lane, claimer: Claimer, now: Micros) -> Op[list[Claim]]:
+def _head(lane: Lane, claimer: Claimer, now: Micros, most_crashes: int) -> Op[list[Claim]]:
+    """The jobs of a lane that this node can run, in order: at least as many as there is room for, if there are."""
+    more = {"most_crashes": most_crashes}
+    parked = yield from _parked(lane, claimer, now, more)
+    while True:
+        queued = yield from _read("claim_head", lane, claimer, now, more)
+        strangers = [] if claimer.kinds is None else [job for job in queued if _stranger(job.live, claimer.kinds)]
+        if not strangers:
+            return sorted([*parked, *queued], key=_place) if parked else queued
+        yield from _park(strangers, cast("Kinds", claimer.kinds), now)
+
+
+def _parked(lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object]) -> Op[list[Claim]]:
     """Jobs another node set aside that this one can run."""
     found: list[Claim] = []
     kind: tuple[object, ...] = ("", 0)
@@ -73,8 +83,8 @@ def _parked(lane: Lane, claimer: Claimer, now: Micros) -> Op[list[Claim]]:
         kind = rows[0]
         name, version = cast("tuple[str, int]", kind)
         if claimer.kinds is None or claimer.kinds.get(name, 0) >= version:
-            more = {"kind": name, "kind_version": version}
-            found += yield from _read("claim_parked", lane.queue, lane.room, claimer, now, more)
+            of_kind = {**more, "kind": name, "kind_version": version}
+            found += yield from _read("claim_parked", lane, claimer, now, of_kind)
 
 
 def knows_a_parked_kind(queue: str, kinds: Kinds | None) -> Op[bool]:
@@ -89,10 +99,8 @@ def knows_a_parked_kind(queue: str, kinds: Kinds | None) -> Op[bool]:
             return True
 
 
-def _read(
-    name: str, queue: str, room: int, claimer: Claimer, now: Micros, more: Mapping[str, object] | None = None
-) -> Op[list[Claim]]:
-    params = {"queue": queue, "now": now, "node_id": claimer.node_id, "room": room, **(more or {})}
+def _read(name: str, lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object]) -> Op[list[Claim]]:
+    params = {"queue": lane.queue, "room": lane.room, "now": now, "node_id": claimer.node_id, **more}
     rows = (yield Call(name, params)).rows
     return [Claim._make((LiveJob._make(row[:_WIDTH]), *row[_WIDTH:])) for row in rows]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perdure.clock import Micros
 from perdure.errors import KeyConflict
-from perdure.job.model import Transition
+from perdure.job.model import LiveJob, OutcomeRow, Transition
 from perdure.job.reports import Finish, after_run
 from perdure.job.states import State, Verb
 from perdure.store.answers import Answer, Finished
@@ -38,7 +38,7 @@ def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
 def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     live = yield from read_live(entry.live.job_id)
     if live is None or live.run_id != entry.live.run_id:
-        return (yield from _too_late(entry, now))
+        return (yield from _too_late(entry, live, now))
     transition = after_run(entry, live, now)
     yield SAVEPOINT
     if (yield from apply([transition], now)):
@@ -51,7 +51,7 @@ def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
 
 
 def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) -> Op[None]:
-    """What the handlers of completed jobs asked for. A conflict of keys undoes the whole finish."""
+    """What the handlers of completed jobs asked for. KeyConflict: nothing of the whole batch remains."""
     wanted = [
         child
         for entry, transition in zip(batch, decided, strict=True)
@@ -64,13 +64,15 @@ def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) ->
             raise answer
 
 
-def _too_late(entry: Finish, now: Micros) -> Op[Finished]:
+def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
     """The run no longer holds the job: because this very report was written before, or because someone else decided."""
     rows = (yield Call("read_run_state", {"run_id": entry.live.run_id})).rows
-    mine = after_run(entry, entry.live, now)
-    if rows and rows[0] == (mine.run_state, entry.live.node_id):
-        return Finished(Answer.ALREADY, mine.target)
-    return Finished(Answer.LOST)
+    if not rows or rows[0] != (after_run(entry, entry.live, now).run_state, entry.live.node_id):
+        return Finished(Answer.LOST)
+    if live is not None:
+        return Finished(Answer.ALREADY, State(live.state))
+    ended = (yield Call("read_last_outcome", {"job_id": entry.live.job_id})).rows
+    return Finished(Answer.ALREADY, State(OutcomeRow._make(ended[0]).state) if ended else None)
 
 
 def _applied(transition: Transition) -> Finished:

@@ -26,11 +26,14 @@ def page(job_id: JobId, after: LogLine | None, size: int) -> Op[list[LogLine]]:
 
 
 def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
-    """Add to a run's artifacts, also after it closed: the one thing a closed run still takes. False: no such run."""
+    """Add to a run's artifacts, also after it closed: the one thing a closed run still takes. False: no such run.
+
+    What is there already is not added again, so a repeat after a lost answer is harmless.
+    """
     rows = (yield Call("read_artifacts", {"run_id": run_id})).rows
     if not rows:
         return False
     known = cast("str | None", rows[0][0])
-    joined: list[str] = [*(json.loads(known) if known else []), *artifacts]
+    joined: list[str] = list(dict.fromkeys([*(json.loads(known) if known else []), *artifacts]))
     yield Call("append_artifact", {"run_id": run_id, "artifacts": json.dumps(joined)})
     return True

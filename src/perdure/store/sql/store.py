@@ -93,6 +93,9 @@ class SqlStore:
     def _write(self, make: Make[T | PerdureError], tx: Tx = None) -> T:
         return _raised(self.runner.write(make) if tx is None else self.runner.write_within(tx, make))
 
+    def _read(self, make: Make[T], tx: Tx) -> T:
+        return self.runner.read(make) if tx is None else self.runner.write_within(tx, make)
+
     # -- Jobs --------------------------------------------------------------------------------------------------------
 
     def enqueue(self, new: Sequence[NewJob], tx: Tx = None) -> list[Job]:
@@ -179,14 +182,14 @@ class SqlStore:
 
     # -- Reads, Queues -----------------------------------------------------------------------------------------------
 
-    def get(self, job_id: JobId) -> Job | None:
-        return self.runner.read(lambda: reads.view_of(job_id))
+    def get(self, job_id: JobId, tx: Tx = None) -> Job | None:
+        return self._read(lambda: reads.view_of(job_id), tx)
 
-    def row(self, job_id: JobId) -> JobRow | None:
-        return self.runner.read(lambda: reads.row_of(job_id))
+    def row(self, job_id: JobId, tx: Tx = None) -> JobRow | None:
+        return self._read(lambda: reads.row_of(job_id), tx)
 
-    def live(self, job_id: JobId) -> LiveJob | None:
-        return self.runner.read(lambda: read_live(job_id))
+    def live(self, job_id: JobId, tx: Tx = None) -> LiveJob | None:
+        return self._read(lambda: read_live(job_id), tx)
 
     def jobs(self, wanted: JobFilter, after: Job | None, size: int) -> list[Job]:
         return self.runner.read(lambda: reads.page_of_jobs(wanted, after, size))
@@ -236,6 +239,10 @@ class SqlStore:
         return self.runner.read(lambda: locks.holder(name, now))
 
     # -- Schema ------------------------------------------------------------------------------------------------------
+
+    @property
+    def single_writer(self) -> bool:
+        return getattr(self.runner, "single_writer", False)  # most runners have nothing to say about it
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.runner.transaction(join=join)

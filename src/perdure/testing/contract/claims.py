@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.ids import NodeId
+from perdure.ids import JobId, NodeId
+from perdure.job.model import Claim
 from perdure.job.reports import Completed, Failed, Unreadable
 from perdure.job.states import Park, RunState, State
 from perdure.store.answers import Kinds, Lane
@@ -287,3 +288,141 @@ def test_a_claim_takes_no_more_jobs_than_it_has_run_ids(rig: Rig) -> None:
 
     assert len(claims) == 2
     assert len(rig.in_order()) == 1
+
+
+# -- several lanes ---------------------------------------------------------------------------------------------------
+
+
+def test_all_lanes_together_give_no_more_than_there_are_run_ids(rig: Rig) -> None:
+    queues = [rig.key(name) for name in ("one", "two", "three")]
+    ids = [rig.enqueue_many(2, queue=queue) for queue in queues]
+
+    claims = rig.store.claim([Lane(queue, 2) for queue in queues], rig.claimer(3), rig.now)
+
+    assert [claim.job_id for claim in claims] == [*ids[0], ids[1][0]]
+    assert [rig.in_order(queue) for queue in queues] == [[], ids[1][1:], ids[2]]
+
+
+def test_lanes_give_in_the_order_they_are_named(rig: Rig) -> None:
+    queues = [rig.key(name) for name in ("b", "c", "a")]
+    ids = [rig.enqueue(queue=queue, priority=priority) for queue, priority in zip(queues, (0, 9, 5), strict=True)]
+
+    claims = rig.store.claim([Lane(queue, 1) for queue in queues], rig.claimer(3), rig.now)
+
+    assert [claim.job_id for claim in claims] == ids
+    assert [claim.run_id for claim in claims] == sorted(claim.run_id for claim in claims)
+
+
+def test_a_queue_that_is_named_twice_is_one_lane_with_the_room_of_both(rig: Rig) -> None:
+    other = rig.key("other")
+    ids, last = rig.enqueue_many(4), rig.enqueue(queue=other)
+    lanes = [Lane(rig.queue, 1), Lane(other, 1), Lane(rig.queue, 2), Lane(rig.queue, 0), Lane(rig.queue, -5)]
+
+    claims = rig.store.claim(lanes, rig.claimer(9), rig.now)
+
+    assert [claim.job_id for claim in claims] == [*ids[:3], last]
+
+
+# -- jobs that a node died of ----------------------------------------------------------------------------------------
+
+
+def _ids(claims: list[Claim]) -> list[JobId]:
+    return [claim.job_id for claim in claims]
+
+
+def test_of_the_jobs_a_node_died_of_one_is_claimed_at_a_time(rig: Rig) -> None:
+    first, second, third = rig.suspects(3)
+
+    for job_id in (first, second, third):
+        [claim] = rig.claim(5)
+        assert claim.job_id == job_id
+        rig.finish(claim, Completed())
+
+
+def test_who_stands_behind_suspects_comes_up(rig: Rig) -> None:
+    first, *_ = rig.suspects(3)
+    innocent = rig.enqueue_many(3)
+
+    assert _ids(rig.claim(2)) == [first, innocent[0]]
+    assert _ids(rig.claim(5, holds_suspect=True)) == innocent[1:]
+
+
+@each(1, 2, 3, 9)
+def test_beside_a_suspect_that_is_held_none_is_claimed(rig: Rig, room: int) -> None:
+    suspects = rig.suspects(2)
+    innocent = rig.enqueue_many(4)
+
+    assert _ids(rig.claim(room, holds_suspect=True)) == innocent[:room]
+    assert rig.in_order()[:2] == suspects
+
+
+def test_where_there_are_only_suspects_a_node_that_holds_one_gets_nothing(rig: Rig) -> None:
+    suspects = rig.suspects(3)
+
+    assert rig.claim(1, holds_suspect=True) == []
+    assert rig.claim(9, holds_suspect=True) == []
+    assert _ids(rig.claim(1)) == suspects[:1]
+
+
+def test_a_suspect_keeps_its_place_among_the_others(rig: Rig) -> None:
+    [suspect] = rig.suspects(1)
+    high, low = rig.enqueue(priority=1), rig.enqueue()
+
+    assert _ids(rig.claim(3)) == [high, suspect, low]
+
+
+def test_one_suspect_is_claimed_over_all_lanes(rig: Rig) -> None:
+    other = rig.key("other")
+    here, there = rig.suspects(2), rig.suspects(2, queue=other)
+    innocent, more = rig.enqueue(), rig.enqueue(queue=other)
+    lanes = [Lane(rig.queue, 2), Lane(other, 2)]
+
+    assert _ids(rig.store.claim(lanes, rig.claimer(9), rig.now)) == [here[0], innocent, more]
+    assert rig.in_order(other) == there
+
+
+def test_other_nodes_claim_suspects_of_their_own(rig: Rig) -> None:
+    first, second = rig.suspects(2)
+
+    assert _ids(rig.claim(2, node=rig.register())) == [first]
+    assert _ids(rig.claim(2, node=rig.register())) == [second]
+
+
+def test_parked_suspects_are_claimed_one_at_a_time_too(rig: Rig) -> None:
+    first, second = rig.suspects(2)
+    innocent = rig.enqueue()
+    assert rig.claim(5, kinds=NONE) == []
+
+    assert _ids(rig.claim(5, kinds={rig.kind: 1})) == [first, innocent]
+    assert rig.claim(5, kinds={rig.kind: 1}, holds_suspect=True) == []
+    assert _ids(rig.claim(5, kinds={rig.kind: 1})) == [second]
+
+
+@each(1, 2, 3)
+def test_parked_jobs_behind_parked_suspects_come_up(rig: Rig, room: int) -> None:
+    rig.suspects(3)
+    innocent = rig.enqueue_many(3)
+    assert rig.claim(9, kinds=NONE) == []
+    queued = rig.enqueue()
+
+    expected = [*innocent, queued][:room]
+    assert _ids(rig.claim(room, kinds={rig.kind: 1}, holds_suspect=True)) == expected
+
+
+def test_a_job_of_an_unknown_kind_behind_suspects_is_parked_and_not_claimed(rig: Rig) -> None:
+    first, second = rig.suspects(2)
+    strange = rig.enqueue(kind=rig.key("strange"))
+    known = rig.enqueue()
+
+    assert _ids(rig.claim(2, kinds={rig.kind: 1})) == [first, known]
+    assert rig.job(strange).park_reason == Park.UNKNOWN_KIND
+    assert rig.in_order() == [second]
+
+
+def test_a_suspect_is_none_in_its_next_life(rig: Rig) -> None:
+    suspects = rig.suspects(2)
+    for job_id in suspects:
+        rig.cancel(job_id)
+        rig.store.retry(job_id, rig.now)
+
+    assert _ids(rig.claim(2)) == suspects

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.errors import TransitionRefused
-from perdure.ids import JobId
-from perdure.job.model import Failure, Telling
+from perdure.errors import KeyConflict, TransitionRefused
+from perdure.ids import JobId, to_uuid
+from perdure.job.model import Claim, Failure, NewJob, Telling
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -19,8 +19,8 @@ from perdure.job.reports import (
 )
 from perdure.job.states import TRANSITIONS, Park, RunState, State, Verb
 from perdure.store.answers import Answer, Finished
-from perdure.testing.contract.case import each
-from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
+from perdure.testing.contract.case import each, raises
+from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig, Wish
 from perdure.testing.contract.states import CLAIMED_BEFORE, in_state, lost_in_state
 
 SECOND = 1_000_000
@@ -310,3 +310,140 @@ def test_a_whole_batch_can_be_repeated_after_a_lost_answer(rig: Rig) -> None:
 
     assert answers == [Finished(Answer.ALREADY, State.COMPLETED)] * 4
     assert rig.everything() == before
+
+
+# -- jobs that the handler asked for ---------------------------------------------------------------------------------
+
+
+def _with_children(rig: Rig, claim: Claim, report: Report, *children: NewJob) -> Finish:
+    return rig.report(claim, report)._replace(children=children)
+
+
+def _asked_for(rig: Rig, claim: Claim, *wishes: Wish) -> list[NewJob]:
+    return [rig.new(**wish)._replace(parent_id=claim.job_id) for wish in wishes]
+
+
+def test_children_come_into_being_with_the_completion(rig: Rig) -> None:
+    claim = rig.start()
+    children = _asked_for(rig, claim, {"tags": ("t",)}, {"queue": rig.key("other")}, {"delay_s": 5}, {})
+
+    [finished] = rig.store.finish([_with_children(rig, claim, Completed(), *children)], rig.now)
+
+    assert finished == Finished(Answer.APPLIED, State.COMPLETED)
+    assert [rig.row(child.id) for child in children] == [rig.cold(child) for child in children]
+    assert [rig.job(child.id).parent_id for child in children] == [to_uuid(claim.job_id)] * 4
+    assert rig.job(children[0].id).tags == ("t",)
+    assert rig.in_order() == [children[0].id, children[3].id]
+    assert rig.job(children[2].id).state == State.SCHEDULED
+
+
+@each(*[report for report in REPORTS if not isinstance(report, Completed)])
+def test_children_of_a_job_that_does_not_complete_are_dropped(rig: Rig, report: Report) -> None:
+    claim = rig.start()
+    [child] = _asked_for(rig, claim, {"business_key": rig.key("b")})
+
+    [finished] = rig.store.finish([_with_children(rig, claim, report, child)], rig.now)
+
+    assert finished.answer == Answer.APPLIED
+    assert rig.store.get(child.id) is None
+    assert rig.enqueue(business_key=rig.key("b"))
+
+
+def test_a_run_that_lost_its_job_has_no_children(rig: Rig) -> None:
+    node = rig.register()
+    rig.enqueue_many(2)
+    lost, kept = rig.claim_one(node=node), rig.claim_one()
+    rig.crash(node)
+    one, two = _asked_for(rig, lost, {})[0], _asked_for(rig, kept, {})[0]
+    batch = [_with_children(rig, lost, Completed(), one), _with_children(rig, kept, Completed(), two)]
+
+    assert [finished.answer for finished in rig.store.finish(batch, rig.now)] == [Answer.LOST, Answer.APPLIED]
+    assert rig.store.get(one.id) is None
+    assert rig.job(two.id).state == State.QUEUED
+
+
+def test_children_come_into_being_once(rig: Rig) -> None:
+    claim = rig.start()
+    finish = _with_children(rig, claim, Completed(), *_asked_for(rig, claim, {}, {}))
+    rig.store.finish([finish], rig.now)
+    before = rig.everything()
+
+    assert rig.store.finish([finish], rig.now) == [Finished(Answer.ALREADY, State.COMPLETED)]
+    assert rig.everything() == before
+
+
+def test_a_child_whose_key_is_taken_is_stood_for_by_the_job_that_has_it(rig: Rig) -> None:
+    elsewhere = rig.key("elsewhere")
+    rig.enqueue(idempotency_key=rig.key("i"), queue=elsewhere)
+    rig.enqueue(business_key=rig.key("b"), queue=elsewhere)
+    claim = rig.start()
+    children = _asked_for(
+        rig,
+        claim,
+        {"idempotency_key": rig.key("i")},
+        {"business_key": rig.key("b"), "conflict": "return"},
+        {"idempotency_key": rig.key("new")},
+        {"idempotency_key": rig.key("new")},
+    )
+
+    rig.store.finish([_with_children(rig, claim, Completed(), *children)], rig.now)
+
+    assert rig.job(claim.job_id).state == State.COMPLETED
+    assert rig.in_order() == [children[2].id]
+
+
+def test_a_child_may_take_the_key_that_its_parent_gives_up(rig: Rig) -> None:
+    claim = rig.start(business_key=rig.key("b"))
+    [child] = _asked_for(rig, claim, {"business_key": rig.key("b")})
+
+    rig.store.finish([_with_children(rig, claim, Completed(), child)], rig.now)
+
+    assert rig.job(child.id).state == State.QUEUED
+
+
+def test_a_child_whose_key_is_refused_undoes_the_whole_call(rig: Rig) -> None:
+    rig.enqueue(business_key=rig.key("taken"), queue=rig.key("elsewhere"))
+    rig.enqueue_many(2)
+    one, two = rig.claim(2)
+    good, bad = _asked_for(rig, one, {})[0], _asked_for(rig, two, {"business_key": rig.key("taken")})[0]
+    batch = [_with_children(rig, one, Completed(), good), _with_children(rig, two, Completed(), bad)]
+    before = rig.everything()
+
+    with raises(KeyConflict):
+        rig.store.finish(batch, rig.now)
+    assert rig.everything() == before
+
+    [finished] = rig.store.finish(batch[:1], rig.now)
+    assert finished.answer == Answer.APPLIED
+
+
+# -- a repeat --------------------------------------------------------------------------------------------------------
+
+
+def test_a_repeat_tells_the_state_the_job_is_in_by_now(rig: Rig) -> None:
+    claim = rig.start()
+    report = rig.report(claim, Failed(BROKEN, SECOND))
+
+    def again() -> Finished:
+        return rig.store.finish([report], rig.now)[0]
+
+    assert again() == Finished(Answer.APPLIED, State.SCHEDULED)
+    assert again() == Finished(Answer.ALREADY, State.SCHEDULED)
+    rig.clock.advance(seconds=1)
+    rig.store.promote(rig.now, 1)
+    assert again() == Finished(Answer.ALREADY, State.QUEUED)
+    second = rig.claim_one()
+    assert again() == Finished(Answer.ALREADY, State.RUNNING)
+    rig.finish(second, Completed())
+    assert again() == Finished(Answer.ALREADY, State.COMPLETED)
+    rig.store.delete(claim.job_id)
+    assert again() == Finished(Answer.LOST)
+
+
+def test_a_repeat_of_an_end_that_was_asked_for_meanwhile_tells_that_end(rig: Rig) -> None:
+    claim = rig.start()
+    rig.cancel(claim.job_id)
+    report = rig.report(claim, Failed(BROKEN, SECOND))
+    rig.store.finish([report], rig.now)
+
+    assert rig.store.finish([report], rig.now) == [Finished(Answer.ALREADY, State.CANCELLED)]

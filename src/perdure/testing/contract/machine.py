@@ -26,7 +26,7 @@ from perdure.ids import JobId
 from perdure.job.model import Claim, NewJob
 from perdure.job.ordering import rank_of
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut
-from perdure.store.answers import JobFilter, Place, RunFilter
+from perdure.store.answers import JobFilter, Lane, Place, RunFilter, Turn
 from perdure.testing.contract.model import Entry, Model, Refused
 from perdure.testing.contract.rig import BROKEN, HOPELESS, NONE, Rig, Wish
 
@@ -157,14 +157,35 @@ class StoreMachine(RuleBasedStateMachine):
         if entry.key is not None:
             self.model.holders[entry.key] = entry.id
 
-    @rule(target=claims, room=st.integers(1, 3))
-    def claim(self, room: int) -> Any:
-        expected = self.model.claimable()[:room]
-        claims = self.rig.claim(room)
+    @rule(target=claims, room=st.integers(1, 3), holds_suspect=st.booleans())
+    def claim(self, room: int, holds_suspect: bool) -> Any:
+        expected = self.model.claimable(room, holds_suspect=holds_suspect)
+        return self._started(expected, self.rig.claim(room, holds_suspect=holds_suspect))
+
+    def _started(self, expected: list[Entry], claims: list[Claim]) -> Any:
         assert [claim.job_id for claim in claims] == [job.id for job in expected]
         for job, claim in zip(expected, claims, strict=True):
             self.model.start(job, claim.run_id)
         return multiple(*claims)
+
+    @rule(target=claims, claim=claims, what=st.sampled_from(sorted(REPORTS)), delay=delays, room=st.integers(0, 3))
+    def a_turn(self, claim: Claim, what: str, delay: int, room: int) -> Any:
+        """Finish one, promote, claim: what is queued by the first parts can be claimed by the last."""
+        job = self.model.jobs[claim.job_id]
+        answer = self.model.report(job, claim.run_id, what, delay)
+        state_then = job.state
+        promoted = self.model.promote(2)
+        expected = self.model.claimable(room)
+        wanted = Turn(
+            finishes=[self.rig.report(claim, REPORTS[what](delay))],
+            promote=2,
+            lanes=[Lane(self.rig.queue, room)],
+            claimer=self.rig.claimer(3),
+        )
+        [finished], count, claims = self.rig.store.turn(wanted, self.rig.now)
+        assert (finished.answer, count) == (answer, promoted)
+        assert answer == "lost" or finished.state == state_then
+        return self._started(expected, claims)
 
     @rule()
     def a_stranger_comes_by(self) -> None:
@@ -173,7 +194,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(sorted(REPORTS)), delay=delays)
     def claim_and_finish(self, what: str, delay: int) -> None:
-        expected = self.model.claimable()[:1]
+        expected = self.model.claimable(1)
         for job, claim in zip(expected, self.rig.claim(1), strict=True):
             self.model.start(job, claim.run_id)
             self._finish(claim, what, delay)
@@ -191,7 +212,7 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.model.report(job, claim.run_id, what, delay)
         answer = self.rig.finish(claim, REPORTS[what](delay))
         assert answer.answer == expected
-        assert expected != "applied" or answer.state == job.state
+        assert answer.state == (None if expected == "lost" else job.state)
 
     @rule(seconds=st.sampled_from((1, 5, 20)), limit=st.integers(1, 3))
     def time_passes_and_jobs_are_promoted(self, seconds: int, limit: int) -> None:

@@ -74,9 +74,15 @@ class Model:
     def queued(self) -> list[Entry]:
         return sorted((job for job in self.jobs.values() if job.state == "queued"), key=lambda job: job.place)
 
-    def claimable(self) -> list[Entry]:
-        found = [job for job in self.jobs.values() if job.state in ("queued", "parked")]
-        return sorted(found, key=lambda job: job.place)
+    def claimable(self, room: int, *, holds_suspect: bool = False) -> list[Entry]:
+        """In queue order; of the jobs that a node died of one at most, and none beside one that is held."""
+        found: list[Entry] = []
+        line = [job for job in self.jobs.values() if job.state in ("queued", "parked")]
+        for job in sorted(line, key=lambda job: job.place):
+            if job.crashes and (holds_suspect or any(other.crashes for other in found)):
+                continue
+            found.append(job)
+        return found[:room]
 
     def due(self) -> list[Entry]:
         found = [job for job in self.jobs.values() if job.state == "scheduled" and job.run_at <= self.now]

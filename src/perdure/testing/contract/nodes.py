@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.errors import StoreError
 from perdure.ids import NodeId
+from perdure.job.reports import Completed
 from perdure.store.answers import NodeRow, Process
 from perdure.testing.contract.case import raises
 from perdure.testing.contract.rig import Rig
@@ -86,3 +87,49 @@ def test_a_node_that_has_not_beaten_since_is_declared_dead(rig: Rig) -> None:
 
     assert rig.store.stop(node_id, "crash", rig.now, 1)
     assert not rig.store.beat(node_id, rig.now)
+
+
+def test_the_living_are_those_not_declared_stopped(rig: Rig) -> None:
+    first, stopped, dead, last = (rig.register() for _ in range(4))
+    rig.store.stop(stopped, "clean_shutdown", rig.now)
+    rig.store.stop(dead, "crash", rig.now)
+    rig.store.beat(last, rig.now)
+
+    assert rig.store.live_nodes() == [_node(rig, first), _node(rig, last)]
+
+
+def test_a_node_that_stopped_with_jobs_in_hand_has_left_them_behind(rig: Rig) -> None:
+    nodes = alive, dead, clean, _ = [rig.register() for _ in range(4)]
+    rig.enqueue_many(6)
+    for node in (alive, dead, clean):
+        rig.claim(2, node=node)
+    assert rig.store.nodes_left_behind() == []
+
+    for node in nodes[1:]:
+        rig.store.stop(node, "crash" if node is dead else "clean_shutdown", rig.now)
+    assert sorted(rig.store.nodes_left_behind()) == sorted([dead, clean])
+
+    rig.rescue(dead, room=1)
+    assert sorted(rig.store.nodes_left_behind()) == sorted([dead, clean])
+    rig.rescue(dead)
+    rig.rescue(clean)
+    assert rig.store.nodes_left_behind() == []
+
+
+def test_a_node_that_nobody_knows_has_left_its_jobs_behind(rig: Rig) -> None:
+    node = rig.register()
+    rig.enqueue()
+    rig.claim_one(node=node)
+    rig.execute("DELETE FROM {node} WHERE started_at = :now", now=rig.now)
+
+    assert rig.store.nodes_left_behind() == [node]
+    rig.rescue(node)
+
+
+def test_a_running_job_without_any_node_is_nobodys_to_rescue(rig: Rig) -> None:
+    """Which cannot be; the doctor tells of it, and those who rescue must not stumble over it."""
+    claim = rig.start()
+    rig.execute("UPDATE {ready} SET node_id = NULL WHERE queue = :queue", queue=rig.queue)
+
+    assert rig.store.nodes_left_behind() == []
+    rig.finish(claim, Completed())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from perdure.ids import JobId, NodeId
 from perdure.job import transitions
+from perdure.job.model import Claim
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -18,7 +19,7 @@ from perdure.job.reports import (
     Unreadable,
 )
 from perdure.job.states import Verb
-from perdure.store.answers import Edit, Lane, LogLine, Place, Process
+from perdure.store.answers import Edit, Lane, LogLine, Notes, Place, Process, Turn
 from perdure.store.protocols import Store
 from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig
 
@@ -156,6 +157,52 @@ def _finish_with_one_lost(rig: Rig) -> Operation:
     return lambda store: store.finish(batch, rig.now)
 
 
+def _complete_with_children(rig: Rig) -> Operation:
+    claim = rig.start()
+    children = (
+        rig.new(tags=("a",), idempotency_key=rig.key("k"))._replace(parent_id=claim.job_id),
+        rig.new(queue=rig.key("other"), delay_s=5),
+    )
+    finish = rig.report(claim, Completed())._replace(children=children)
+    return lambda store: store.finish([finish], rig.now)
+
+
+def _claim_beside_suspects(rig: Rig) -> Operation:
+    rig.suspects(3)
+    rig.enqueue_many(2)
+    return _claims(rig)
+
+
+def _turn(rig: Rig) -> Operation:
+    """All that a turn can do: two ends, one with a child, one of them lost; notes of every sort; promote; claim."""
+    rig.enqueue_many(4)
+    done, lost, running = rig.claim(3)
+    rig.enqueue_many(2, delay_s=1)
+    rig.finish(lost, Cancelled())
+    rig.store.append_log([_line(rig, running, number) for number in range(3)])
+    rig.clock.advance(seconds=1)
+    wanted = Turn(
+        [
+            rig.report(done, Completed())._replace(children=(rig.new(queue=rig.key("other")),)),
+            rig.report(lost, Completed()),
+        ],
+        Notes(
+            [_line(rig, running, 3), _line(rig, done, 1)],
+            [(running.run_id, ("a",)), (done.run_id, ("b",))],
+            [(running.run_id, '{"n":1}')],
+            [_line(rig, running, 2)],
+        ),
+        promote=5,
+        lanes=[Lane(rig.queue, 2)],
+        claimer=rig.claimer(2, kinds={rig.kind: 1}),
+    )
+    return lambda store: store.turn(wanted, rig.now)
+
+
+def _line(rig: Rig, claim: Claim, number: int) -> LogLine:
+    return LogLine(claim.run_id, number, claim.job_id, rig.now, "INFO", f"line {number}")
+
+
 def _promote(rig: Rig) -> Operation:
     rig.enqueue_many(3, delay_s=1)
     rig.clock.advance(seconds=1)
@@ -243,6 +290,9 @@ OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "snooze with a successor": _finish(Snoozed(5), as_new_job=True),
     "complete and unblock": _finish_and_unblock,
     "finish a batch with one lost": _finish_with_one_lost,
+    "complete with children": _complete_with_children,
+    "claim beside suspects": _claim_beside_suspects,
+    "turn": _turn,
     "promote": _promote,
     "rescue": _rescue,
     "append artifacts": _append_artifacts,

@@ -213,14 +213,24 @@ class Rig:
             self._node = self.register()
         return self._node
 
-    def claimer(self, room: int, node: NodeId | None = None, kinds: Kinds | None = ANY) -> Claimer:
-        return Claimer(node or self.node, kinds, [RunId(run_id) for run_id in self.ids.new_many(room)], LEASE_US)
+    def claimer(
+        self, room: int, node: NodeId | None = None, kinds: Kinds | None = ANY, *, holds_suspect: bool = False
+    ) -> Claimer:
+        run_ids = [RunId(run_id) for run_id in self.ids.new_many(room)]
+        return Claimer(node or self.node, kinds, run_ids, LEASE_US, holds_suspect)
 
     def claim(
-        self, room: int = 1, *, queue: str | None = None, node: NodeId | None = None, kinds: Kinds | None = ANY
+        self,
+        room: int = 1,
+        *,
+        queue: str | None = None,
+        node: NodeId | None = None,
+        kinds: Kinds | None = ANY,
+        holds_suspect: bool = False,
     ) -> list[Claim]:
         """What a node gets that asks for so many of one queue."""
-        return self.store.claim([Lane(queue or self.queue, room)], self.claimer(room, node, kinds), self.now)
+        claimer = self.claimer(room, node, kinds, holds_suspect=holds_suspect)
+        return self.store.claim([Lane(queue or self.queue, room)], claimer, self.now)
 
     def claim_one(self, *, node: NodeId | None = None) -> Claim:
         """The job at the head of the rig's queue; there must be one."""
@@ -241,6 +251,13 @@ class Rig:
 
     def report(self, claim: Claim, report: Report, telling: Telling = transitions.NOTHING_TOLD) -> Finish:
         return Finish(claim.live, report, JobId(self.ids.new()), telling)
+
+    def suspects(self, count: int, **wish: Unpack[Wish]) -> list[JobId]:
+        """So many queued jobs that a node died of. The queue must be empty but for them."""
+        ids, node = self.enqueue_many(count, **wish), self.register()
+        self.claim(count, node=node, queue=wish.get("queue"))
+        self.crash(node)
+        return ids
 
     def change(self, job_id: JobId, verb: Verb, decide: Decide, expect_version: int | None = None) -> Job:
         return self.store.change(job_id, verb, decide, self.now, expect_version)

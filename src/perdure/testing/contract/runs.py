@@ -103,6 +103,13 @@ def test_artifacts_are_added_to_those_that_are_there(rig: Rig) -> None:
     assert rig.runs(claim.job_id)[0].artifacts == ["a.pdf", "b.pdf", "ü'\".pdf"]
 
 
+def test_an_artifact_that_is_there_is_not_added_again(rig: Rig) -> None:
+    claim = rig.start()
+    for _ in range(2):
+        assert rig.store.append_artifacts(claim.run_id, ["a.pdf", "b.pdf", "a.pdf"])
+    assert rig.runs(claim.job_id)[0].artifacts == ["a.pdf", "b.pdf"]
+
+
 def test_a_closed_run_still_takes_artifacts_and_nothing_else_changes(rig: Rig) -> None:
     claim = rig.start()
     rig.store.append_artifacts(claim.run_id, ["a"])

@@ -32,6 +32,7 @@ GROUPS = (
     "finishes",
     "chains",
     "rescue",
+    "turns",
     "runs",
     "logs",
     "reads",

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from perdure.ids import RunId
 from perdure.worker.context import JobContext
-from perdure.worker.executors.port import WARN_AT, Inbox, warn_of_timeout
+from perdure.worker.executors.port import WARN_AT, Inbox, logger, warn_of_timeout
 from perdure.worker.run import Assignment, run_async
 from perdure.worker.signals import Stop
 
@@ -54,11 +54,20 @@ class LoopExecutor:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._has_served():
+                logger.error("a task that a handler had started wanted to end the process; only that task has ended")
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
             self._loop.close()
+
+    def _has_served(self) -> bool:
+        """False: asyncio passed a SystemExit or KeyboardInterrupt of some task on to whoever runs the loop."""
+        try:
+            self._loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            return False
+        return True
 
     def _begin(self, tasks: Sequence[Assignment]) -> None:
         empty = contextvars.Context()

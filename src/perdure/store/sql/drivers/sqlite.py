@@ -96,6 +96,11 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
         "disk_error",
         "the disk refused to read or write; check its health and the system log before going on",
     ),
+    sqlite3.SQLITE_PROTOCOL: (
+        DatabaseUnavailable,
+        "disk_error",
+        "the locks of the file cannot be had; nothing was written, try again",
+    ),
     sqlite3.SQLITE_CORRUPT: (
         DatabaseUnavailable,
         "database_corrupt",

@@ -136,7 +136,6 @@ CREATE TABLE {outcome} (
 );
 
 CREATE INDEX outcome_by_state ON {outcome} (state, job_id) WHERE state <> 'completed';
-CREATE INDEX outcome_by_superseded ON {outcome} (superseded_by) WHERE superseded_by IS NOT NULL;
 
 -- next_position is unused here: places come from the sequence, which locks nobody out.
 CREATE TABLE {queue} (

@@ -19,22 +19,11 @@ NOT EXISTS (
 
 -- name: claim_head
 -- verb: claim
--- The head of a lane, without a look at the kinds.
+-- The head of a lane, without a look at the kinds. :most_crashes is 0 where nobody may come that a node died of.
 {claimable}
 WHERE r.queue = :queue
     AND r.state = 'queued'
-    AND {lane_open}
-ORDER BY r.rank, r.position, r.job_id
-LIMIT :room
-{claim_lock}
-
--- name: claim_unsuspected
--- verb: claim
--- The same without the jobs that a node may have died of.
-{claimable}
-WHERE r.queue = :queue
-    AND r.state = 'queued'
-    AND r.crashes = 0
+    AND r.crashes <= :most_crashes
     AND {lane_open}
 ORDER BY r.rank, r.position, r.job_id
 LIMIT :room
@@ -61,6 +50,7 @@ WHERE r.queue = :queue
     AND r.park_reason IN ('unknown_kind', 'newer_version')
     AND r.kind = :kind
     AND r.kind_version = :kind_version
+    AND r.crashes <= :most_crashes
     AND {lane_open}
 ORDER BY r.rank, r.position, r.job_id
 LIMIT :room

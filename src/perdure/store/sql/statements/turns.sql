@@ -69,4 +69,5 @@ ORDER BY id
 SELECT DISTINCT r.node_id
 FROM {ready} AS r
 WHERE r.state = 'running'
+    AND r.node_id IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = r.node_id AND n.stopped_at IS NULL)

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from perdure.errors import StoreError, TransactionError
-from perdure.store.sql.borrowed import closed, driver_connection, not_open, unknown
+from perdure.store.sql.borrowed import behind_a_job, closed, driver_connection, not_open, unknown
 from perdure.store.sql.dialects.postgres.session import Session
 from perdure.store.sql.dialects.postgres.texts import WRITING
 from perdure.store.sql.drivers.postgres import PostgresDriver, translate
@@ -119,6 +119,7 @@ def write_within(tx: object, make: Make[T], home: Identity) -> T:
 
     If the transaction has not begun, psycopg begins it with our first statement.
     """
+    tx = behind_a_job(tx)
     if isinstance(tx, Transaction):
         return tx.run(lambda: _at_home(make, home))
     connection = driver_connection(tx)

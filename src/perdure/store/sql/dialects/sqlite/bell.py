@@ -12,7 +12,9 @@ import os
 import select
 import socket
 import sys
+import threading
 import time
+import weakref
 from contextlib import suppress
 
 from perdure.store.sql.dialects.sqlite.files import Identity
@@ -21,71 +23,125 @@ from perdure.store.sql.dialects.sqlite.wal import WalMeter
 
 SILENT = bytes(BOARD_SIZE - 1)
 LOOK_S = 0.05
+MANY = 64
+"""Wakes taken in at once; should there be more, the next sleep is short."""
 
 Board = mmap.mmap | bytearray
 
 
 class SqliteBell:
-    """One worker's bell. `wait` is for one thread; `ring` for any."""
+    """One worker's bell. `wait` is for one thread; `ring` and `close` for any."""
 
     def __init__(self, meter: WalMeter, gate: Gate, file: Identity | None) -> None:
         self._meter = meter
         self._gate = gate  # kept: the board is mapped as long as the gate lives
-        self._slot, self._socket = _take_slot(file)
-        self._reading, self._writing = os.pipe()
-        os.set_blocking(self._reading, False)
-        os.set_blocking(self._writing, False)
+        self._lock = threading.RLock()  # a signal handler may ring while its thread does
+        self._closed = False
         self._rung = False
         self._seen = meter.state()
-        self._poll = select.poll()
-        self._poll.register(self._reading, select.POLLIN)
-        if self._socket is not None:
-            self._poll.register(self._socket, select.POLLIN)
+        self._slot, self._socket = _take_slot(file)
+        self._reading, self._writing = _quiet_pipe()
+        self._poll = self._poller()
+        _bells.add(self)
 
     def ring(self) -> None:
-        """Wake the worker from inside its own process."""
-        if not self._rung:
-            self._rung = True
-            with suppress(OSError):  # full: it has been rung already; closed: nobody sleeps here any more
-                os.write(self._writing, b"!")
+        """Wake the worker from inside its own process. After `close`, nothing happens."""
+        if self._rung:
+            return
+        with self._lock:  # a closed descriptor's number may mean another file by now
+            if not self._closed:
+                self._rung = True
+                with suppress(OSError):  # full: it has been rung already
+                    os.write(self._writing, b"!")
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until rung, until the file has changed, or for so long. True: there may be something to do."""
+        if self._closed:
+            return False
         deadline = time.monotonic() + timeout_s
         board, slot = self._gate.board, self._slot
+        woken = False
         try:
             if slot:
                 board[slot] = 1  # before the look: whoever commits after it sees the byte
-            while not self._rung and not self._changed():
+            while not (self._rung or self._changed()):
                 left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                if self._poll.poll(min(left, LOOK_S) * 1000):
+                if left <= 0 or self._poll.poll(min(left, LOOK_S) * 1000):
                     break
-            return True
+            else:
+                woken = True
         finally:
             if slot:
                 board[slot] = 0
-            self._quiet()
+            woken = self._take_in() or woken
+        return woken
 
     def close(self) -> None:
+        """Give back what is held. A repeat does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._let_go()
+
+    def _let_go(self) -> None:
         os.close(self._reading)
         os.close(self._writing)
         if self._socket is not None:
             self._socket.close()
+
+    def _poller(self) -> select.poll:
+        poll = select.poll()
+        poll.register(self._reading, select.POLLIN)
+        if self._socket is not None:
+            poll.register(self._socket, select.POLLIN)
+        return poll
 
     def _changed(self) -> bool:
         now = self._meter.state()
         changed, self._seen = now != self._seen, now
         return changed
 
-    def _quiet(self) -> None:
-        self._rung = False
-        with suppress(OSError):
-            os.read(self._reading, 64)
-        with suppress(OSError):
-            while self._socket is not None:
-                self._socket.recv(16)
+    def _take_in(self) -> bool:
+        """Whether anyone has rung or sent, also in the instant after the time was up; from now on it is silent."""
+        with self._lock:
+            woken, self._rung = self._rung, False
+            with suppress(OSError):
+                os.read(self._reading, MANY)
+        if self._socket is not None:
+            with suppress(OSError):
+                for _ in range(MANY):
+                    self._socket.recv(16)
+                    woken = True
+        return woken
+
+    def forget_parent(self) -> None:
+        """Called in a forked child: what it inherited is the parent's. The child's copy sleeps by looking alone."""
+        self._lock = threading.RLock()
+        if not self._closed:
+            self._let_go()
+            self._slot, self._socket = 0, None
+            self._reading, self._writing = _quiet_pipe()
+            self._poll = self._poller()
+
+
+_bells: weakref.WeakSet[SqliteBell] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    for bell in list(_bells):
+        bell.forget_parent()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget_parent)
+
+
+def _quiet_pipe() -> tuple[int, int]:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    return reading, writing
 
 
 def ring_sleepers(board: Board, file: Identity | None) -> None:
@@ -123,6 +179,10 @@ _senders: dict[int, socket.socket] = {}
 def _sender() -> socket.socket:
     """One for each process: a forked child does not send through its parent's."""
     pid = os.getpid()
-    if pid not in _senders:
-        _senders[pid] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    return _senders[pid]
+    known = _senders.get(pid)
+    if known is None:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        known = _senders.setdefault(pid, made)
+        if known is not made:  # another thread was quicker
+            made.close()
+    return known

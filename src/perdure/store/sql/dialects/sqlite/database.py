@@ -58,6 +58,7 @@ class Database:
         self._pragmas = pragmas
         self._gate_patience_s = GATE_PATIENCE_S
         self._looked_until = 0.0
+        self._robbed = False
         self._measure_at = 0
         self._mutex = FifoMutex()
         self._gate = gate_for(path)
@@ -87,7 +88,10 @@ class Database:
         """The transaction of ours that this thread or task is inside of."""
         open_ones = _joined.get()
         found = None if open_ones is None else open_ones.get(self)
-        return None if found is None or found.over else found
+        if found is None or found.over:
+            return None
+        found.check_in_time()  # what was meant to be a part of it must not be written without it
+        return found
 
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
@@ -105,6 +109,7 @@ class Database:
         joined: Transaction | None = None
         try:
             joined = Transaction(connect.open_writer(self.path, self._pragmas))
+            joined.let_go = lambda: self._end_turn(ticket)
             connect.set_patience(joined.connection, 0)
             self._begin(joined.connection)
             token = _joined.set({**(_joined.get() or {}), self: joined})
@@ -114,7 +119,7 @@ class Database:
                 _joined.reset(token)
             if joined.inherited:
                 raise _forked()
-            self._commit(joined.connection)
+            joined.commit(str(self.path))
             ring_sleepers(self._gate.board, self._identity)
             self._checkpoint_if_due()
         finally:
@@ -126,18 +131,16 @@ class Database:
 
     def _end_block(self, joined: Transaction | None, ticket: object) -> None:
         """May be repeated. What was not committed is rolled back, unless it belongs to a parent process."""
-        if joined is not None and joined.inherited:
+        if joined is None:
+            self._end_turn(ticket)
+            return
+        if joined.inherited:
             joined.over = True
             _of_parent.append(joined)
-        elif joined is not None:
+        else:
             joined.close()
-        self._end_turn(ticket)
-
-    def _commit(self, connection: sqlite3.Connection) -> None:
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise translate(error, str(self.path)) from error
+        if joined.let_go is not None:  # else someone gave it up, and the turn is another one's by now
+            joined.let_go()
 
     def _run_group(self, group: list[Member[Any]]) -> None:
         try:
@@ -157,6 +160,7 @@ class Database:
                     self._end_turn(ticket)
                     raise
         except StoreError as error:
+            self._looked_until = 0.0
             self._group.fill(group)
             for member in group:
                 if not member.answered:
@@ -197,6 +201,9 @@ class Database:
 
         A look costs as much as three of the syscalls of a small write, so for a writer it is good for a moment.
         """
+        if self._robbed or self._gate.is_robbed():
+            self._robbed = True  # for good: what is opened now may get the numbers that old connections write to
+            raise _robbed(self.path)
         if self.usable and identity_of(self.path) == self._identity:
             self._looked_until = monotonic() + LOOK_AGAIN_S
             return
@@ -234,6 +241,7 @@ class Database:
             for member in members:
                 member.answered = True
         except BaseException as error:
+            self._looked_until = 0.0
             if ran and _came_after_commit(error, self._writer):
                 for member in members:
                     member.answered = True
@@ -306,6 +314,7 @@ class Database:
             answer = drive(make(), driver)
             connection.execute("COMMIT")
         except BaseException as error:
+            self._looked_until = 0.0
             connection.close()
             if isinstance(error, sqlite3.Error):
                 raise translate(error, str(self.path)) from error
@@ -379,6 +388,14 @@ def _in_a_savepoint(member: Member[Any], driver: SqliteDriver) -> object:
         return None
     driver.execute(END_OPERATION)
     return answer
+
+
+def _robbed(path: Path) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"{path}: descriptors that belong to Perdure were closed by other code of this process (as os.closerange or a"
+        " daemon library does); nothing was written. Start the process again, and become a daemon before the first use",
+        code="descriptors_closed",
+    )
 
 
 def _forked() -> TransactionError:

@@ -114,6 +114,13 @@ class Gate:
             else:
                 return True
 
+    def is_robbed(self) -> bool:
+        """Whether somebody closed our descriptor, and so surely those of the database beside it."""
+        try:
+            return self._fd is not None and identity(os.fstat(self._fd)) != self._file
+        except OSError:
+            return True
+
     def forget_parent(self) -> None:
         """Called in a forked child, which inherits this object but none of its parent's record locks."""
         self.inside = False
@@ -174,7 +181,8 @@ def _mapped(fd: int) -> mmap.mmap | bytearray:
     """The bytes that all processes share. Where a file cannot be mapped, some that say "crowded" for ever."""
     try:
         if os.fstat(fd).st_size < BOARD_SIZE:
-            os.ftruncate(fd, BOARD_SIZE)
+            # Written, not just made so long: touching mapped memory without a block on a full disk kills the process.
+            os.pwrite(fd, bytes(BOARD_SIZE), 0)
         return mmap.mmap(fd, BOARD_SIZE)
     except (OSError, ValueError):
         return bytearray(b"\1" + bytes(BOARD_SIZE - 1))

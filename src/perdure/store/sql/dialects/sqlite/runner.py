@@ -24,6 +24,8 @@ T = TypeVar("T")
 class SqliteRunner:
     """Runs operations on one SQLite file. Nothing is opened before the first call."""
 
+    single_writer = True
+
     def __init__(
         self, path: Path, pragmas: Pragmas, *, auto_migrate: bool = True, allow_network_filesystem: bool = False
     ) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from perdure.errors import TransactionError
+from perdure.errors import StoreError, TransactionError, TransactionTooLong
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
 from perdure.store.sql.drivers.sqlite import SqliteDriver, translate
 from perdure.store.sql.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
 
 T = TypeVar("T")
+
+INTERRUPT_EVERY_S = 0.05
 
 
 class Transaction:
@@ -25,7 +28,14 @@ class Transaction:
         self.driver = SqliteDriver(connection, STATEMENTS)
         self.over = False
         """True: whoever still finds it in their context, a task begun inside it, say, is not inside it any more."""
+        self.given_up: TransactionTooLong | None = None
+        """Set: it took too long and was rolled back, or is about to be. Whoever is still inside gets this error."""
+        self.let_go: Callable[[], None] | None = None
+        """Passes the turn at the file on. None: there is none, or it was passed on."""
+        self._committed = False
         self._process = os.getpid()
+        # One statement at a time, or the commit, or `give_up`, which comes from another thread.
+        self._busy = threading.RLock()
 
     @property
     def inherited(self) -> bool:
@@ -36,13 +46,25 @@ class Transaction:
         """Run a statement of the user's own in it. BEGIN, COMMIT and ROLLBACK are left to the block: refused."""
         if _CONTROL.match(sql):
             raise _managed(sql)
-        try:
-            return self.connection.execute(sql, parameters)
-        except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
-            raise translate(error) from error
+        with self._busy:
+            self.check_in_time()
+            try:
+                return self.connection.execute(sql, parameters)
+            except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
+                self.check_in_time()
+                raise translate(error) from error
 
     def run(self, make: Make[T]) -> T:
         """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
+        with self._busy:
+            self.check_in_time()
+            try:
+                return self._run(make)
+            except StoreError:
+                self.check_in_time()
+                raise
+
+    def _run(self, make: Make[T]) -> T:
         self._check_open()
         self.driver.execute(BEGIN_OPERATION)
         try:
@@ -55,18 +77,57 @@ class Transaction:
         self.driver.execute(END_OPERATION)
         return answer
 
+    def commit(self, path: str) -> None:
+        """Make it durable. After an error nothing of it is."""
+        with self._busy:
+            self.check_in_time()
+            try:
+                self.connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self.check_in_time()
+                raise translate(error, path) from error
+            self._committed = True
+
+    def give_up(self, reason: str) -> bool:
+        """Roll it back from another thread and let the next writer in; whoever is inside finds out at their next
+        statement. A statement under way is interrupted. False: it had ended already, and nothing was done.
+        """
+        self.given_up = TransactionTooLong(reason)
+        while not self._busy.acquire(timeout=INTERRUPT_EVERY_S):
+            self.connection.interrupt()
+        try:
+            if self.over or self._committed:
+                self.given_up = None
+                return False
+            with suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                # a cursor that the user still has could write outside of any transaction
+                self.connection.execute("PRAGMA query_only=ON")
+            if self.let_go is not None:
+                self.let_go()
+                self.let_go = None
+            return True
+        finally:
+            self._busy.release()
+
+    def check_in_time(self) -> None:
+        if self.given_up is not None:
+            raise TransactionTooLong(self.given_up.message)
+
     def close(self) -> None:
         """Roll back what was not committed and close its connection. May be repeated.
 
         The rollback comes first: as long as a cursor of the user's is in the middle of its rows, SQLite keeps a closed
         connection and its transaction alive.
         """
-        self.over = True
-        with suppress(sqlite3.Error):
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
-            self.driver.close()
-        self.connection.close()
+        with self._busy:
+            self.over = True
+            with suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                self.driver.close()
+            self.connection.close()
 
     def _check_open(self) -> None:
         """Outside of a transaction a savepoint would begin one, and its release would commit it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, TransactionError
-from perdure.store.sql.borrowed import driver_connection, not_open, unknown
+from perdure.store.sql.borrowed import behind_a_job, driver_connection, not_open, unknown
 from perdure.store.sql.dialects.sqlite.connect import tame
 from perdure.store.sql.dialects.sqlite.files import identity_of
 from perdure.store.sql.dialects.sqlite.transaction import Transaction
@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 def write_within(tx: object, make: Make[T], path: Path) -> T:
     """Run an operation inside the user's transaction, in a savepoint; on an error nothing of it remains."""
+    tx = behind_a_job(tx)
     if isinstance(tx, Transaction):
         with _translated(path):
             _check_file(tx.connection, path)

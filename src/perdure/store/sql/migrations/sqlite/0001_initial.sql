@@ -133,7 +133,6 @@ CREATE TABLE {outcome} (
 ) WITHOUT ROWID;
 
 CREATE INDEX {outcome}_by_state ON {outcome} (state, job_id) WHERE state <> 'completed';
-CREATE INDEX {outcome}_by_superseded ON {outcome} (superseded_by) WHERE superseded_by IS NOT NULL;
 
 CREATE TABLE {queue} (
     name           TEXT    NOT NULL PRIMARY KEY,

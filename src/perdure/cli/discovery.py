@@ -1,0 +1,141 @@
+"""Which app a command is about, and how it is imported. Called by `target` and `worker`; imports the user's module.
+
+The places are asked in order: the command's arguments, the environment, pyproject.toml in the working directory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from perdure.errors import ConfigError
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+
+APP_VARIABLE = "PERDURE_APP"
+
+
+class Named(NamedTuple):
+    """What one place says."""
+
+    url: str | None
+    app: str | None
+
+
+def places(url: str | None, app: str | None) -> Iterator[Named]:
+    """What each place says, the nearest first."""
+    from perdure.config import URL_VARIABLE
+
+    yield Named(url, app)
+    yield Named(os.environ.get(URL_VARIABLE), os.environ.get(APP_VARIABLE))
+    yield _project(Path("pyproject.toml"))
+
+
+def find_app(url: str | None, app: str | None) -> tuple[Perdure, str]:
+    """The app that the nearest place names, and its name. A URL named there or nearer is the database it uses."""
+    for named in places(url, app):
+        url = url or named.url
+        if not named.app:
+            continue
+        found = load_app(named.app)
+        if url:
+            found.url = url
+        return found, named.app
+    raise ConfigError(
+        f"no app was named; give module:app or --app, set {APP_VARIABLE}, or write app under [tool.perdure] in"
+        " pyproject.toml",
+        code="app_not_found",
+    )
+
+
+def load_app(name: str) -> Perdure:
+    """The app that `module:name` means, or the one in `module`. The working directory is importable."""
+    from perdure.app import Perdure
+
+    module_name, colon, attribute = name.partition(":")
+    if not module_name or (colon and not attribute):
+        raise ConfigError(f"{name!r} names no app; write module:name, such as shop.jobs:app", code="app_invalid")
+    module = _imported(module_name)
+    if not colon:
+        return _only_app(module)
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"there is no {attribute!r} in {module_name}; {_instead(module)}", code="app_not_found")
+        found = getattr(found, part)
+    if not isinstance(found, Perdure):
+        what = f"{name} is of type {type(found).__name__}, not a Perdure app"
+        raise ConfigError(f"{what}; {_instead(module)}", code="app_invalid")
+    return found
+
+
+def _only_app(module: ModuleType) -> Perdure:
+    apps = _apps(module)
+    if "app" in apps:
+        return apps["app"]
+    if len(set(map(id, apps.values()))) == 1:
+        return next(iter(apps.values()))
+    raise ConfigError(
+        f"{module.__name__} does not say which app is meant; {_instead(module)}",
+        code="app_not_found",
+    )
+
+
+def _instead(module: ModuleType) -> str:
+    """What the user may have meant."""
+    apps = _apps(module)
+    if not apps:
+        return f"{module.__name__} holds no Perdure app; write module:name for the variable that holds it"
+    return f"{module.__name__} holds {', '.join(f'{module.__name__}:{name}' for name in apps)}"
+
+
+def _apps(module: ModuleType) -> dict[str, Perdure]:
+    from perdure.app import Perdure
+
+    return {name: value for name, value in vars(module).items() if isinstance(value, Perdure)}
+
+
+def _imported(name: str) -> ModuleType:
+    if name.endswith(".py") or "/" in name:
+        dotted = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise ConfigError(f"{name!r} is a file; name the module instead, such as {dotted}", code="app_invalid")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return import_module(name)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"the app's module {name!r} cannot be imported from {here} ({type(error).__name__}: {error})",
+            code="app_import_failed",
+        ) from error
+
+
+def _project(file: Path) -> Named:
+    import tomllib
+
+    try:
+        with file.open("rb") as opened:
+            content = tomllib.load(opened)
+    except OSError:
+        return Named(None, None)
+    except ValueError as error:
+        raise ConfigError(f"{file} cannot be read ({error}); correct it", code="pyproject_invalid") from error
+    settings = _table(_table(content, "tool"), "perdure")
+    url, app = settings.get("url"), settings.get("app")
+    if not isinstance(url, str | None) or not isinstance(app, str | None):
+        raise ConfigError(f"url and app under [tool.perdure] in {file} must be texts", code="pyproject_invalid")
+    return Named(url, app)
+
+
+def _table(content: Mapping[str, object], name: str) -> Mapping[str, object]:
+    table = content.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"[{name}] in pyproject.toml must be a table", code="pyproject_invalid")
+    return cast("Mapping[str, object]", table)

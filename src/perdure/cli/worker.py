@@ -1,0 +1,93 @@
+"""`perdure worker`: runs the jobs of an app until it is told to stop. Asks `discovery` and `app.worker`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from perdure.cli.discovery import find_app
+from perdure.cli.target import App, Url
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+
+Target = Annotated[
+    str | None, typer.Argument(metavar="MODULE:APP", help="The app, such as shop.jobs:app; else --app or PERDURE_APP.")
+]
+Queue = Annotated[
+    list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="A queue to serve; several in this order.")
+]
+Concurrency = Annotated[int | None, typer.Option(help="How many jobs at once; 10 by default.")]
+InTurn = Annotated[bool, typer.Option("--round-robin", help="Serve the queues in turn, not strictly in order.")]
+UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is queued, running or due.")]
+Grace = Annotated[float, typer.Option(metavar="SECONDS", help="How long running jobs may finish when stopping.")]
+Exclusive = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of all workers with this name one works, the others stand by.")
+]
+
+
+def worker(
+    target: Target = None,
+    *,
+    url: Url = None,
+    app: App = None,
+    queue: Queue = None,
+    concurrency: Concurrency = None,
+    round_robin: InTurn = False,
+    until_idle: UntilIdle = False,
+    grace: Grace = 25.0,
+    exclusive: Exclusive = None,
+) -> None:
+    """Run jobs until a signal says stop.
+
+    The first SIGTERM or SIGINT lets running jobs finish for the grace, the second releases them at once. Exits with 0
+    when all is well, 3 if handlers had to be left behind, 75 if the connection to the database hung.
+    """
+    from perdure.cli.logs import log_on_stderr
+
+    if target is not None and app is not None:
+        raise typer.BadParameter("name the app once: as the argument, or with --app")
+    found, name = find_app(url, target or app)
+    log_on_stderr()
+    running = found.worker(
+        queue or None,
+        concurrency,
+        order="round_robin" if round_robin else "strict",
+        grace_s=grace,
+        exclusive=exclusive,
+    )
+    place = _database(found)
+
+    def tell() -> None:
+        kinds = ", ".join(sorted(kind.name for kind in found.kinds))
+        print(f"app       {name}")
+        print(f"database  {place}")
+        print(f"node      {running.health().node_id}")
+        print(f"queues    {', '.join(queue) if queue else 'all'}")
+        print(f"kinds     {kinds or 'none: this worker can run nothing'}", flush=True)
+
+    _leave(running.run(until_idle=until_idle, started=tell))
+
+
+def _database(app: Perdure) -> str:
+    """Where the jobs are, as it may be shown; to be asked before the file is made."""
+    from perdure.store.open import is_sqlite, sqlite_path, without_password
+
+    if not is_sqlite(app.url):
+        return without_password(app.url)
+    path = sqlite_path(app.url)
+    return f"{path} ({'found' if path.exists() else 'created'})"
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit even where handlers were left behind: the interpreter would wait for some of their threads."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        os._exit(code)
+    raise typer.Exit(code)

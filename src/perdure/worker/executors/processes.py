@@ -1,0 +1,323 @@
+"""Handlers of kinds with isolation="process", in processes that can be killed. Started by `worker`, fed by `node`.
+
+One thread per child, which starts it, listens to it, keeps its time and buries it. A child is kept for further runs;
+when it dies, only the run it had fails. See `child` for the other side and `lifeline` for how children end with us.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from math import inf
+from queue import SimpleQueue
+from typing import Any
+
+from perdure.errors import KindError
+from perdure.ids import RunId
+from perdure.job.model import Failure, Telling
+from perdure.job.reports import Cancelled, Failed, Released, Report
+from perdure.worker.context import JobContext
+from perdure.worker.executors.children import ChildProcess
+from perdure.worker.executors.port import WARN_AT, Inbox, warn_of_timeout
+from perdure.worker.executors.whereabouts import Place, place_of_kind, place_of_middleware
+from perdure.worker.executors.wire import ending_of
+from perdure.worker.run import COMPLETED, Assignment, Ended, failed, failure_of, timed_out
+from perdure.worker.signals import Stop
+
+GRACE_S = 5.0
+"""How long a run that was told to stop may go on before its process is killed."""
+HURRY_S = 1.0
+"""The same at the end of a shutdown, whose own grace is over by then; less than a worker waits for its last runs."""
+START_S = 30.0
+"""How long a new process may take to import a handler whose time-out is shorter than that; not counted in that."""
+LOOK_S = 0.1
+"""How often the thread of a busy child looks whether its run is to stop."""
+KILLED_S = 5.0
+
+_SAYINGS = ("progress", "metric", "artifact", "captured")
+logger = logging.getLogger("perdure.worker")
+
+
+class ProcessExecutor:
+    """As many children as runs have ever been open at once; the node sees to how many that may be."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.grace_s = GRACE_S
+        self._inbox = inbox
+        self._todo: SimpleQueue[_Course | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._slots: list[_Slot] = []
+        self._open: dict[RunId, _Course] = {}
+        self._deadline = 0.0
+        self.refused: dict[Place, Failure] = {}
+        """Kinds that no child can have, and why: to try each time would run what their module does when imported."""
+
+    def start(self, tasks: Sequence[Assignment]) -> None:
+        courses = [_Course(task, self.grace_s) for task in tasks]
+        with self._lock:
+            self._open.update((course.task.claim.run_id, course) for course in courses)
+            missing = len(self._open) - len(self._slots)
+        for _ in range(missing):
+            slot = _Slot(self)
+            self._slots.append(slot)
+            slot.thread.start()
+        for course in courses:
+            self._todo.put(course)
+
+    def stop(self, ctx: JobContext, why: Stop) -> None:
+        with self._lock:
+            course = self._open.get(ctx.claim.run_id)
+        if course is not None:
+            course.ask(why, time.monotonic())
+
+    def close(self, patience_s: float) -> bool:
+        self._deadline = time.monotonic() + patience_s
+        for _ in self._slots:
+            self._todo.put(None)
+        for slot in self._slots:
+            slot.thread.join(max(0.0, self._deadline - time.monotonic()))
+        with self._lock:
+            late = list(self._open.values())
+        for course in late:
+            course.end_now()
+        for slot in self._slots:
+            slot.thread.join(KILLED_S)
+        return not late
+
+    @property
+    def pids(self) -> list[int]:
+        """The children there are."""
+        return [child.pid for slot in self._slots if (child := slot.child) is not None]
+
+    # -- in the threads ----------------------------------------------------------------------------------------------
+
+    def serve(self, slot: _Slot) -> None:
+        while (course := self._todo.get()) is not None:
+            ended = slot.run(course)
+            with self._lock:
+                del self._open[course.task.claim.run_id]
+            self._inbox.put(ended)
+        slot.dismiss(self._deadline - time.monotonic())
+
+
+class _Slot:
+    """A thread and, once it had something to do, its child."""
+
+    def __init__(self, pool: ProcessExecutor) -> None:
+        self._pool = pool
+        self.child: ChildProcess | None = None
+        self.thread = threading.Thread(target=pool.serve, args=(self,), name="perdure-process", daemon=True)
+
+    def run(self, course: _Course) -> Ended:
+        task = course.task
+        try:
+            order = _order(task)
+        except KindError as error:
+            return Ended(task.ctx, Failed(failure_of(task, error, permanent=True)), Telling())
+        place, refused = order["kind"], self._pool.refused
+        if place in refused:
+            return Ended(task.ctx, Failed(refused[place]), Telling())
+        try:
+            ended = self._run(course, order)
+        except Exception as error:  # whatever goes wrong with the child: the run is handed back
+            logger.exception("the process of %s %s could not be run", task.kind.name, task.ctx.job_id)
+            if self.child is not None:
+                self.child.kill()
+                self.dismiss()
+            report = COMPLETED if task.ctx.closed else failed(task, failure_of(task, error))
+            return Ended(task.ctx, report, task.ctx.telling(), task.ctx.closed)
+        if course.unfit is not None and course.unfit.permanent:
+            refused[place] = course.unfit
+        return ended
+
+    def _run(self, course: _Course, order: dict[str, Any]) -> Ended:
+        while True:
+            child = self.child = self.child or ChildProcess()
+            was_warm = child.runs > 0
+            ended = self._attended(course, child, order)
+            if ended is not None and not course.has_spoilt_child:
+                return ended
+            code = self.dismiss()
+            if ended is None and was_warm and course.is_untouched:
+                continue  # it had died while it was idle: the run never reached it
+            return ended or course.buried(code)
+
+    def _attended(self, course: _Course, child: ChildProcess, order: dict[str, Any]) -> Ended | None:
+        """Give the run to the child and wait for its end. None: it has no other end than the child's."""
+        child.runs += 1
+        child.send("job", order)
+        course.handed_over(time.monotonic())
+        while True:
+            for frame in child.heard(course.next_look_s(time.monotonic())):
+                ended = course.heard(frame, time.monotonic())
+                if ended is not None:
+                    return ended
+            if child.has_hung_up:
+                return None
+            course.attend(child, time.monotonic())
+
+    def dismiss(self, patience_s: float = 1.0) -> int:
+        """Do without the child there is."""
+        child, self.child = self.child, None
+        return 0 if child is None else child.bury(patience_s)
+
+
+class _Course:
+    """How one run stands: what the node wants of it, what the clock does, and what its child has said."""
+
+    def __init__(self, task: Assignment, grace_s: float) -> None:
+        self.task = task
+        self._grace_s = grace_s
+        self._handed_at = 0.0
+        self._begun_at: float | None = None
+        self._told_at: float | None = None
+        self._is_interrupted = False
+        self._kill_at = inf
+        self._killed_for: Stop | None = None
+        self._is_warned = False
+        self.unfit: Failure | None = None
+        """Why its child could not have its kind."""
+
+    # -- what the node wants (in its thread) -------------------------------------------------------------------------
+
+    def ask(self, why: Stop, now: float) -> None:
+        """The run is to end soon: at once if it is past its time or not ours any more, else after the grace."""
+        self.task.ctx.stop = self.task.ctx.stop or why
+        graceful = (now if self._told_at is None else self._told_at) + self._grace_s
+        patience = {Stop.CANCEL: graceful, Stop.SHUTDOWN: min(graceful, now + HURRY_S)}
+        self._kill_at = min(self._kill_at, patience.get(why, now))
+
+    def end_now(self) -> None:
+        self.task.ctx.stop = self.task.ctx.stop or Stop.SHUTDOWN
+        self._kill_at = -inf
+
+    # -- what its child says -----------------------------------------------------------------------------------------
+
+    def handed_over(self, now: float) -> None:
+        self._handed_at = now
+        self._told_at = None
+        self._is_interrupted = False
+        self.task.ctx.started_ns = time.perf_counter_ns()
+
+    def heard(self, frame: list[Any], now: float) -> Ended | None:
+        """Take in what the child says. Something else than None: the run has ended."""
+        ctx = self.task.ctx
+        match frame:
+            case ["begun"]:
+                self._begun_at = now
+                ctx.begun = True
+                ctx.started_ns = time.perf_counter_ns()
+            case ["said", str() as what, args, numbers] if what in _SAYINGS:
+                getattr(ctx, what)(*args, **numbers)
+            case ["closed"]:
+                ctx.closed = True
+            case ["ended", *rest]:
+                return self._ended(rest)
+            case ["unfit", message, trace, permanent]:
+                self.unfit = Failure("KindError", message, trace, permanent)
+                return Ended(ctx, failed(self.task, self.unfit), Telling())
+            case _:
+                raise ValueError(f"the process of {self.task.kind.name} sent an unknown {frame[:1]}")
+        return None
+
+    def _ended(self, frame: list[Any]) -> Ended:
+        ctx, ending = self.task.ctx, ending_of(frame)
+        ctx.closed = ending.closed
+        ctx.children = ending.children
+        return Ended(ctx, ending.report, Telling(ending.duration_ms, metrics=ctx.metrics), ending.closed)
+
+    @property
+    def has_spoilt_child(self) -> bool:
+        """Its child cannot be used for another run."""
+        return self.unfit is not None or self._killed_for is not None
+
+    @property
+    def is_untouched(self) -> bool:
+        """No handler was called for it, and nobody has ended its child."""
+        return self._begun_at is None and self._killed_for is None
+
+    def buried(self, code: int) -> Ended:
+        """Its child is gone."""
+        ctx = self.task.ctx
+        return Ended(ctx, self._fate(code), ctx.telling()._replace(exit_code=code), ctx.closed)
+
+    def _fate(self, code: int) -> Report:
+        """What the death of its process means for the run."""
+        ctx, why = self.task.ctx, self._killed_for
+        if ctx.closed:
+            return COMPLETED
+        if why is None:
+            return failed(self.task, Failure("ProcessCrashed", _told_of_death(code)))
+        if ctx.stop is Stop.CANCEL:
+            return Cancelled()
+        if why is Stop.TIMEOUT:
+            return timed_out(self.task)
+        return Released(counts=ctx.begun)
+
+    # -- what the clock does -----------------------------------------------------------------------------------------
+
+    def next_look_s(self, now: float) -> float:
+        return min(LOOK_S, max(0.0, self._limit_at - now), max(0.0, self._kill_at - now))
+
+    def attend(self, child: ChildProcess, now: float) -> None:
+        """Pass on a wish to stop; kill a child whose time is over."""
+        if self._killed_for is not None:
+            return
+        self._pass_on(child, now)
+        if now >= self._kill_at:
+            self._kill(child, self.task.ctx.stop or Stop.SHUTDOWN)
+        elif now >= self._limit_at:
+            self._kill(child, Stop.TIMEOUT)
+        elif self._begun_at is not None and not self._is_warned and now >= self._warn_at:
+            self._is_warned = True
+            warn_of_timeout(self.task)
+
+    def _pass_on(self, child: ChildProcess, now: float) -> None:
+        """That it should stop, which the node may only have noted in the context; later, that it must."""
+        why, is_now = self.task.ctx.stop, self._kill_at < inf
+        if why is None or (self._told_at is not None and self._is_interrupted == is_now):
+            return
+        child.send("stop", self.task.claim.run_id, why, is_now)
+        self._told_at = self._told_at or now
+        self._is_interrupted = is_now
+
+    def _kill(self, child: ChildProcess, why: Stop) -> None:
+        self._killed_for = why
+        self.task.ctx.stop = self.task.ctx.stop or why
+        child.kill()
+
+    @property
+    def _limit_at(self) -> float:
+        """When its time is over. A new process may take a while before the handler begins."""
+        limit_s = self.task.timeout_s
+        if limit_s is None:
+            return inf
+        return self._handed_at + max(limit_s, START_S) if self._begun_at is None else self._begun_at + limit_s
+
+    @property
+    def _warn_at(self) -> float:
+        return inf if self._begun_at is None else self._begun_at + WARN_AT * (self.task.timeout_s or inf)
+
+
+def _order(task: Assignment) -> dict[str, Any]:
+    """A run as its child is told of it. KindError: no child could find its handler."""
+    return {
+        "claim": task.claim,
+        "kind": place_of_kind(task.kind),
+        "middleware": [place_of_middleware(middleware) for middleware in task.middleware],
+        "jitter": task.jitter,
+    }
+
+
+def _told_of_death(code: int) -> str:
+    if code >= 0:
+        return f"the process that ran the handler left with exit code {code} before the handler had ended"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = "; the system kills processes in this way when memory runs out" if -code == signal.SIGKILL else ""
+    return f"the process that ran the handler was killed by {name}{hint}"

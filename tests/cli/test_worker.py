@@ -1,0 +1,191 @@
+"""`perdure worker`: finds the app, says what it is about to do, and runs its jobs. (Signals: tests/worker.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure import Perdure as App
+from perdure import State
+from perdure.ops.doctor import examine
+from tests.cli.terminal import Perdure, Ran, process, refusal
+
+SHOP = """
+import logging
+from perdure import Perdure
+
+app = Perdure({url}durability="normal", imports=["more_jobs"])
+
+@app.job
+def send(to: str) -> str:
+    logging.getLogger("shop").info("sending to %s", to)
+    return f"hi {{to}}"
+"""
+
+MORE = """
+from shop import app
+
+@app.job(queue="other")
+async def more() -> None: ...
+"""
+
+STUCK = """
+import threading
+from perdure import Perdure
+from perdure.clock import SystemClock
+
+class Stuck(SystemClock):
+    calls = 0
+
+    def now(self):
+        if threading.current_thread().name == "perdure-store":
+            self.calls += 1
+            if self.calls > 3:
+                threading.Event().wait()
+        return super().now()
+
+app = Perdure("jobs.db", clock=Stuck(), lease_s=0.6, busy_timeout_s=0.2)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP.format(url='"jobs.db", '))
+    (tmp_path / "more_jobs.py").write_text(MORE)
+    return tmp_path
+
+
+@pytest.fixture
+def here(folder: Path) -> App:
+    """The same kinds in the test's process."""
+    app = App(folder / "jobs.db", durability="normal")
+
+    @app.job
+    def send(to: str) -> str:
+        return to
+
+    @app.job(queue="other")
+    async def more() -> None: ...
+
+    return app
+
+
+def header(ran: Ran) -> dict[str, str]:
+    assert ran.status == 0, ran
+    return dict(line.split(maxsplit=1) for line in ran.out.splitlines())
+
+
+def test_it_runs_the_jobs_and_says_where_they_are(folder: Path, here: App) -> None:
+    job, other = here.enqueue("send", {"to": "you"}), here.enqueue("more")
+
+    ran = process("worker", "shop:app", "--until-idle", cwd=folder)
+
+    told = header(ran)
+    (node,) = here.store.nodes(10)
+    assert told["app"] == "shop:app"
+    assert told["database"] == f"{folder / 'jobs.db'} (found)"
+    assert told["node"].replace("-", "") == node.id.hex()
+    assert told["queues"] == "all"
+    assert told["kinds"] == "more, send"
+    assert node.stop_reason == "clean_shutdown"
+    assert here.existing(job).result == "hi you"
+    assert here.existing(other).state is State.COMPLETED
+    assert "INFO    shop: sending to you" in ran.err
+    assert "worker started as node" in ran.err
+    assert examine(here.store) == []
+
+
+def test_a_database_that_is_not_there_is_made_and_that_is_said(folder: Path) -> None:
+    told = header(process("worker", "shop", "--until-idle", cwd=folder))
+
+    assert told["database"] == f"{folder / 'jobs.db'} (created)"
+    assert (folder / "jobs.db").exists()
+
+
+def test_only_the_named_queues_are_served(folder: Path, here: App) -> None:
+    job, other = here.enqueue("send", {"to": "you"}), here.enqueue("more")
+
+    arguments = ("--queue", "other", "-q", "third", "--concurrency", "2", "--round-robin", "--exclusive", "one")
+    told = header(process("worker", "shop", *arguments, "--until-idle", cwd=folder))
+
+    assert told["queues"] == "other, third"
+    assert here.existing(job).state is State.QUEUED
+    assert here.existing(other).state is State.COMPLETED
+    assert examine(here.store) == []
+
+
+@pytest.mark.parametrize("way", ["option", "environment", "project"])
+def test_the_app_may_be_named_elsewhere(folder: Path, way: str) -> None:
+    if way == "project":
+        (folder / "pyproject.toml").write_text('[tool.perdure]\napp = "shop:app"\n')
+    arguments = ("--app", "shop:app") if way == "option" else ()
+    environment = {"PERDURE_APP": "shop:app"} if way == "environment" else {}
+
+    assert header(process("worker", *arguments, "--until-idle", cwd=folder, **environment))["app"] == "shop:app"
+
+
+def test_another_database_can_be_named(folder: Path) -> None:
+    told = header(process("worker", "shop", "--url", "sqlite:///other.db", "--until-idle", cwd=folder))
+
+    assert told["database"] == f"{folder / 'other.db'} (created)"
+    assert not (folder / "jobs.db").exists()
+
+
+def test_an_app_without_a_database_takes_the_one_of_the_environment(folder: Path) -> None:
+    (folder / "shop.py").write_text(SHOP.format(url=""))
+
+    told = header(process("worker", "shop", "--until-idle", cwd=folder, PERDURE_URL="of_env.db"))
+    assert told["database"] == f"{folder / 'of_env.db'} (created)"
+
+
+def test_an_app_with_its_own_logging_keeps_it(folder: Path, here: App) -> None:
+    (folder / "shop.py").write_text(
+        "import logging\nlogging.basicConfig(format='own %(message)s')\n" + SHOP.format(url='"jobs.db", ')
+    )
+    here.enqueue("send", {"to": "you"})
+
+    ran = process("worker", "shop", "--until-idle", cwd=folder)
+
+    assert ran.status == 0
+    assert "sending" not in ran.err  # the app's own level
+    assert "INFO" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "[app_not_found]"),
+        (("shop:missing",), "[app_not_found]"),
+        (("nowhere:app",), "[app_import_failed]"),
+        (("shop", "--concurrency", "0"), "concurrency must be a whole number"),
+        (("shop", "--grace", "-1"), "grace_s must be seconds"),
+        (("shop", "--queue", ""), "queue is empty"),
+        (("shop", "--url", "nowhere/at/all.db"), "[database_path]"),
+        (("shop", "--url", "gopher://x"), "[url_unsupported]"),
+    ],
+)
+def test_what_cannot_work_is_one_line(perdure: Perdure, folder: Path, arguments: tuple[str, ...], told: str) -> None:
+    assert told in refusal(perdure("worker", *arguments, cwd=folder))
+
+
+def test_an_app_named_twice_is_a_wrong_option(perdure: Perdure, folder: Path) -> None:
+    ran = perdure("worker", "shop", "--app", "shop:app", cwd=folder)
+
+    assert ran.status == 2
+    assert "name the app once" in ran.err
+
+
+def test_a_module_of_imports_that_is_missing_is_one_line(perdure: Perdure, folder: Path) -> None:
+    (folder / "more_jobs.py").unlink()
+
+    assert "[imports_failed]" in refusal(perdure("worker", "shop", cwd=folder))
+
+
+def test_a_hung_connection_ends_the_process_with_its_own_status(folder: Path) -> None:
+    (folder / "stuck.py").write_text(STUCK)
+
+    ran = process("worker", "stuck", cwd=folder)
+
+    assert ran.status == 75
+    assert "the store thread has not moved for" in ran.err

@@ -1,0 +1,159 @@
+"""Processes that kill (or stop) themselves before the nth statement they send to the database, or after a COMMIT.
+
+The seam is the connection: SQLite tells it of every statement before it is run, BEGIN, COMMIT and each row of a batch
+among them. One operation at a time, in an order that does not depend on timing, so that n names one boundary.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from perdure import Perdure
+from perdure.ids import JobId, NodeId
+from perdure.upkeep.rescue import Rescuer
+from perdure.verbs.drafting import new_job
+from perdure.worker.executors.port import Inbox
+from perdure.worker.liveness import ProcLiveness
+from perdure.worker.node import Duty, Node, Parts
+from perdure.worker.stage import Stage
+from perdure.worker.worker import Pools
+from tests.crash import handlers
+
+
+class Points:
+    """Counts boundaries from `arm` on. The nth is where the process ends; all that were passed are in `reached`."""
+
+    def __init__(self) -> None:
+        self.nth = 0
+        self.passed = 0
+        self.reached: Path | None = None
+        self.only: tuple[str, ...] = ("",)
+        self.signal = signal.SIGKILL
+
+    def arm(self, nth: int, reached: Path) -> None:
+        self.nth, self.reached = nth, reached
+
+    def boundary(self, where: str) -> None:
+        if self.reached is None or not where.startswith(self.only):
+            return
+        self.passed += 1
+        with self.reached.open("a") as told:
+            told.write(f"{' '.join(where.split())[:60]}\n")
+        if self.passed == self.nth:
+            os.kill(os.getpid(), self.signal)
+
+
+points = Points()
+
+
+class Mortal(sqlite3.Connection):
+    """A connection whose statements are boundaries; those that only read, in a transaction of their own, are not."""
+
+    only_reads = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_trace_callback(self._before)
+
+    def _before(self, sql: str) -> None:
+        if sql == "PRAGMA query_only=ON":
+            self.only_reads = True
+        if not sql.startswith("PRAGMA") and not self.only_reads:
+            points.boundary(f"before {sql}")
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        answer = super().execute(sql, *args)
+        if sql == "COMMIT" and not self.only_reads:
+            points.boundary("after COMMIT")
+        return answer
+
+
+def begin(path: Path) -> Perdure:
+    vars(sqlite3)["connect"] = partial(sqlite3.connect, factory=Mortal)  # in this process, which is ours alone
+    return handlers.begin(path, path.with_suffix(".log"))
+
+
+# -- what is done ----------------------------------------------------------------------------------------------------
+
+
+def take_turns(path: Path, nth: int, reached: Path) -> None:
+    """Claim, run, finish and claim, run, finish, until nothing is left: each turn by itself, handlers in threads."""
+    app = begin(path)
+    node, ends = node_of(app)
+    node.register()
+    points.arm(nth, reached)
+    while True:
+        node.stir()
+        node.turn()
+        if node.is_idle:
+            return
+        for _ in node.held:
+            ends.acquire()
+
+
+def sleep_between(path: Path, nth: int, reached: Path) -> None:
+    """The same, but stop before or after the nth transaction, and go on when somebody says so."""
+    points.only, points.signal = ("before BEGIN", "after COMMIT"), signal.SIGSTOP
+    take_turns(path, nth, reached)
+
+
+def take_back(path: Path, nth: int, reached: Path) -> None:
+    """Declare dead who is, and take back what was left behind."""
+    app = begin(path)
+    node, _ = node_of(app)
+    node.register()
+    points.arm(nth, reached)
+    rescuer_of(app).look(node.id)
+
+
+def live_and_leave(path: Path, nth: int, reached: Path) -> None:
+    """Register, beat twice and sign off, without a job."""
+    app = begin(path)
+    node, _ = node_of(app)
+    app.store.live_nodes()
+    points.arm(nth, reached)
+    node.register()
+    for _ in range(2):
+        assert app.store.beat(node.id, app.clock.now())
+    node.sign_off()
+
+
+def whole_life(path: Path, nth: int, reached: Path) -> None:
+    """A worker with all its threads, from its first statement to its last."""
+    app = begin(path)
+    app.store.live_nodes()
+    points.arm(nth, reached)
+    raise SystemExit(app.worker(max_crashes=1_000).run(until_idle=True))
+
+
+def hold(path: Path, ready: Path) -> None:
+    """Claim whatever there is and do nothing with it, until killed."""
+    app = handlers.begin(path, path.with_suffix(".log"))
+    node, _ = node_of(app)
+    node.register()
+    node.turn()
+    ready.write_text(node.id.hex())
+    signal.pause()
+
+
+def node_of(app: Perdure, **duty: Any) -> tuple[Node, threading.Semaphore]:
+    """A node without a worker around it; the semaphore counts the runs that have come back."""
+    ends = threading.Semaphore(0)
+    inbox = Inbox(ends.release)
+    stage = Stage(app.store, app.clock, app.ids, lambda draft: new_job(draft, JobId(app.ids.new()), app.clock.now()))
+    parts = Parts(app.store, app.kinds, app.clock, app.ids, ProcLiveness(), Pools(inbox), inbox, stage)
+    return Node(parts, Duty(concurrency=2, lease_s=handlers.LEASE_S, **duty)), ends
+
+
+def rescuer_of(app: Perdure, max_crashes: int = 1_000) -> Rescuer:
+    return Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=handlers.LEASE_S, max_crashes=max_crashes)
+
+
+def stop_reasons(app: Perdure) -> dict[NodeId, str | None]:
+    return {node.id: node.stop_reason for node in app.store.nodes(100)}

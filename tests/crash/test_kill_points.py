@@ -1,0 +1,146 @@
+"""SIGKILL at every statement boundary of claim, finish and rescue, one after the other: nothing is ever half done."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from perdure import Job, State
+from tests.crash import points
+from tests.crash.workers import Scene, ended, kill
+
+Doing = Callable[[Path, int, Path], None]
+
+AT_ONCE = 4
+"""Deaths that are died beside each other, each on a file of its own."""
+
+
+def killed_everywhere(scene: Scene, doing: Doing, look: Callable[[Scene], None]) -> list[str]:
+    """Die at the first boundary, the second, …, until it comes to its end alive. Answers the boundaries."""
+    last: list[str] = []
+    for first in count(1, AT_ONCE):
+        copies = {nth: scene.copy(f"{nth}") for nth in range(first, first + AT_ONCE)}
+        exits = killed_at(copies, doing)
+        for nth, copy in copies.items():
+            last = max(last, boundaries_of(copy), key=len)
+            checked(copy, nth, look)
+            copy.close()
+        if 0 in exits:
+            break
+    print(f"{len(last)} boundaries")  # noqa: T201 - shown with -s
+    return last
+
+
+def killed_at(copies: dict[int, Scene], doing: Doing) -> list[int | None]:
+    """Each copy's process dies at the boundary of its number. When all are dead, a new worker each does the rest."""
+    doomed = [copy.process(doing, copy.path, nth, copy.reached) for nth, copy in copies.items()]
+    for process, copy in zip(doomed, copies.values(), strict=True):
+        ended(process)
+        assert process.exitcode in (0, -signal.SIGKILL), f"{process.exitcode}\n{copy.log.read_text()}"
+        copy.check(drained=False)
+    for drainer in [copy.worker(until_idle=True) for copy in copies.values()]:
+        ended(drainer)
+        assert drainer.exitcode == 0
+    return [process.exitcode for process in doomed]
+
+
+def checked(copy: Scene, nth: int, look: Callable[[Scene], None]) -> None:
+    try:
+        copy.check()
+        look(copy)
+    except AssertionError as error:
+        raise AssertionError(f"killed at boundary {nth}: {boundaries_of(copy)}\n{copy.log.read_text()}") from error
+
+
+def boundaries_of(copy: Scene) -> list[str]:
+    return copy.reached.read_text().splitlines() if copy.reached.exists() else []
+
+
+def completed(*jobs: Job) -> Callable[[Scene], None]:
+    def look(scene: Scene) -> None:
+        for job in map(scene.now, jobs):
+            assert job.state == State.COMPLETED, job.error
+
+    return look
+
+
+def test_claims_and_finishes_are_whole_wherever_the_worker_dies(scene: Scene) -> None:
+    jobs = [*scene.enqueue("work", ms=0), *scene.enqueue("breed", children=2), *scene.enqueue("falter")]
+
+    def look(scene: Scene) -> None:
+        completed(*jobs)(scene)
+        assert len(list(scene.app.jobs(kind="nap", state="completed"))) == 2
+
+    boundaries = killed_everywhere(scene, points.take_turns, look)
+    for part in (
+        "before COMMIT",
+        "after COMMIT",
+        "before INSERT INTO perdure_run",
+        "before INSERT INTO perdure_outcome",
+    ):
+        assert sum(line.startswith(part) for line in boundaries) > 1, part
+    scene.drain()
+
+
+def test_a_handlers_own_rows_and_its_end_are_one_wherever_the_worker_dies(scene: Scene) -> None:
+    with scene.app.transaction() as tx:
+        tx.execute("CREATE TABLE payment (job TEXT)")
+    jobs = scene.enqueue("pay", times=2)
+
+    def look(scene: Scene) -> None:
+        completed(*jobs)(scene)
+        with scene.app.transaction() as tx:
+            paid = [job for (job,) in tx.execute("SELECT job FROM payment").fetchall()]
+        assert sorted(paid) == sorted(str(job.id) for job in jobs)
+
+    boundaries = killed_everywhere(scene, points.take_turns, look)
+    assert any(line.startswith("before INSERT INTO payment") for line in boundaries)
+    scene.drain()
+
+
+@pytest.fixture
+def left_behind(scene: Scene) -> list[Job]:
+    """Jobs of a worker that was killed."""
+    jobs = scene.enqueue("work", times=3, ms=0)
+    ready = scene.path.with_suffix(".ready")
+    holder = scene.process(points.hold, scene.path, ready)
+    scene.until(ready.exists, "the jobs are claimed")
+    kill(holder)
+    return jobs
+
+
+def test_a_rescue_is_whole_wherever_the_rescuer_dies(scene: Scene, left_behind: list[Job]) -> None:
+    def look(scene: Scene) -> None:
+        completed(*left_behind)(scene)
+        assert sorted(len(list(scene.app.runs(job))) for job in left_behind) == [1, 2, 2]
+        assert sum(run.state == "lost" for run in scene.app.runs()) == 2
+
+    boundaries = killed_everywhere(scene, points.take_back, look)
+    assert any(line.startswith("before UPDATE perdure_node") for line in boundaries)
+    assert any(line.startswith("before UPDATE perdure_run") for line in boundaries)
+    scene.drain()
+
+
+def test_nothing_is_left_wherever_a_node_without_jobs_dies(scene: Scene) -> None:
+    jobs = scene.enqueue("work", times=2, ms=0)
+
+    def look(scene: Scene) -> None:
+        completed(*jobs)(scene)
+        assert None not in points.stop_reasons(scene.app).values()
+        assert all(len(list(scene.app.runs(job))) == 1 for job in jobs)
+
+    killed_everywhere(scene, points.live_and_leave, look)
+    scene.drain()
+
+
+@pytest.mark.full
+def test_a_worker_with_all_its_threads_may_die_at_any_statement_of_its_life(
+    scene: Scene, left_behind: list[Job]
+) -> None:
+    jobs = [*left_behind, *scene.enqueue("nap", times=4, ms=400), *scene.enqueue("breed", children=2)]
+    killed_everywhere(scene, points.whole_life, completed(*jobs))
+    scene.drain()

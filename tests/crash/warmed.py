@@ -1,0 +1,13 @@
+"""Imported by the fork server only: what every process would otherwise load by itself, slowly, on first use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import perdure.store.open
+import perdure.store.sql.dialects.sqlite.runner
+import perdure.verbs.working  # noqa: F401 - loaded, not used
+from tests.crash import handlers, points  # noqa: F401 - as above
+
+_app = handlers.app_on(Path("/nonexistent/never-opened.db"))
+_codecs = [_app.kinds.get(name).codec for name in _app.kinds.versions()]

@@ -1,0 +1,81 @@
+"""Another process holds the write lock for long. What has run is kept and written afterwards; running goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from perdure import JobContext
+from tests.faults.scene import Listener, Scene, count, program, said, tell, until
+from tests.history import ended, started
+
+REFUSALS = "the database could not be reached"
+
+
+def test_a_worker_outlives_a_locked_database(scene: Scene, listener: Listener, full_size: bool) -> None:
+    """Small: until the worker has been refused three times. Full: 8 s, with the default time-out."""
+    app = scene.app(**({} if full_size else {"busy_timeout_s": 0.2}))
+    gate = threading.Event()
+
+    @app.job
+    def plain(ctx: JobContext, n: int) -> int:
+        started(scene.notes, ctx)
+        gate.wait()
+        ended(scene.notes, ctx)
+        return n
+
+    @app.job
+    async def quick(ctx: JobContext, n: int) -> int:
+        started(scene.notes, ctx)
+        ended(scene.notes, ctx)
+        return n
+
+    jobs = scene.sent(*plain.enqueue_many([{"n": n} for n in range(4)]))
+    with app.worker(concurrency=4).running():
+        until(lambda: count(app, "running") == 4)
+        later = scene.sent(*quick.enqueue_many([{"n": n} for n in range(20)]))
+        with program("hold_the_lock", scene.path) as locker:
+            assert said(locker) == "locked"
+            gate.set()  # the four end now, and nobody can write that down
+            if full_size:
+                time.sleep(8)  # the fault itself
+            else:
+                until(lambda: listener.heard(REFUSALS) >= 3)
+            assert {app.existing(job).state for job in jobs} == {"running"}
+            assert all(app.existing(job).attempts == 1 for job in jobs)
+            tell(locker)
+            assert said(locker) == "released"
+        assert [app.wait(job, 60).result for job in jobs] == [0, 1, 2, 3]
+        assert [app.wait(job, 60).result for job in later] == list(range(20))
+    assert listener.heard(REFUSALS) >= 1
+    assert [run.state for run in app.runs()] == ["completed"] * 24, "nothing was run again"
+
+
+def test_a_worker_that_is_stopped_while_the_database_is_locked_leaves_its_jobs_to_the_next(
+    scene: Scene, listener: Listener
+) -> None:
+    """The outcome cannot be written any more, so the job runs again elsewhere: once, and with a recorded reason."""
+    app = scene.app(busy_timeout_s=0.1, lease_s=1.5)
+    may_end = threading.Event()
+
+    @app.job
+    def plain(ctx: JobContext) -> int:
+        started(scene.notes, ctx)
+        may_end.wait()
+        ended(scene.notes, ctx)
+        return ctx.attempt
+
+    (job,) = scene.sent(plain.enqueue())
+    with program("hold_the_lock_when_told", scene.path) as locker:
+        with app.worker(grace_s=0.5).running():
+            until(lambda: count(app, "running") == 1)
+            tell(locker, "lock")
+            assert said(locker) == "locked"
+            may_end.set()
+            until(lambda: listener.heard(REFUSALS) >= 1)
+        assert app.existing(job).state == "running"
+        tell(locker)
+        assert said(locker) == "released"
+    with app.worker().running():
+        assert app.wait(job, 60).result == 2
+    assert [run.state for run in app.runs(job)] == ["completed", "lost"]

@@ -1,0 +1,566 @@
+"""One simulated history: nodes on machines with clocks of their own, on one real SQLite file, in a single thread.
+
+Everything that happens follows from the seed. The world calls what threads call in a real worker (`node.turn`,
+`heart.beat`, `rescuer.look`, the executor) in a random order; before any call to the database others may come first.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from perdure import KeyConflict, Perdure, Retry, TransitionRefused
+from perdure.errors import JobNotFound, StoreError
+from perdure.ids import IdFactory, JobId, NodeId, to_uuid
+from perdure.job.job import Job
+from perdure.job.model import NewJob
+from perdure.job.states import FINAL, RunState, State
+from perdure.kind import Draft, Registry
+from perdure.ops.doctor import examine, is_healthy
+from perdure.store.sql.store import SqlStore
+from perdure.upkeep.rescue import Rescuer
+from perdure.verbs.drafting import new_job
+from perdure.worker.context import JobContext
+from perdure.worker.executors.port import Inbox
+from perdure.worker.heart import BEATS_PER_LEASE, Heart
+from perdure.worker.node import Duty, Node, Parts
+from perdure.worker.run import Assignment
+from perdure.worker.signals import Stop
+from perdure.worker.stage import Stage
+from tests import history
+from tests.simulation.faults import HOWS, Died, Fault, FaultyRunner, Refused
+from tests.simulation.machines import Machine, SimExecutor, SimLiveness, Time
+
+LEASE_S = 10.0
+DAY_S = 86_400.0
+MOST_PROCESSES = 4
+MAX_CRASHES = 3
+QUEUES = ("a", "b")
+ACTS = {
+    "ok": 12, "talk": 2, "effect": 4, "child": 3, "fail": 8, "fatal": 1, "later": 2, "snooze": 2, "skip": 1,
+    "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
+}  # fmt: skip
+FOREVER_S = 10_000.0
+
+
+@dataclass
+class Proc:
+    """A worker process."""
+
+    number: int
+    machine: Machine
+    runner: FaultyRunner
+    heart_runner: FaultyRunner
+    node: Node
+    heart: Heart
+    rescuer: Rescuer
+    executor: SimExecutor
+    start: str
+    nodes: set[NodeId] = field(default_factory=set)
+    busy: set[str] = field(default_factory=set)
+    frozen_until: float = 0.0
+    leaves_at: float | None = None
+    next_turn: float = 0.0
+    next_look: float = 0.0
+    next_beat: float = 0.0
+    next_act: float = 0.0
+    is_excused: bool = False
+    """It died, was frozen or left: others may rightly have taken its jobs."""
+
+    @property
+    def alive(self) -> bool:
+        return not self.runner.dead
+
+
+class World:
+    """A history as it happens. `live` lets it happen, `drain` brings it to its end, `problems` judges it."""
+
+    def __init__(self, folder: Path, template: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.path = folder / "jobs.db"
+        self.path.write_bytes(template.read_bytes())
+        self.notes = folder / "notes"
+        self.time = Time()
+        self.machines = [Machine(self.time, f"m{n}", self.random) for n in range(3)]
+        self.office = self.machines[0]
+        self.plain = Perdure(self.path, clock=self.office, ids=self._ids(self.office), durability="normal")
+        store = self.plain.store
+        assert isinstance(store, SqlStore)
+        self.inner = store.runner
+        self.app = Perdure(self.path, clock=self.office, ids=self._ids(self.office), durability="normal")
+        self.desk = FaultyRunner(self.inner, self._meanwhile, self._is_reachable)
+        self.app.__dict__["store"] = SqlStore(self.desk)
+        self.kinds = [self.app.job(name=name)(work) for name in ("common", "late")]
+        self.old_kinds = Registry()
+        self.old_kinds.add(self.kinds[0])
+        self.procs: list[Proc] = []
+        self.jobs: list[UUID] = []
+        self.outage_until = 0.0
+        self.is_draining = False
+        self.counts: Counter[str] = Counter()
+        self.began: dict[UUID, tuple[float, float]] = {}
+        """When handlers began, by the true time, and how long they may take."""
+        self.overdue: dict[UUID, bool] = {}
+        """Runs closed for being overdue, and whether they were."""
+        self._depth = 0
+        self._processes = 0
+
+    # -- what may happen ---------------------------------------------------------------------------------------------
+
+    def live(self, steps: int) -> None:
+        for _ in range(2):
+            self.spawn()
+        things = list(THINGS)
+        for _ in range(steps):
+            self._one_thing(self.random.choices(things, [THINGS[thing] for thing in things])[0])
+
+    def _one_thing(self, thing: Callable[[World], None]) -> None:
+        self.counts[thing.__name__] += 1
+        thing(self)
+
+    def enqueue(self) -> None:
+        choice = self.random.choice
+        retry = Retry(
+            choice((1, 2, 3, 4)), backoff=choice(("none", "fixed", "exponential")), base=2.0,
+            as_new_job=self.random.random() < 0.2,
+        )  # fmt: skip
+        options: dict[str, Any] = {
+            "queue": choice(QUEUES),
+            "delay": choice((None, None, None, 0.5, 20.0)),
+            "retry": retry,
+            "timeout": choice((None, None, 3.0, 8.0)),
+            "priority": choice((0, 0, 1)),
+            "idempotency_key": choice((None,) * 6 + tuple("xyz")),
+            "business_key": choice((None,) * 6 + tuple("uvw")),
+            "conflict": choice(("raise", "return")),
+        }
+        kind = self.kinds[self.random.random() < 0.15]
+        with suppress(StoreError, KeyConflict):
+            job = kind.options(**options).enqueue(n=len(self.jobs))
+            history.note(self.notes, "enqueued", job=job.id)
+            self.jobs.append(job.id)
+
+    def operate(self) -> None:
+        """Someone decides something about some job."""
+        if not self.jobs:
+            return
+        app, job = self.app, self._some_job()
+        verbs: list[Callable[[], object]] = [
+            *[lambda: app.cancel(job)] * 3,
+            lambda: app.pause(job),
+            *[lambda: app.resume(job)] * 2,
+            *[lambda: app.retry(job)] * 2,
+            lambda: app.retry(job, as_new=True),
+            lambda: app.move(job, to=self.random.choice(("front", "back"))),
+            lambda: app.move(job, before=self._some_job()),
+            lambda: app.set_priority(job, self.random.randrange(3)),
+            lambda: app.supersede(job, self.kinds[0].new(n=-1)),
+            lambda: app.queues.pause(self.random.choice(QUEUES)),
+            *[lambda: app.queues.resume(self.random.choice(QUEUES))] * 3,
+            lambda: self._delete(job),
+        ]
+        with suppress(StoreError, TransitionRefused, JobNotFound, KeyConflict):
+            self.random.choice(verbs)()
+
+    def _delete(self, job: UUID) -> None:
+        self.plain.delete(job)
+        history.note(self.notes, "deleted", job=job)
+
+    def _some_job(self) -> UUID:
+        return self.random.choice(self.jobs[-12:])
+
+    def work(self) -> None:
+        """One of the processes does what it has to do."""
+        ready = [proc for proc in self._awake() if "store" not in proc.busy]
+        if ready:
+            self._act(self.random.choice(ready))
+
+    def pass_time(self) -> None:
+        spans = (0.001, 0.05, 0.3, 1.0, 2.0, 3.0)
+        self.advance(self.random.choice(spans) * self.random.uniform(0.5, 1))
+
+    def set_a_clock(self) -> None:
+        self.random.choice(self.machines).set_wall(self.random.choice((-DAY_S, DAY_S, -3600.0, 90.0, -90.0)))
+
+    def kill(self) -> None:
+        if self._awake():
+            self._die(self.random.choice(self._awake()))
+
+    def freeze(self) -> None:
+        if self._awake():
+            proc = self.random.choice(self._awake())
+            proc.frozen_until = self.time.at + self.random.uniform(0.2, 3) * LEASE_S
+            proc.is_excused = True
+
+    def spawn(self) -> None:
+        if sum(proc.alive for proc in self.procs) < MOST_PROCESSES:
+            with suppress(StoreError):
+                self.start()
+
+    def leave(self) -> None:
+        """A worker is told to stop."""
+        if self._awake():
+            proc = self.random.choice(self._awake())
+            proc.node.tell_to_stop()
+            proc.leaves_at = proc.leaves_at or proc.machine.boottime() + self.random.choice((0.0, 2.0, 8.0))
+            proc.is_excused = True
+
+    def break_a_call(self) -> None:
+        """One of the next writes of some process fails, or is its last."""
+        runners = [runner for proc in self._awake() for runner in (*[proc.runner] * 5, proc.heart_runner)]
+        runner = self.random.choice([self.desk, *runners])
+        how, error = self.random.choice(HOWS)
+        if runner is not self.desk and self.random.random() < 0.2:
+            error = Died
+        times = 1 if error is Refused else self.random.choice((1, 1, 2, 3))
+        runner.fault = Fault(self.random.randrange(3), how, error, self.random.randrange(1, 12), times)
+
+    def suspend(self) -> None:
+        """All machines sleep at once and wake up together."""
+        self._sleep(self.random.choice((5.0, 60.0, 4000.0)))
+
+    def lose_the_database(self) -> None:
+        self.outage_until = self.time.at + self.random.choice((0.5, 5.0, 25.0))
+
+    # -- how it happens ----------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Time passes. Processes that are not frozen do in time what they do by the clock: beat, and look for work."""
+        end = self.time.at + seconds
+        while True:
+            due = [(proc.next_beat, proc.number, "heart", proc) for proc in self._awake() if "heart" not in proc.busy]
+            due += [(proc.next_act, proc.number, "store", proc) for proc in self._awake() if "store" not in proc.busy]
+            at, _, thread, proc = min(due, key=lambda one: one[:3], default=(end + 1, 0, "", None))
+            if proc is None or at > end:
+                break
+            self.time.at = max(self.time.at, at)
+            if thread == "store":
+                self._act(proc)
+            else:
+                self._beat(proc)
+        self.time.at = max(self.time.at, end)
+
+    def _beat(self, proc: Proc) -> None:
+        proc.next_beat = self.time.at + LEASE_S / BEATS_PER_LEASE
+        with self._as(proc, "heart"):
+            if not proc.heart.beat():
+                self._die(proc)  # as `perdure worker` does when its store thread hangs
+
+    def _sleep(self, seconds: float) -> None:
+        self.time.at += seconds
+        for proc in self.procs:
+            proc.next_beat = max(proc.next_beat, self.time.at)
+            proc.next_act = max(proc.next_act, self.time.at)
+
+    def _act(self, proc: Proc) -> None:
+        at = proc.machine.boottime()
+        proc.next_act = self.time.at + self.random.uniform(0.3, 1.2)
+        if "handler" not in proc.busy:
+            with self._as(proc, "handler"):
+                proc.executor.progress()
+        with self._as(proc, "store"):
+            node = proc.node
+            if self.random.random() < 0.3:
+                node.stir()
+            if at >= proc.next_turn or node.in_trouble or self.random.random() < 0.3:
+                proc.next_turn = at + node.turn()
+            if not node.in_trouble and at >= proc.next_look:
+                proc.next_look = at + 1.0
+                with suppress(StoreError):
+                    if proc.rescuer.look(node.id):
+                        self._judge_overdue()
+            if proc.leaves_at is not None:
+                self._wind_down(proc, at)
+
+    def _judge_overdue(self) -> None:
+        """A run that was closed for being overdue really took longer than it may; whatever the clocks on walls say."""
+        for run in self.plain.runs(state="timed_out"):
+            is_new = run.id not in self.overdue and (run.error_message or "").startswith(
+                "the run went past its deadline"
+            )
+            if is_new and run.id in self.began:
+                at, limit_s = self.began[run.id]
+                self.overdue[run.id] = self.time.at - at >= limit_s
+
+    def _wind_down(self, proc: Proc, at: float) -> None:
+        assert proc.leaves_at is not None
+        if at >= proc.leaves_at and not proc.node.is_empty:
+            proc.node.interrupt_all(Stop.SHUTDOWN)
+        if proc.node.is_empty or at >= proc.leaves_at + 2.0:
+            with suppress(StoreError):
+                proc.node.sign_off()
+            self._die(proc)
+
+    @contextmanager
+    def _as(self, proc: Proc, thread: str) -> Generator[None, None, None]:
+        """What happens here, happens in that thread of the process, and may be its end."""
+        proc.busy.add(thread)
+        try:
+            yield
+        except Died:
+            pass
+        finally:
+            proc.busy.discard(thread)
+            proc.nodes.add(proc.node.id)
+            if proc.runner.dead or proc.heart_runner.dead:
+                self._die(proc)
+
+    def _die(self, proc: Proc) -> None:
+        proc.runner.dead = proc.heart_runner.dead = True
+        proc.is_excused = True
+        proc.machine.living.discard(proc.start)
+        proc.executor.going.clear()
+
+    def _meanwhile(self, proc: Proc | None = None) -> None:
+        """Someone is about to call the database: others may come first, or the caller is stopped for a while."""
+        if self.is_draining or self._depth >= 2 or self.random.random() >= 0.06:
+            return
+        self._depth += 1
+        try:
+            if proc is not None and self.random.random() < 0.15:
+                self._nap(proc)
+            for _ in range(self.random.randrange(1, 4)):
+                self._one_thing(
+                    self.random.choice((World.work, World.work, World.work, World.pass_time, World.operate))
+                )
+        finally:
+            self._depth -= 1
+
+    def _nap(self, proc: Proc) -> None:
+        """The process is stopped in the middle of what it does, for longer than the lease, and goes on afterwards."""
+        proc.is_excused = True
+        end = self.time.at + self.random.uniform(1.1, 2) * LEASE_S
+        proc.frozen_until = end
+        while self.time.at < end:
+            self.advance(1.0)
+
+    def _is_reachable(self) -> bool:
+        return self.time.at >= self.outage_until
+
+    def _awake(self) -> list[Proc]:
+        return [proc for proc in self.procs if proc.alive and proc.frozen_until <= self.time.at]
+
+    def start(self) -> Proc:
+        """A new worker process, on some machine."""
+        self._processes += 1
+        machine, start = self.random.choice(self.machines), f"start {self._processes}"
+        ids, inbox = self._ids(machine), Inbox(lambda: None)
+        holder: list[Proc] = []
+        runner, heart_runner = (
+            FaultyRunner(self.inner, lambda: self._meanwhile(*holder), self._is_reachable) for _ in range(2)
+        )
+        store = SqlStore(runner)
+        executor = SimExecutor(machine, inbox, self.notes, self._pick, self._note_begin, self.kinds[0])
+        liveness = SimLiveness(machine, self.random.randrange(100, 103), start)
+
+        def lay_out(draft: Draft) -> NewJob:
+            return new_job(draft, JobId(ids.new()), machine.now())
+
+        parts = Parts(
+            store,
+            self.old_kinds if self.random.random() < 0.25 and not self.is_draining else self.app.kinds,
+            machine,
+            ids,
+            liveness,
+            executor,
+            inbox,
+            Stage(store, machine, ids, lay_out),
+            state=lambda: {"act": executor.act},
+            jitter=self.random.random,
+        )
+        duty = Duty(
+            self.random.choice((None, QUEUES, QUEUES[:1])) if not self.is_draining else None,
+            in_turn=self.random.random() < 0.3,
+            concurrency=self.random.choice((1, 2, 4)),
+            per_queue=self.random.choice(({}, {}, {"a": 1})),
+            lease_s=LEASE_S,
+        )
+        node = Node(parts, duty)
+        rescuer = Rescuer(store, machine, ids, liveness, lease_s=LEASE_S, max_crashes=MAX_CRASHES)
+        heart = Heart(node, SqlStore(heart_runner), machine, lease_s=LEASE_S, hung=lambda: None)
+        proc = Proc(self._processes, machine, runner, heart_runner, node, heart, rescuer, executor, start, {node.id})
+        machine.living.add(start)
+        proc.next_beat = self.time.at
+        try:
+            node.register()
+            rescuer.look(node.id)
+        except StoreError:
+            self._die(proc)  # as a worker that cannot start
+            raise
+        self.procs.append(proc)
+        holder.append(proc)
+        return proc
+
+    def _note_begin(self, task: Assignment) -> None:
+        self.began[task.ctx.run_id] = (self.time.at, task.timeout_s or FOREVER_S)
+
+    def _pick(self) -> tuple[str, float]:
+        if self.is_draining:
+            return self.random.choice(("ok", "ok", "fail")), 0.1
+        act = self.random.choices(list(ACTS), list(ACTS.values()))[0]
+        if act == "hang":
+            return act, FOREVER_S
+        return act, self.random.choice((0.0, 0.5, 3.0, 8.0, 20.0)) + (30.0 if act == "deaf" else 0.0)
+
+    def _ids(self, machine: Machine) -> IdFactory:
+        def tick() -> None:
+            self.time.at += 0.001
+
+        return IdFactory(lambda: machine.now() // 1000, self.random.randbytes, tick)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Everything works again, and a healthy node comes: all that was left undone is done."""
+        self.is_draining = True
+        self.outage_until = 0.0
+        self.desk.fault = None
+        for proc in self.procs:
+            proc.runner.fault = proc.heart_runner.fault = None
+            if proc.alive and self.random.random() < 0.4:
+                self._die(proc)
+            proc.frozen_until = min(proc.frozen_until, self.time.at + self.random.uniform(0, 2) * LEASE_S)
+            for one in proc.executor.going.values():
+                one.ends_at = min(one.ends_at, proc.machine.boottime() + 60)
+        self.start()
+        for queue in QUEUES:
+            self.plain.queues.resume(queue)
+        for turn in range(2_000):
+            self._all_work()
+            if turn % 8 == 0 and self._is_done():
+                for _ in range(8):  # time for those who were taken for dead to notice it
+                    self._all_work()
+                return
+        left = [job for job in self.plain.jobs() if job.state not in FINAL]
+        raise AssertionError(f"it does not come to an end: {left}")
+
+    def _all_work(self) -> None:
+        self.advance(0.5)
+        for proc in self._awake():
+            self._act(proc)
+
+    def _is_done(self) -> bool:
+        """True if nothing is left to do. What people set aside goes on; nobody waits for what comes in days."""
+        left: list[Job] = [job for job in self.plain.jobs() if job.state not in FINAL]
+        for job in left:
+            if job.state in (State.PAUSED, State.PARKED):
+                self.plain.resume(job.id)
+        if left and all(job.state == State.SCHEDULED for job in left):
+            ahead_us = min(job.row.run_at for job in left) - min(proc.machine.now() for proc in self._awake())
+            self._sleep(max(0.0, ahead_us / 1_000_000))
+        everyone = [proc for proc in self.procs if proc.alive]
+        return not left and everyone == self._awake() and all(proc.node.is_empty for proc in everyone)
+
+    def problems(self) -> list[str]:
+        findings = examine(self.plain.store)
+        return [
+            *([] if is_healthy(findings) else [str(finding) for finding in findings]),
+            *history.problems(self.notes, self.plain),
+            *self._effects(),
+            *self._unjust_losses(),
+            *self._work_thrown_away(),
+            *self._nodes_forgotten(),
+        ]
+
+    def _effects(self) -> list[str]:
+        """What handlers wrote or asked for together with their end is there if, and only if, they completed."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            effects = Counter(UUID(run) for (run,) in connection.execute("SELECT run FROM effect"))
+        runs = {run.id: run for run in self.plain.runs()}
+        jobs = {job.id for job in self.plain.jobs()}
+        deleted = {UUID(one["job"]) for one in history.events(self.notes, "deleted")}
+        found: list[str] = []
+        for one in history.events(self.notes, "effect"):
+            run = runs.get(UUID(one["run"]))
+            if run is not None and effects[run.id] != (run.state == RunState.COMPLETED):
+                found.append(f"run {run.id} is {run.state} and its own rows were written {effects[run.id]} times")
+        for one in history.events(self.notes, "child"):
+            run, child = runs.get(UUID(one["run"])), UUID(one["job"])
+            is_there = child in jobs or child in deleted
+            if run is not None and is_there != (run.state == RunState.COMPLETED):
+                found.append(f"run {run.id} is {run.state}, and its child {child} is {'' if is_there else 'not '}there")
+        return found
+
+    def _unjust_losses(self) -> list[str]:
+        """Jobs are taken only from processes that died, stood still or left; whatever clocks and database do."""
+        just = {to_uuid(node) for proc in self.procs if proc.is_excused for node in proc.nodes}
+        lost = [
+            f"run {run.id} was taken from node {run.node_id}, which was in good health"
+            for run in self.plain.runs(state="lost")
+            if run.node_id not in just
+        ]
+        return lost + [f"run {run} was closed as overdue too early" for run, was in self.overdue.items() if not was]
+
+    def _work_thrown_away(self) -> list[str]:
+        """A handler that returned is not run again because its node gave the job back."""
+        returned = {UUID(one["run"]) for one in history.events(self.notes, "end")}
+        runs = self.plain.runs(state="released")
+        found = [f"run {run.id} returned, but its job was given back" for run in runs if run.id in returned]
+        refused = [run for run in self.plain.runs(state="failed") if run.error_type == "FinishRefused"]
+        return found + [
+            f"run {run.id} returned, but is recorded as failed, because the database was away: {run.error_message}"
+            for run in refused
+            if "(middle)" not in (run.error_message or "")
+        ]
+
+    def _nodes_forgotten(self) -> list[str]:
+        """Whoever works is known to be alive."""
+        known = {node.id for node in self.plain.store.live_nodes()}
+        working = [proc for proc in self._awake() if proc.leaves_at is None]
+        return [f"process {proc.number} works as a node that is gone" for proc in working if proc.node.id not in known]
+
+    def close(self) -> None:
+        self.plain.close()
+
+
+def work(ctx: JobContext, n: int) -> Any:
+    del n
+    return ctx.state["act"](ctx)
+
+
+THINGS: dict[Callable[[World], None], int] = {
+    World.enqueue: 16,
+    World.pass_time: 25,
+    World.work: 10,
+    World.operate: 9,
+    World.break_a_call: 12,
+    World.spawn: 5,
+    World.freeze: 3,
+    World.kill: 1,
+    World.leave: 1,
+    World.set_a_clock: 1,
+    World.lose_the_database: 1,
+    World.suspend: 1,
+}
+
+
+def make_template(path: Path) -> None:
+    """An empty database to copy, with a table for the handlers' own rows."""
+    app = Perdure(path, durability="normal")
+    app.store.upgrade()
+    app.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE effect (run TEXT NOT NULL)")
+        connection.commit()
+
+
+def run_history(folder: Path, template: Path, seed: int, steps: int) -> list[str]:
+    """Let one history happen; answers what is wrong with it."""
+    quiet = logging.getLogger("perdure")
+    before, quiet.level = quiet.level, logging.CRITICAL + 1
+    world = World(folder, template, seed)
+    try:
+        world.live(steps)
+        world.drain()
+        return world.problems()
+    finally:
+        world.close()
+        quiet.setLevel(before)

@@ -1,0 +1,303 @@
+"""Rescuers decide on what they have seen, which may be true no longer: every write of theirs checks it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any, cast
+
+import pytest
+
+from perdure.clock import Micros
+from perdure.ids import NodeId
+from perdure.job.model import Claim
+from perdure.job.reports import Completed
+from perdure.job.states import RunState, State
+from perdure.ops.doctor import examine, is_healthy
+from perdure.store.answers import Answer, Lane, NodeRow, Process
+from perdure.store.protocols import Store
+from perdure.testing.contract.rig import Rig
+from perdure.upkeep.rescue import BATCH, Rescuer
+from perdure.worker.liveness import ProcLiveness
+
+LEASE_S = 60.0
+TIMEOUT_S = 300
+DAY_US = 86_400_000_000
+NO_PID = 2**22 - 1
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(f"sqlite:///{tmp_path}/jobs.db")
+    yield rig
+    findings = examine(rig.opener(rig.url), rig.now)
+    rig.close()
+    assert is_healthy(findings), findings
+
+
+class Meddled:
+    """A store with someone who acts between what a rescuer reads and what it writes."""
+
+    def __init__(self, store: Store, reads: str, act: Callable[[], object]) -> None:
+        self._store = store
+        self._reads = reads
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name != self._reads:
+            return method
+
+        def read_and_act(*args: Any) -> Any:
+            found = method(*args)
+            self._act()
+            return found
+
+        return read_and_act
+
+
+def rescuer(rig: Rig, store: Store | Meddled | None = None) -> Rescuer:
+    found = cast("Store", store or rig.store)
+    return Rescuer(found, rig.clock, rig.ids, ProcLiveness(), lease_s=LEASE_S, max_crashes=3)
+
+
+def watch(rig: Rig, observer: Rescuer, own: NodeId, seconds: float, meanwhile: Callable[[], object] = bool) -> int:
+    """Look every ten seconds for so long; answers how many jobs were saved."""
+    saved = 0
+    for _ in range(round(seconds / 10)):
+        rig.clock.advance(seconds=10)
+        meanwhile()
+        saved += observer.look(own)
+    return saved
+
+
+def dead_process(rig: Rig) -> NodeId:
+    """A node of this machine whose process has ended."""
+    node = NodeId(rig.ids.new())
+    rig.store.register(node, None, ProcLiveness().own()._replace(pid=NO_PID), rig.now)
+    return node
+
+
+def living(rig: Rig) -> set[NodeId]:
+    return {node.id for node in rig.store.live_nodes()}
+
+
+def silent_with_jobs(rig: Rig, count: int) -> tuple[NodeId, list[Claim]]:
+    node = NodeId(rig.ids.new())
+    rig.store.register(node, None, Process("elsewhere"), rig.now)
+    rig.enqueue_many(count)
+    return node, rig.claim(count, node=node)
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_of_a_process_that_ended_go_on_at_the_first_look(rig: Rig) -> None:
+    own, dead = rig.register(), dead_process(rig)
+    rig.enqueue_many(2)
+    rig.claim(2, node=dead)
+
+    assert rescuer(rig).look(own) == 2
+    assert len(rig.in_order()) == 2
+    assert dead not in living(rig)
+    assert rescuer(rig).look(own) == 0
+
+
+def test_a_silent_node_is_given_a_whole_lease(rig: Rig) -> None:
+    own, observer = rig.register(), rescuer(rig)
+    node, _ = silent_with_jobs(rig, 3)
+    observer.look(own)
+
+    assert watch(rig, observer, own, LEASE_S - 10) == 0
+    assert watch(rig, observer, own, 10) == 3
+    assert living(rig) == {own}
+    assert [row.stop_reason for row in rig.store.nodes(9) if row.id == node] == ["unknown"]
+
+
+def test_a_node_that_beats_is_left_alone(rig: Rig) -> None:
+    own, observer = rig.register(), rescuer(rig)
+    node, claims = silent_with_jobs(rig, 1)
+
+    assert watch(rig, observer, own, 10 * LEASE_S, lambda: rig.store.beat(node, rig.now)) == 0
+    assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
+
+
+def test_a_node_does_not_declare_itself_dead(rig: Rig) -> None:
+    own, claims = silent_with_jobs(rig, 1)
+
+    assert watch(rig, rescuer(rig), own, 10 * LEASE_S) == 0
+    assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
+
+
+def test_a_node_that_beats_after_the_rescuer_looked_survives(rig: Rig) -> None:
+    own = rig.register()
+    node, claims = silent_with_jobs(rig, 1)
+    beating: list[bool] = []
+    observer = rescuer(rig, Meddled(rig.store, "live_nodes", lambda: beating and rig.store.beat(node, rig.now)))
+    observer.look(own)
+    watch(rig, observer, own, LEASE_S - 10)
+
+    beating.append(True)
+    assert watch(rig, observer, own, 10) == 0
+    assert living(rig) == {own, node}
+    assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
+
+
+def test_a_stale_snapshot_takes_nothing_from_a_node_that_came_back(rig: Rig) -> None:
+    """What a rescuer knows may be hours old, if it was stopped between reading and writing."""
+    own = rig.register()
+    node, claims = silent_with_jobs(rig, 1)
+    old: list[NodeRow] = []
+
+    class Stale(Meddled):
+        def live_nodes(self) -> list[NodeRow]:
+            return old
+
+    observer = rescuer(rig, Stale(rig.store, "", bool))
+    old += rig.store.live_nodes()
+    rig.store.beat(node, rig.now)
+
+    assert watch(rig, observer, own, 3 * LEASE_S) == 0
+    assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
+
+
+def test_a_node_that_ends_properly_meanwhile_keeps_its_reason(rig: Rig) -> None:
+    own = rig.register()
+    node = dead_process(rig)
+    store = Meddled(rig.store, "live_nodes", lambda: rig.store.stop(node, "clean_shutdown", rig.now))
+    rescuer(rig, store).look(own)
+
+    assert [row.stop_reason for row in rig.store.nodes(9) if row.id == node] == ["clean_shutdown"]
+
+
+def test_two_rescuers_at_once_take_each_job_back_once(rig: Rig) -> None:
+    owns = [rig.register(), rig.register()]
+    dead = dead_process(rig)
+    ids = rig.enqueue_many(BATCH + 20)
+    rig.claim(len(ids), node=dead)
+    there = Barrier(2)
+    stores = [rig.opener(rig.url) for _ in owns]
+
+    def look(number: int) -> int:
+        there.wait()
+        return rescuer(rig, stores[number]).look(owns[number])
+
+    with ThreadPoolExecutor(2) as pool:
+        saved = sum(pool.map(look, range(2)))
+
+    assert saved == len(ids)
+    assert rig.in_order() == ids
+    assert {(job.attempts, job.crashes) for job in map(rig.job, ids)} == {(1, 1)}
+    assert {run.state for job_id in ids for run in rig.runs(job_id)} == {RunState.LOST}
+
+
+def test_a_rescuer_that_comes_second_finds_nothing_left(rig: Rig) -> None:
+    own, other = rig.register(), rig.register()
+    dead = dead_process(rig)
+    rig.enqueue_many(3)
+    rig.claim(3, node=dead)
+    first: list[int] = []
+    late = rescuer(rig, Meddled(rig.store, "nodes_left_behind", lambda: first.append(rescuer(rig).look(other))))
+
+    assert late.look(own) == 0
+    assert first == [3]
+
+
+def test_a_job_whose_owner_finishes_between_death_and_rescue_is_finished(rig: Rig) -> None:
+    own = rig.register()
+    dead = dead_process(rig)
+    rig.enqueue()
+    [claim] = rig.claim(1, node=dead)
+    done: list[Answer] = []
+    store = Meddled(
+        rig.store, "nodes_left_behind", lambda: done.append(rig.finish(claim, Completed()).answer) if not done else None
+    )
+
+    assert rescuer(rig, store).look(own) == 0
+    assert done == [Answer.APPLIED]
+    assert rig.job(claim.job_id).state == State.COMPLETED
+
+
+# -- runs past their deadline ----------------------------------------------------------------------------------------
+
+
+def hung(rig: Rig, node: NodeId, ahead_us: int = 0) -> Claim:
+    """A run with a time-out, claimed by a node whose clock is so far ahead."""
+    rig.enqueue(timeout_ms=TIMEOUT_S * 1000)
+    at = Micros(rig.now + ahead_us)
+    claimer = rig.claimer(1, node)
+    [claim] = rig.store.claim([Lane(rig.queue, 1)], claimer, at)
+    return claim
+
+
+@pytest.mark.parametrize("ahead_us", [0, DAY_US, -DAY_US])
+def test_a_run_that_its_node_does_not_close_is_closed_whatever_time_that_node_thinks_it_is(
+    rig: Rig, ahead_us: int
+) -> None:
+    own, observer = rig.register(), rescuer(rig)
+    node = rig.register()
+    claim = hung(rig, node, ahead_us)
+    observer.look(own)
+
+    def alive() -> None:
+        rig.store.beat(node, rig.now)
+
+    assert watch(rig, observer, own, TIMEOUT_S + LEASE_S - 10, alive) == 0
+    assert watch(rig, observer, own, 10, alive) == 1
+    assert [run.state for run in rig.runs(claim.job_id)] == [RunState.TIMED_OUT]
+    assert rig.job(claim.job_id).state == State.QUEUED
+    assert rig.finish(claim, Completed()).answer == Answer.LOST
+
+
+@pytest.mark.parametrize("days", [1, -1])
+def test_a_wall_clock_that_jumps_closes_no_run_early_and_none_late(rig: Rig, days: int) -> None:
+    own, observer = rig.register(), rescuer(rig)
+    node = rig.register()
+    hung(rig, node)
+    observer.look(own)
+
+    def alive() -> None:
+        rig.store.beat(node, rig.now)
+
+    watch(rig, observer, own, 100, alive)
+    rig.clock.step(seconds=days * 86_400)
+    assert watch(rig, observer, own, TIMEOUT_S + LEASE_S - 110, alive) == 0
+    assert watch(rig, observer, own, 10, alive) == 1
+
+
+def test_a_run_that_ends_in_the_last_moment_keeps_its_end(rig: Rig) -> None:
+    own, node = rig.register(), rig.register()
+    claim = hung(rig, node)
+    late: list[Answer] = []
+
+    def finish() -> None:
+        if rig.clock.boottime() >= TIMEOUT_S + LEASE_S and not late:
+            late.append(rig.finish(claim, Completed()).answer)
+
+    observer = rescuer(rig, Meddled(rig.store, "overdue", finish))
+    observer.look(own)
+
+    assert watch(rig, observer, own, TIMEOUT_S + 3 * LEASE_S, lambda: rig.store.beat(node, rig.now)) == 0
+    assert late == [Answer.APPLIED]
+    assert rig.job(claim.job_id).state == State.COMPLETED
+
+
+def test_a_hung_run_that_was_cancelled_ends_as_cancelled(rig: Rig) -> None:
+    own, node = rig.register(), rig.register()
+    claim = hung(rig, node)
+    observer = rescuer(rig)
+    observer.look(own)
+    rig.cancel(claim.job_id)
+
+    assert watch(rig, observer, own, TIMEOUT_S + LEASE_S, lambda: rig.store.beat(node, rig.now)) == 1
+    assert rig.job(claim.job_id).state == State.CANCELLED
+
+
+def test_a_run_without_a_time_out_may_take_for_ever(rig: Rig) -> None:
+    own, node = rig.register(), rig.register()
+    rig.enqueue()
+    rig.claim(1, node=node)
+
+    assert watch(rig, rescuer(rig), own, 2_000, lambda: rig.store.beat(node, rig.now)) == 0
