@@ -131,7 +131,8 @@ class SimExecutor:
         if is_interrupted and act != "heedless":
             raise Interrupted(ctx.stop, at_checkpoint=act == "polite")
         if act in RAISES:
-            raise RAISES[act]
+            error = RAISES[act]()
+            raise error
         if act == "talk":
             ctx.metric(n=1)
             ctx.artifact("made.txt")
@@ -145,11 +146,11 @@ class SimExecutor:
         return Done("done", write=lambda tx: tx.execute("INSERT INTO effect (run) VALUES (?)", (str(ctx.run_id),)))
 
 
-RAISES: dict[str, BaseException] = {
-    "fail": ValueError("no"),
-    "fatal": Fail("never"),
-    "later": RetryAfter(1.5),
-    "snooze": Snooze(2.0),
-    "skip": Skip("nothing to do"),
-    "cancel": Cancel(),
+RAISES: dict[str, Callable[[], BaseException]] = {
+    "fail": lambda: ValueError("no"),
+    "fatal": lambda: Fail("never"),
+    "later": lambda: RetryAfter(1.5),
+    "snooze": lambda: Snooze(2.0),
+    "skip": lambda: Skip("nothing to do"),
+    "cancel": Cancel,
 }

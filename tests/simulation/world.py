@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from perdure import KeyConflict, Perdure, Retry, TransitionRefused
+from perdure.clock import Micros
 from perdure.errors import JobNotFound, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, to_uuid
 from perdure.job.job import Job
@@ -80,6 +81,26 @@ class Proc:
         return not self.runner.dead
 
 
+class SimStore(SqlStore):
+    """The real one; it tells the world who is said to be alive, and who is said to be dead."""
+
+    def __init__(self, runner: FaultyRunner, world: World) -> None:
+        super().__init__(runner)
+        self._world = world
+
+    def beat(self, node_id: NodeId, now: Micros) -> bool:
+        beaten = super().beat(node_id, now)
+        if beaten:
+            self._world.beaten[node_id] = self._world.time.at
+        return beaten
+
+    def stop(self, node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None) -> bool:
+        stopped = super().stop(node_id, reason, now, seen_beat)
+        if stopped and reason == "unknown":
+            self._world.judge_silence(node_id)
+        return stopped
+
+
 class World:
     """A history as it happens. `live` lets it happen, `drain` brings it to its end, `problems` judges it."""
 
@@ -110,6 +131,8 @@ class World:
         """When handlers began, by the true time, and how long they may take."""
         self.overdue: dict[UUID, bool] = {}
         """Runs closed for being overdue, and whether they were."""
+        self.beaten: dict[NodeId, float] = {}
+        self.wronged: list[str] = []
         self._depth = 0
         self._processes = 0
 
@@ -280,6 +303,12 @@ class World:
             if proc.leaves_at is not None:
                 self._wind_down(proc, at)
 
+    def judge_silence(self, node_id: NodeId) -> None:
+        """Whoever is declared dead for its silence has been silent for a whole lease of the true time."""
+        silent_s = self.time.at - self.beaten.get(node_id, 0.0)
+        if silent_s < LEASE_S - 0.001:
+            self.wronged.append(f"node {to_uuid(node_id)} was declared dead after a silence of {silent_s} s")
+
     def _judge_overdue(self) -> None:
         """A run that was closed for being overdue really took longer than it may; whatever the clocks on walls say."""
         for run in self.plain.runs(state="timed_out"):
@@ -357,7 +386,7 @@ class World:
         runner, heart_runner = (
             FaultyRunner(self.inner, lambda: self._meanwhile(*holder), self._is_reachable) for _ in range(2)
         )
-        store = SqlStore(runner)
+        store = SimStore(runner, self)
         executor = SimExecutor(machine, inbox, self.notes, self._pick, self._note_begin, self.kinds[0])
         liveness = SimLiveness(machine, self.random.randrange(100, 103), start)
 
@@ -385,7 +414,7 @@ class World:
         )
         node = Node(parts, duty)
         rescuer = Rescuer(store, machine, ids, liveness, lease_s=LEASE_S, max_crashes=MAX_CRASHES)
-        heart = Heart(node, SqlStore(heart_runner), machine, lease_s=LEASE_S, hung=lambda: None)
+        heart = Heart(node, SimStore(heart_runner, self), machine, lease_s=LEASE_S, hung=lambda: None)
         proc = Proc(self._processes, machine, runner, heart_runner, node, heart, rescuer, executor, start, {node.id})
         machine.living.add(start)
         proc.next_beat = self.time.at
@@ -462,6 +491,7 @@ class World:
     def problems(self) -> list[str]:
         findings = examine(self.plain.store)
         return [
+            *self.wronged,
             *([] if is_healthy(findings) else [str(finding) for finding in findings]),
             *history.problems(self.notes, self.plain),
             *self._effects(),

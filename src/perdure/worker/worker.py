@@ -91,12 +91,15 @@ class Pools:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._made: dict[str, Executor] = {}
+        self._by_kind: dict[AnyKind, Executor] = {}
 
     def of(self, kind: AnyKind) -> Executor:
-        sort = kind.isolation or ("loop" if inspect.iscoroutinefunction(kind.function) else "thread")
-        if sort not in self._made:
-            self._made[sort] = self._make(sort)
-        return self._made[sort]
+        found = self._by_kind.get(kind)
+        if found is None:
+            sort = kind.isolation or ("loop" if inspect.iscoroutinefunction(kind.function) else "thread")
+            found = self._made.get(sort) or self._made.setdefault(sort, self._make(sort))
+            self._by_kind[kind] = found
+        return found
 
     def _make(self, sort: str) -> Executor:
         if sort == "loop":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from perdure.clock import Micros
 from perdure.ids import RunId
@@ -16,7 +16,13 @@ from perdure.store.sql.engine import Call, Op, Serialization
 
 ANY_CRASHES = 2**31 - 1
 NO_CRASHES = 0
+Row = tuple[Any, ...]
+"""A job as it was read: the columns of a LiveJob, then the rest of a Claim. Made into one only once it is claimed."""
+
 _WIDTH = len(LiveJob._fields)
+_JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES = map(
+    LiveJob._fields.index, ("job_id", "kind", "kind_version", "rank", "position", "crashes")
+)
 
 
 def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim]]:
@@ -25,15 +31,15 @@ def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim
     Jobs this node cannot run are parked on the way and the lane is filled up behind them. A queue that is named twice
     is one lane with the room of both.
     """
-    found: list[Claim] = []
+    found: list[Row] = []
     for lane in _each_queue_once(lanes):
         room = min(lane.room, len(claimer.run_ids) - len(found))
         if room > 0:
             found += yield from _fill(lane._replace(room=room), claimer, now, found)
-    if found:
-        found = [_start(job, run_id, claimer, now) for job, run_id in zip(found, claimer.run_ids, strict=False)]
-        yield from _open_runs(found, now)
-    return found
+    claims = [_start(row, run_id, claimer, now) for row, run_id in zip(found, claimer.run_ids, strict=False)]
+    if claims:
+        yield from _open_runs(claims, now)
+    return claims
 
 
 def _each_queue_once(lanes: Sequence[Lane]) -> Sequence[Lane]:
@@ -43,16 +49,16 @@ def _each_queue_once(lanes: Sequence[Lane]) -> Sequence[Lane]:
     return lanes if len(rooms) == len(lanes) else [Lane(queue, room) for queue, room in rooms.items()]
 
 
-def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Claim]) -> Op[list[Claim]]:
+def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Row]) -> Op[list[Row]]:
     """Of the jobs that a node may have died of, one at a time: else the innocent would be charged with the guilty.
 
     The others of them stay where they are, and whoever stands behind them comes up.
     """
     head = yield from _head(lane, claimer, now, ANY_CRASHES)
-    suspects = [job for job in head if job.live.crashes]
+    suspects = [row for row in head if row[_CRASHES]]
     if not suspects:
         return head[: lane.room]
-    may_have_one = not claimer.holds_suspect and not any(job.live.crashes for job in before)
+    may_have_one = not claimer.holds_suspect and not any(row[_CRASHES] for row in before)
     taken = suspects[:may_have_one]
     if len(taken) == len(suspects):
         return head[: lane.room]
@@ -60,21 +66,22 @@ def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Claim]) ->
     return sorted([*taken, *innocent], key=_place)[: lane.room]
 
 
-def _head(lane: Lane, claimer: Claimer, now: Micros, most_crashes: int) -> Op[list[Claim]]:
+def _head(lane: Lane, claimer: Claimer, now: Micros, most_crashes: int) -> Op[list[Row]]:
     """The jobs of a lane that this node can run, in order: at least as many as there is room for, if there are."""
     more = {"most_crashes": most_crashes}
     parked = yield from _parked(lane, claimer, now, more)
     while True:
         queued = yield from _read("claim_head", lane, claimer, now, more)
-        strangers = [] if claimer.kinds is None else [job for job in queued if _stranger(job.live, claimer.kinds)]
+        kinds = claimer.kinds
+        strangers = [] if kinds is None else [row for row in queued if kinds.get(row[_KIND], 0) < row[_VERSION]]
         if not strangers:
             return sorted([*parked, *queued], key=_place) if parked else queued
         yield from _park(strangers, cast("Kinds", claimer.kinds), now)
 
 
-def _parked(lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object]) -> Op[list[Claim]]:
+def _parked(lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object]) -> Op[list[Row]]:
     """Jobs another node set aside that this one can run."""
-    found: list[Claim] = []
+    found: list[Row] = []
     kind: tuple[object, ...] = ("", 0)
     while True:
         rows = (yield Call("next_parked_kind", {"queue": lane.queue, "kind": kind[0], "kind_version": kind[1]})).rows
@@ -99,31 +106,26 @@ def knows_a_parked_kind(queue: str, kinds: Kinds | None) -> Op[bool]:
             return True
 
 
-def _read(name: str, lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object]) -> Op[list[Claim]]:
+def _read(name: str, lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object]) -> Op[list[Row]]:
     params = {"queue": lane.queue, "room": lane.room, "now": now, "node_id": claimer.node_id, **more}
-    rows = (yield Call(name, params)).rows
-    return [Claim._make((LiveJob._make(row[:_WIDTH]), *row[_WIDTH:])) for row in rows]
+    return (yield Call(name, params)).rows
 
 
-def _stranger(live: LiveJob, kinds: Kinds) -> bool:
-    return kinds.get(live.kind, 0) < live.kind_version
-
-
-def _park(strangers: Sequence[Claim], kinds: Kinds, now: Micros) -> Op[None]:
+def _park(strangers: Sequence[Row], kinds: Kinds, now: Micros) -> Op[None]:
+    lives = [LiveJob._make(row[:_WIDTH]) for row in strangers]
     parked = [
-        transitions.park(job.live, Park.NEWER_VERSION if job.live.kind in kinds else Park.UNKNOWN_KIND, now)
-        for job in strangers
+        transitions.park(live, Park.NEWER_VERSION if live.kind in kinds else Park.UNKNOWN_KIND, now) for live in lives
     ]
     if not (yield from apply(parked, now)):
         raise _outrun()
 
 
-def _place(job: Claim) -> tuple[int, int, bytes]:
-    return job.live.rank, job.live.position, job.live.job_id
+def _place(row: Row) -> tuple[int, int, bytes]:
+    return row[_RANK], row[_POSITION], row[_JOB]
 
 
-def _start(job: Claim, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:
-    return Claim._make((transitions.claim(job.live, run_id, claimer.node_id, now, claimer.lease_us), *job[1:]))
+def _start(row: Row, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:
+    return Claim(transitions.claim(row, run_id, claimer.node_id, now, claimer.lease_us), *row[_WIDTH:])
 
 
 def _open_runs(claims: Sequence[Claim], now: Micros) -> Op[None]:
