@@ -99,6 +99,26 @@ class Scene:
             assert time.monotonic() < deadline, f"waited in vain until {what}\n{log}"
             time.sleep(0.01)
 
+    def freeze(self, process: ForkServerProcess) -> None:
+        """SIGSTOP, but not inside a write transaction: there a frozen process holds the file, which is a stated limit."""
+        while True:
+            send(process, signal.SIGSTOP)
+            self.until(lambda: is_frozen(process), "the process stands still")
+            if self._may_write():
+                return
+            send(process, signal.SIGCONT)
+            time.sleep(0.01)
+
+    def _may_write(self) -> bool:
+        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=0.5)) as connection:
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            connection.execute("ROLLBACK")
+            return True
+
     def close(self) -> None:
         """Whatever still runs is killed."""
         while self.copies:

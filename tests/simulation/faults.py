@@ -34,6 +34,7 @@ class Fault(NamedTuple):
     statement: int = 1
     times: int = 1
     """How many calls in a row."""
+    then: Fault | None = None
 
 
 HOWS: tuple[tuple[str, type[BaseException]], ...] = (
@@ -117,8 +118,7 @@ class FaultyRunner:
         if fault.after_calls > 0:
             self.fault = fault._replace(after_calls=fault.after_calls - 1)
             return None
-        if fault.times > 1:
-            self.fault = fault._replace(times=fault.times - 1)
+        self.fault = fault._replace(times=fault.times - 1) if fault.times > 1 else fault.then
         return fault
 
     def _error(self, fault: Fault) -> BaseException:

@@ -122,6 +122,8 @@ class SimExecutor:
                 self.stop(one.task.ctx, Stop.TIMEOUT)
             if at >= one.ends_at or (one.is_interrupted and one.act != "deaf"):
                 ended = run_plain(one.task)
+                if run_id not in self.going:  # the process died on the way
+                    return
                 del self.going[run_id]
                 self.inbox.put(ended)
 

@@ -223,6 +223,14 @@ class World:
             proc.frozen_until = self.time.at + self.random.uniform(0.2, 3) * LEASE_S
             proc.is_excused = True
 
+    def thaw(self) -> None:
+        """A frozen process goes on, first of all its heart."""
+        frozen = [proc for proc in self.procs if proc.alive and proc not in self._awake() and not proc.busy]
+        if frozen:
+            proc = self.random.choice(frozen)
+            proc.frozen_until = self.time.at
+            self._beat(proc)
+
     def spawn(self) -> None:
         if sum(proc.alive for proc in self.procs) < MOST_PROCESSES:
             with suppress(StoreError):
@@ -244,7 +252,8 @@ class World:
         if runner is not self.desk and self.random.random() < 0.2:
             error = Died
         times = 1 if error is Refused else self.random.choice((1, 1, 2, 3))
-        runner.fault = Fault(self.random.randrange(3), how, error, self.random.randrange(1, 12), times)
+        then = Fault(self.random.randrange(2), *self.random.choice(HOWS[:5])) if self.random.random() < 0.3 else None
+        runner.fault = Fault(self.random.randrange(3), how, error, self.random.randrange(1, 12), times, then)
 
     def suspend(self) -> None:
         """All machines sleep at once and wake up together."""
@@ -358,7 +367,7 @@ class World:
                 self._nap(proc)
             for _ in range(self.random.randrange(1, 4)):
                 self._one_thing(
-                    self.random.choice((World.work, World.work, World.work, World.pass_time, World.operate))
+                    self.random.choice((World.work, World.work, World.thaw, World.pass_time, World.operate))
                 )
         finally:
             self._depth -= 1
@@ -564,6 +573,7 @@ THINGS: dict[Callable[[World], None], int] = {
     World.break_a_call: 12,
     World.spawn: 5,
     World.freeze: 3,
+    World.thaw: 1,
     World.kill: 1,
     World.leave: 1,
     World.set_a_clock: 1,

@@ -184,3 +184,8 @@ def borrowed() -> str:
 
 
 lent = app.job(name="lent", isolation="process", retry=1)(borrowed)
+
+
+@app.job(isolation="process", retry=1)
+def reads_its_job(ctx: JobContext) -> str:
+    return str(ctx.job.id)

@@ -105,6 +105,15 @@ def test_a_child_is_used_again_and_none_is_left_in_the_end(jobs: Any) -> None:
     assert is_gone(pid)
 
 
+def test_a_child_uses_the_database_that_the_worker_was_given(jobs: Any, tmp_path: Path) -> None:
+    jobs.app.url = tmp_path / "another.db"  # as `perdure worker --url` does
+
+    job = jobs.reads_its_job.enqueue()
+    drained(jobs)
+
+    assert ended(jobs, job).result == str(job.id)
+
+
 def test_an_error_comes_back_with_its_traceback(jobs: Any) -> None:
     job = jobs.raises.enqueue()
 

@@ -36,6 +36,8 @@ from perdure.worker.signals import Stop
 class Staged(Protocol):
     """What the child needs of the app a kind belongs to."""
 
+    url: str
+
     def stage(self) -> Backstage: ...
 
 
@@ -105,7 +107,10 @@ class Child:
         claim = claim_of(order["claim"])
         kind = found_kind(Place(*order["kind"]))
         middleware = [found(Place(*place)) for place in order["middleware"]]
-        ctx = ChildContext(claim, kind, cast("Staged", kind.desk).stage(), self.say)
+        app = cast("Staged", kind.desk)
+        if app.url != order["url"]:  # the worker was given another database than the module names
+            app.url = order["url"]
+        ctx = ChildContext(claim, kind, app.stage(), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
 
     def _say_unfit(self, order: Mapping[str, Any], error: BaseException) -> None:
