@@ -86,6 +86,13 @@ def test_a_listing_or_a_look_uses_its_index(connection: sqlite3.Connection, name
     assert re.match(rf"SEARCH {table} USING (COVERING )?INDEX {index}\b", steps[0])
 
 
+@pytest.mark.parametrize("name", ["read_dependents", "delete_edges", "move_edges"])
+def test_those_who_wait_for_a_job_are_found_by_its_key(connection: sqlite3.Connection, name: str) -> None:
+    (step,) = on(plan_of(connection, name), "perdure_edge")
+
+    assert re.fullmatch(r"SEARCH perdure_edge USING (COVERING INDEX \w+|PRIMARY KEY) \(depends_on=\?\)", step)
+
+
 def test_a_glance_takes_one_step_into_its_index_for_each_queue(connection: sqlite3.Connection) -> None:
     """So it costs the same with a thousand jobs or a million."""
     assert on(plan_of(connection, "queues_with_work"), "r") == ["SEARCH r USING INDEX perdure_ready_claim (queue=?)"]

@@ -100,7 +100,7 @@ class Scene:
             time.sleep(0.01)
 
     def freeze(self, process: ForkServerProcess) -> None:
-        """SIGSTOP, but not inside a write transaction: there a frozen process holds the file, which is a stated limit."""
+        """SIGSTOP, but not inside a write transaction: frozen there it would hold the file, which is a stated limit."""
         while True:
             send(process, signal.SIGSTOP)
             self.until(lambda: is_frozen(process), "the process stands still")

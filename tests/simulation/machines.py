@@ -132,6 +132,8 @@ class SimExecutor:
         act, is_interrupted = self.going[ctx.claim.run_id].act, self.going[ctx.claim.run_id].is_interrupted
         if is_interrupted and act != "heedless":
             raise Interrupted(ctx.stop, at_checkpoint=act == "polite")
+        if act in ("child", "orphan"):
+            history.note(self.notes, "child", job=ctx.enqueue(self.child, n=0).id, run=ctx.run_id)
         if act in RAISES:
             error = RAISES[act]()
             raise error
@@ -139,8 +141,6 @@ class SimExecutor:
             ctx.metric(n=1)
             ctx.artifact("made.txt")
             ctx.captured("INFO", "said", self.machine.now())
-        if act == "child":
-            history.note(self.notes, "child", job=ctx.enqueue(self.child, n=0).id, run=ctx.run_id)
         history.ended(self.notes, ctx)
         if act != "effect":
             return "done"
@@ -150,6 +150,7 @@ class SimExecutor:
 
 RAISES: dict[str, Callable[[], BaseException]] = {
     "fail": lambda: ValueError("no"),
+    "orphan": lambda: ValueError("no, and no child either"),
     "fatal": lambda: Fail("never"),
     "later": lambda: RetryAfter(1.5),
     "snooze": lambda: Snooze(2.0),

@@ -46,7 +46,7 @@ MOST_PROCESSES = 4
 MAX_CRASHES = 3
 QUEUES = ("a", "b")
 ACTS = {
-    "ok": 12, "talk": 2, "effect": 4, "child": 3, "fail": 8, "fatal": 1, "later": 2, "snooze": 2, "skip": 1,
+    "ok": 12, "talk": 2, "effect": 4, "child": 3, "orphan": 1, "fail": 8, "fatal": 1, "later": 2, "snooze": 2, "skip": 1,
     "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
 }  # fmt: skip
 FOREVER_S = 10_000.0
@@ -75,6 +75,8 @@ class Proc:
     next_act: float = 0.0
     is_excused: bool = False
     """It died, was frozen or left: others may rightly have taken its jobs."""
+    is_troubled: bool = False
+    """One of its calls may have failed."""
 
     @property
     def alive(self) -> bool:
@@ -248,6 +250,8 @@ class World:
         """One of the next writes of some process fails, or is its last."""
         runners = [runner for proc in self._awake() for runner in (*[proc.runner] * 5, proc.heart_runner)]
         runner = self.random.choice([self.desk, *runners])
+        for proc in self.procs:
+            proc.is_troubled |= runner is proc.runner
         how, error = self.random.choice(HOWS)
         if runner is not self.desk and self.random.random() < 0.2:
             error = Died
@@ -261,6 +265,8 @@ class World:
 
     def lose_the_database(self) -> None:
         self.outage_until = self.time.at + self.random.choice((0.5, 5.0, 25.0))
+        for proc in self.procs:
+            proc.is_troubled = True
 
     # -- how it happens ----------------------------------------------------------------------------------------------
 
@@ -374,7 +380,8 @@ class World:
 
     def _nap(self, proc: Proc) -> None:
         """The process is stopped in the middle of what it does, for longer than the lease, and goes on afterwards."""
-        proc.is_excused = True
+        for other in (proc, *[other for other in self.procs if "heart" in other.busy]):
+            other.is_excused = True  # those whose beat waits for this one are as silent
         end = self.time.at + self.random.uniform(1.1, 2) * LEASE_S
         proc.frozen_until = end
         while self.time.at < end:
@@ -541,8 +548,16 @@ class World:
     def _work_thrown_away(self) -> list[str]:
         """A handler that returned is not run again because its node gave the job back."""
         returned = {UUID(one["run"]) for one in history.events(self.notes, "end")}
-        runs = self.plain.runs(state="released")
+        runs = list(self.plain.runs(state="released"))
         found = [f"run {run.id} returned, but its job was given back" for run in runs if run.id in returned]
+        fine = {
+            to_uuid(node) for proc in self.procs if not (proc.is_excused or proc.is_troubled) for node in proc.nodes
+        }
+        found += [
+            f"run {run.id} was claimed and given back without ever being started, and nothing was wrong"
+            for run in runs
+            if run.id not in self.began and run.node_id in fine
+        ]
         refused = [run for run in self.plain.runs(state="failed") if run.error_type == "FinishRefused"]
         return found + [
             f"run {run.id} returned, but is recorded as failed, because the database was away: {run.error_message}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sqlite3
 import threading
@@ -165,6 +166,30 @@ def test_on_the_main_thread_the_handlers_are_put_back(app: Perdure) -> None:
 
     assert during != [before]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_worker_that_stops_takes_nothing_new_and_waits_for_what_runs(
+    app: Perdure, send: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "perdure.worker")
+    entered, go = threading.Event(), threading.Event()
+
+    @app.job
+    def hold() -> str:
+        entered.set()
+        assert go.wait(60)
+        return "to the end"
+
+    running, next_one = hold.enqueue(), send.enqueue()
+    with app.worker(concurrency=1).running() as worker:
+        assert entered.wait(60)
+        worker.stop()
+        eventually(lambda: "stopping; 1 jobs have 25 s to finish" in caplog.text)
+        go.set()
+
+    assert app.existing(running).result == "to the end"
+    assert (app.existing(next_one).state, app.existing(next_one).attempts) == (State.QUEUED, 0)
+    assert node_ends(app) == ["clean_shutdown"]
 
 
 def test_a_worker_told_to_stop_before_it_starts_stops(app: Perdure, send: Any) -> None:

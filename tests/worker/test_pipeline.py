@@ -1,4 +1,4 @@
-"""What stands between a claim and its report: middleware around the handler, and time-outs."""
+"""What stands between a claim and its report: arguments, middleware around the handler, and time-outs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -20,6 +22,28 @@ from tests.worker.patience import eventually
 
 def missing(_: JobContext) -> None:
     raise KeyError("missing")
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+def test_each_job_is_done_by_the_function_of_its_kind_with_arguments_of_the_declared_types(app: Perdure) -> None:
+    seen: dict[str, object] = {}
+
+    @app.job
+    def remind(day: date, times: tuple[int, ...]) -> None:
+        seen["remind"] = (day, times)
+
+    @app.job
+    async def rename(ctx: JobContext, ids: list[UUID], to: str = "x") -> None:
+        seen["rename"] = (ctx.job.kind, ids, to)
+
+    one = UUID(int=1)
+    rename.enqueue([one])
+    remind.enqueue(date(2030, 1, 1), times=(1, 2))
+    app.worker().run(until_idle=True)
+
+    assert seen == {"remind": (date(2030, 1, 1), (1, 2)), "rename": ("rename", [one], "x")}
 
 
 # -- middleware ------------------------------------------------------------------------------------------------------

@@ -41,6 +41,17 @@ def test_a_successor_goes_on_with_the_work(
     assert rig.runs(new.row.id) == []
 
 
+@each(Failed(BROKEN), TimedOut(BROKEN), Snoozed(0), Released())
+def test_a_report_that_comes_again_makes_no_second_successor(rig: Rig, report: Report) -> None:
+    claim = rig.start(as_new_job=True, max_attempts=5)
+    first = rig.finish(claim, report)
+    before = rig.everything()
+
+    assert rig.finish(claim, report) == Finished(Answer.ALREADY, first.state)
+    assert rig.everything() == before
+    assert len(rig.in_order()) == 1
+
+
 def test_a_chain_has_one_budget_and_one_root(rig: Rig) -> None:
     claim = rig.start(as_new_job=True, max_attempts=3)
     chain = [claim.job_id]

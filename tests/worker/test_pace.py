@@ -1,0 +1,136 @@
+"""How often a node looks and how long it waits after errors, by a clock that the test moves; how runs are measured."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from perdure import Perdure, State
+from perdure.clock import ManualClock, Micros, SystemClock
+from perdure.worker.executors.port import Inbox
+from perdure.worker.liveness import ProcLiveness
+from perdure.worker.node import Duty, Node, Parts
+from perdure.worker.worker import Pools
+from tests.worker.bodies import last_run
+from tests.worker.patience import seen_by_the_doctor
+
+
+class Bench:
+    """A node whose turns the test makes, on a clock that it moves."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
+        self.app = Perdure(path, durability="normal", clock=self.clock, busy_timeout_s=0.01)
+        self.ended = threading.Event()
+        inbox = Inbox(self.ended.set)
+        self.pools = Pools(inbox)
+        app = self.app
+        parts = Parts(app.store, app.kinds, app.clock, app.ids, ProcLiveness(), self.pools, inbox, app.stage())
+        self.node = Node(parts, Duty())
+
+    def turn_until_written(self) -> None:
+        """What runs, runs to its end."""
+        assert self.ended.wait(60)
+        self.node.turn()
+        assert self.node.is_empty
+
+
+@pytest.fixture
+def bench(path: Path) -> Iterator[Bench]:
+    bench = Bench(path)
+    yield bench
+    assert bench.pools.close(60)
+    bench.node.sign_off()
+    seen_by_the_doctor(bench.app)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Somebody else writes, and does not come to an end."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def test_a_node_that_nobody_rings_looks_every_second(bench: Bench) -> None:
+    @bench.app.job
+    def note() -> None: ...
+
+    bench.node.register()
+    assert bench.node.turn() == 1.0
+
+    job = note.enqueue()
+    bench.clock.advance(milliseconds=999)
+    bench.node.turn()
+    assert bench.app.existing(job).state is State.QUEUED
+
+    bench.clock.advance(milliseconds=1)
+    bench.node.turn()
+    bench.turn_until_written()
+    assert bench.app.existing(job).state is State.COMPLETED
+
+
+def test_pauses_after_errors_double_up_to_thirty_seconds_and_begin_anew_after_a_success(
+    bench: Bench, path: Path
+) -> None:
+    @bench.app.job
+    def note() -> None: ...
+
+    bench.node.register()
+    note.enqueue()
+    with locked(path):
+        pauses = [bench.node.turn() for _ in range(11)]
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30])
+
+    bench.node.turn()
+    bench.turn_until_written()
+    note.enqueue()
+    bench.node.stir()
+    with locked(path):
+        assert bench.node.turn() == pytest.approx(0.1)
+    bench.ended.clear()
+    bench.node.turn()
+    bench.turn_until_written()
+
+
+class Jumping(SystemClock):
+    """The machine's clock, with a wall clock that somebody sets."""
+
+    ahead_us = 0
+
+    def now(self) -> Micros:
+        return Micros(super().now() + self.ahead_us)
+
+
+def test_a_runs_duration_is_not_measured_by_the_wall_clock(path: Path) -> None:
+    clock = Jumping()
+    app = Perdure(path, durability="normal", clock=clock)
+    inside: list[float] = []
+
+    @app.job
+    def slow() -> None:
+        began = time.monotonic()
+        clock.ahead_us = 3_600_000_000
+        while time.monotonic() - began < 0.005:
+            pass
+        inside.append(time.monotonic() - began)
+
+    job = slow.enqueue()
+    began = time.monotonic()
+    app.worker().run(until_idle=True)
+    outside = time.monotonic() - began
+
+    run = last_run(app, job)
+    assert run.finished_at is not None
+    assert run.finished_at - run.started_at > timedelta(hours=1)
+    assert run.duration_ms is not None
+    assert int(inside[0] * 1_000) <= run.duration_ms <= outside * 1_000
+    seen_by_the_doctor(app)
