@@ -18,7 +18,7 @@ from perdure.ids import IdFactory
 from perdure.store.sql.dialects.sqlite.wal import affected
 
 GAP = 100
-FRAMES = 500  # between checkpoints, as Perdure has it
+FRAMES = 1_000  # between checkpoints, as Perdure has it
 TABLES = ("job", "ready", "run", "outcome", "queue")
 
 _ADVANCE = "UPDATE perdure_queue SET next_position = next_position + ? WHERE name = ?"
@@ -165,7 +165,7 @@ class Floor:
         self._committed()
 
     def _committed(self) -> None:
-        """The guarded checkpoint, every ~500 frames. Each one tells how many commits the next 500 will take."""
+        """The guarded checkpoint, every ~1,000 frames. Each one tells how many commits the next 1,000 will take."""
         self._commits += 1
         if self._holder is None or self._commits < self._due:
             return

@@ -1,60 +1,84 @@
-"""What Perdure does so far, on a fresh file: enqueue, claim, finish, and look at what happened. Run by `make demo`.
+"""What Perdure does, in a few seconds and on a file that is gone afterwards. Run by `make demo`.
 
-The worker that claims and runs jobs by itself comes next; here its two calls are made by hand.
+Five jobs are enqueued and run by one worker: a coroutine, functions in threads, and one in a process of its own. One fails
+and is tried again, one fails for good. Then what the database knows about them is printed.
 """
 
+import asyncio
+import os
 import tempfile
 from pathlib import Path
 
-from perdure import Perdure
-from perdure.ids import JobId, NodeId, RunId
-from perdure.job.model import Failure
-from perdure.job.reports import Completed, Failed, Finish, Report
-from perdure.store.answers import Claimer, Lane, Process
+from perdure import Fail, Job, JobContext, Perdure, Retry
+from perdure.ops.doctor import examine, is_healthy
+
+app = Perdure()  # which file is said below; nothing is opened until the first job
+
+
+@app.job(retry=Retry(3, base=0.5))
+def send(ctx: JobContext, to: str, subject: str = "hi") -> str:
+    if to == "nobody":
+        raise Fail("no such address")
+    if to == "bob" and ctx.attempt == 1:
+        raise ConnectionError("the mail server is busy")
+    ctx.log.info("sent %r to %s at attempt %d", subject, to, ctx.attempt)
+    return f"sent to {to}"
+
+
+@app.job
+async def fetch(ctx: JobContext, pages: int) -> int:
+    for page in range(pages):
+        await asyncio.sleep(0.01)
+        ctx.progress(page + 1, pages)
+    ctx.enqueue(count, "it was a bright cold day in april")  # there if, and only if, this job completes
+    return pages
+
+
+@app.job(isolation="process", priority=5)
+def count(ctx: JobContext, text: str) -> int:
+    ctx.log.info("counting in process %d", os.getpid())
+    return len(text.split())
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        app = Perdure(Path(folder) / "jobs.db")
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder:
+        app.url = Path(folder) / "jobs.db"
+        try:
+            jobs = enqueue()
+            run(jobs)
+            show()
+        finally:
+            app.close()
 
-        @app.job(queue="mail", retry=2)
-        def send(to: str, subject: str = "hi") -> str:
-            if to == "nobody":
-                raise ValueError("no such address")
-            return f"sent {subject!r} to {to}"
 
-        print("enqueue   three jobs, one of them first, one of them twice under the same key")
-        send.enqueue(to="ann")
-        first = send.options(priority=5).enqueue(to="bob", subject="urgent")
-        send.options(idempotency_key="order-17").enqueue(to="nobody")
-        again = send.options(idempotency_key="order-17").enqueue(to="nobody")
-        print(f"          deduplicated: {again.deduplicated}; {first.id} goes first")
+def enqueue() -> list[Job]:
+    jobs = [send.enqueue(to="ann"), send.enqueue(to="bob"), send.enqueue(to="nobody"), fetch.enqueue(pages=20)]
+    first, again = (send.options(idempotency_key="order-17").enqueue(to="cy") for _ in range(2))
+    print(f"enqueued  {len(jobs) + 1} jobs; a sixth call with the same key answered the same job: {first.id == again.id}")
+    return [*jobs, first]
 
-        node = NodeId(app.ids.new())
-        app.store.register(node, None, Process(), app.clock.now())
-        claimer = Claimer(node, app.kinds.versions(), [RunId(i) for i in app.ids.new_many(10)], 60_000_000)
-        claims = app.store.claim([Lane("mail", 10)], claimer, app.clock.now())
-        print(f"claim     {len(claims)} jobs, in queue order, a run opened for each")
 
-        reports: list[Finish] = []
-        for claim in claims:
-            args, kwargs = send.load(claim.payload, claim.secrets, claim.live.kind_version)
-            report: Report
-            try:
-                report = Completed(send.codec.encode_result(send(*args, **kwargs)))
-            except ValueError as error:
-                report = Failed(Failure("ValueError", str(error)), delay_us=10_000_000)
-            reports.append(Finish(claim.live, report, JobId(app.ids.new())))
-        finished = app.store.finish(reports, app.clock.now())
-        print(f"finish    {', '.join(str(one.state) for one in finished)}\n")
+def run(jobs: list[Job]) -> None:
+    with app.worker().running() as worker:
+        print(f"worker    node {worker.health().node_id} in process {os.getpid()}")
+        for job in jobs:
+            app.wait(job, timeout=30)
+        for job in app.jobs(kind="count"):
+            app.wait(job, timeout=30)
+    print("stopped   the worker has signed off\n")
 
-        for job in app.jobs():
-            when = "" if job.is_final else f", next attempt at {job.run_at:%H:%M:%S}"
-            outcome = job.result if job.error is None else job.error
-            print(f"{str(job.id)[-12:]}  {job.state:<10} priority {job.priority}  {outcome}{when}")
-        for run in app.runs():
-            print(f"{str(run.job_id)[-12:]}  run {run.state:<10} attempt {run.attempt}  {run.error_message or ''}")
-        app.close()
+
+def show() -> None:
+    for job in sorted(app.jobs(), key=lambda job: job.id):
+        print(f"{job.kind:<6} {job.state:<10} {job.error or job.result}")
+        for attempt in sorted(app.runs(job), key=lambda run: run.attempt):
+            why = f"  {attempt.error_type}: {attempt.error_message}" if attempt.error_type else ""
+            print(f"       attempt {attempt.attempt} {attempt.state} after {attempt.duration_ms} ms{why}")
+        for line in app.logs(job):
+            print(f"       log: {line.message}")
+    findings = examine(app.store)
+    print(f"\ndoctor    {'healthy' if is_healthy(findings) else findings}")
+    print("next      README.md, docs/handlers.md, and `perdure worker module:app` for a worker of your own")
 
 
 if __name__ == "__main__":

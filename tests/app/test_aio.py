@@ -30,15 +30,18 @@ def verbs_of(cls: type) -> set[str]:
     return {name for name, value in vars(cls).items() if not name.startswith("_") and inspect.isfunction(value)}
 
 
-PLAIN = {"job", "draft", "enqueue_draft", "aenqueue_draft", "new_jobs", "await_", "existing", "newest", "close"}
-"""What needs no coroutine: declarations, and steps between the parts of the package."""
+DECLARATIONS = {"job", "middleware", "worker", "close"}
+"""What opens nothing or is called once. A worker has `run` for a process of its own, and `async with worker.running()`."""
+
+STEPS = {"draft", "enqueue_draft", "aenqueue_draft", "new_jobs", "await_", "existing", "newest", "stage"}
+"""Between the parts of the package."""
 
 NOT_ASYNC = {"lock", "transaction"}
 """Context managers; a transaction on SQLite keeps all other writers out and should not be awaited in."""
 
 
 def test_every_verb_has_its_coroutine() -> None:
-    assert verbs_of(AsyncPerdure) == verbs_of(Perdure) - PLAIN - NOT_ASYNC
+    assert verbs_of(AsyncPerdure) == verbs_of(Perdure) - DECLARATIONS - STEPS - NOT_ASYNC
     assert verbs_of(AsyncQueues) == verbs_of(Queues)
 
 

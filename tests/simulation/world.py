@@ -46,8 +46,8 @@ MOST_PROCESSES = 4
 MAX_CRASHES = 3
 QUEUES = ("a", "b")
 ACTS = {
-    "ok": 12, "talk": 2, "effect": 4, "child": 3, "orphan": 1, "fail": 8, "fatal": 1, "later": 2, "snooze": 2, "skip": 1,
-    "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
+    "ok": 12, "talk": 2, "effect": 4, "child": 3, "orphan": 1, "fail": 8, "fatal": 1, "later": 2, "snooze": 2,
+    "skip": 1, "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
 }  # fmt: skip
 FOREVER_S = 10_000.0
 

@@ -17,7 +17,6 @@ COUNTS = {1: 109, 2: 51, 3: 44, 4: 91, 5: 68}
 """How many requirements each source has."""
 
 PARTS = {
-    "worker",
     "schedules",
     "reservations",
     "flow",

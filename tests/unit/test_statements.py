@@ -74,7 +74,7 @@ def test_the_comparison_sees_what_it_should(statements: Statements) -> None:
     assert literals_of(statements["claim_head"]) == (set(), {"queued"})
     assert literals_of(statements["claim_ready"]) == ({"running"}, {"queued", "parked"})
     assert literals_of(statements["close_run"]) == (set(), {"running"})
-    assert literals_of(statements["list_aside"]).sought == {"paused", "blocked", "held", "parked"}
+    assert literals_of(statements["list_aside"]).sought == {"queued", "running", "scheduled"}
     assert {statement.verb for statement in statements.values()} >= {"claim", "promote", "rescue", "move"}
 
 

@@ -65,10 +65,11 @@ class Heart:
             self._moves, self._moved_at = moves, at
         elif at - self._moved_at >= self._patience_s:
             return False
+        node_id = self._node.id
         try:
-            if self._store.beat(self._node.id, self._clock.now()):
+            if self._store.beat(node_id, self._clock.now()):
                 self.last_beat = at
-            else:
+            elif self._node.id == node_id:  # else it has come back meanwhile, and this was about who it was before
                 self._node.declared_dead = True
                 self._node.stir()
         except PerdureError as error:
@@ -76,8 +77,9 @@ class Heart:
         return True
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._serve, name="perdure-heart", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._serve, name="perdure-heart", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def beat_no_more(self) -> None:
         """Any thread may say so, the heart's own too."""
@@ -97,10 +99,18 @@ class Heart:
             if at < next_beat:
                 continue
             next_beat = at + self._beat_every_s
-            if not self.beat():
+            if not self._still_beats():
                 logger.critical("the store thread has not moved for %g s; this node gives up", self._patience_s)
                 self._hung()
                 return
+
+    def _still_beats(self) -> bool:
+        """Whatever a beat meets, the heart goes on: without it the node would be dead to others and not notice."""
+        try:
+            return self.beat()
+        except Exception:
+            logger.exception("the heartbeat failed")
+            return True
 
     def _do_the_rest(self) -> None:
         for act in self._also:
@@ -108,3 +118,5 @@ class Heart:
                 act()
             except PerdureError as error:
                 logger.warning("the heart's other work failed: %s", error)
+            except Exception:
+                logger.exception("the heart's other work failed")

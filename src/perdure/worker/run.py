@@ -307,14 +307,18 @@ def _delay_us(task: Assignment) -> int:
 
 
 def policy_of(claim: Claim, kind: AnyKind) -> Retry:
-    """The job's own policy where it has one; which exceptions count is the kind's to say."""
+    """The job's own policy where it has one; which exceptions count is the kind's to say.
+
+    One that cannot be read, by a newer version perhaps, stands back: a run that fails must come to its end here.
+    """
     own = kind.defaults.policy
     if not claim.options:
         return own
-    stored = json.loads(claim.options).get("retry")
-    if stored is None:
+    try:
+        stored = json.loads(claim.options).get("retry")
+        return own if stored is None else Retry.from_json(stored).counting(own)
+    except (ValueError, TypeError, AttributeError):
         return own
-    return Retry.from_json(stored).counting(own)
 
 
 # -- pieces ----------------------------------------------------------------------------------------------------------

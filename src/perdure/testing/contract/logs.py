@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.ids import JobId
 from perdure.job.model import Claim
-from perdure.job.reports import Failed
+from perdure.job.reports import Completed, Failed
 from perdure.store.answers import LogLine
 from perdure.testing.contract.rig import BROKEN, Rig
 
@@ -49,6 +49,16 @@ def test_a_line_whose_neighbour_is_there_already_is_kept(rig: Rig) -> None:
     rig.store.append_log(_lines(rig, claim, 1, 2))
 
     assert rig.store.log(claim.job_id, None, 10) == _lines(rig, claim, 1, 2)
+
+
+def test_lines_that_come_after_their_job_was_deleted_are_not_kept(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Completed())
+    rig.store.delete(claim.job_id)
+    before = rig.everything()
+    rig.store.append_log(_lines(rig, claim, 1, 2))
+
+    assert rig.everything() == before
 
 
 def test_pages_of_lines_follow_each_other(rig: Rig) -> None:

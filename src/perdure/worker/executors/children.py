@@ -131,7 +131,9 @@ class ChildProcess:
     def _await_death(self, patience_s: float) -> None:
         """Without taking its exit code: until that is taken, its number is not given to another process."""
         if self._death is not None:
-            select.select([self._death], [], [], max(0.0, patience_s))
+            death = select.poll()  # not select(), which refuses numbers from 1024 on
+            death.register(self._death, select.POLLIN)
+            death.poll(max(0.0, patience_s) * 1000)
             return
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, _LOOK_ONLY) is None:

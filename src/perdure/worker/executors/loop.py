@@ -27,7 +27,7 @@ class LoopExecutor:
         self._tasks: dict[RunId, asyncio.Task[None]] = {}
         self._coming: set[RunId] = set()
         self._ringing = False
-        self._closing = False
+        self._closing = self._is_done = False
         self.thread = threading.Thread(target=self._serve, name="perdure-loop", daemon=True)
         self.thread.start()
 
@@ -55,19 +55,20 @@ class LoopExecutor:
         asyncio.set_event_loop(self._loop)
         try:
             while not self._has_served():
-                logger.error("a task that a handler had started wanted to end the process; only that task has ended")
+                logger.error("a handler wanted to end the process or the event loop of all; both go on")
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
             self._loop.close()
 
     def _has_served(self) -> bool:
-        """False: asyncio passed a SystemExit or KeyboardInterrupt of some task on to whoever runs the loop."""
+        """False: asyncio passed a SystemExit or KeyboardInterrupt of some task on to whoever runs the loop, or a
+        handler has stopped the loop."""
         try:
             self._loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
             return False
-        return True
+        return self._is_done
 
     def _begin(self, tasks: Sequence[Assignment]) -> None:
         empty = contextvars.Context()
@@ -117,4 +118,5 @@ class LoopExecutor:
     def _leave_when_done(self) -> None:
         self._closing = True
         if not self._tasks and not self._coming:
+            self._is_done = True
             self._loop.stop()

@@ -62,8 +62,8 @@ class ProcessExecutor:
             missing = len(self._open) - len(self._slots)
         for _ in range(missing):
             slot = _Slot(self)
-            self._slots.append(slot)
             slot.thread.start()
+            self._slots.append(slot)
         for course in courses:
             self._todo.put(course)
 
@@ -83,8 +83,9 @@ class ProcessExecutor:
             late = list(self._open.values())
         for course in late:
             course.end_now()
+        buried_by = time.monotonic() + KILLED_S
         for slot in self._slots:
-            slot.thread.join(KILLED_S)
+            slot.thread.join(max(0.0, buried_by - time.monotonic()))
         return not late
 
     @property
@@ -112,17 +113,14 @@ class _Slot:
         self.thread = threading.Thread(target=pool.serve, args=(self,), name="perdure-process", daemon=True)
 
     def run(self, course: _Course) -> Ended:
-        task = course.task
+        task, refused = course.task, self._pool.refused
         try:
             order = _order(task)
+            place = order["kind"]
+            ended = Ended(task.ctx, Failed(refused[place]), Telling()) if place in refused else self._run(course, order)
         except KindError as error:
             return Ended(task.ctx, Failed(failure_of(task, error, permanent=True)), Telling())
-        place, refused = order["kind"], self._pool.refused
-        if place in refused:
-            return Ended(task.ctx, Failed(refused[place]), Telling())
-        try:
-            ended = self._run(course, order)
-        except Exception as error:  # whatever goes wrong with the child: the run is handed back
+        except Exception as error:  # whatever goes wrong, with the child or before: the run is handed back
             logger.exception("the process of %s %s could not be run", task.kind.name, task.ctx.job_id)
             if self.child is not None:
                 self.child.kill()

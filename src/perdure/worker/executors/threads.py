@@ -2,6 +2,10 @@
 
 A thread cannot be killed. To stop a run an exception is raised inside its thread, which takes effect when the handler
 next executes Python code; until then the run stays open and its slot taken.
+
+Such an interrupt may hit any line of Python, those of the standard library too: a lock that is taken by Python code
+(`threading.Condition`, `queue.Queue`, `logging` before Python 3.13) and not by a `with` on the lock itself can stay
+taken. So the threads here wait for nothing but locks and queues that are written in C.
 """
 
 from __future__ import annotations
@@ -9,16 +13,19 @@ from __future__ import annotations
 import contextvars
 import ctypes
 import heapq
+import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
 from itertools import count
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from typing import Any
 
 from perdure.ids import RunId
 from perdure.job.model import Telling
 from perdure.worker.context import JobContext
-from perdure.worker.executors.port import WARN_AT, Inbox, warn_of_timeout
+from perdure.worker.executors.port import WARN_AT, Inbox, logger, warn_of_timeout
 from perdure.worker.run import Assignment, Ended, run_plain, trouble
 from perdure.worker.signals import Interrupted, Stop
 
@@ -28,31 +35,37 @@ class ThreadExecutor:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
+        self._process = os.getpid()
         self._todo: SimpleQueue[Assignment | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._slots: list[_Slot] = []
-        self._open = 0
-        self._by_run: dict[RunId, _Slot] = {}
+        self._open: dict[RunId, _Slot | None] = {}
+        """Runs that have not ended. None: it waits for a thread."""
+        self._called_off: set[RunId] = set()
+        """Runs that were stopped while they waited for a thread."""
         self._timekeeper: _Timekeeper | None = None
 
     def start(self, tasks: Sequence[Assignment]) -> None:
         with self._lock:
-            self._open += len(tasks)
-            missing = self._open - len(self._slots)
-        for _ in range(missing):
-            slot = _Slot(self)
-            self._slots.append(slot)
-            slot.thread.start()
+            self._open.update((task.claim.run_id, None) for task in tasks)
+            missing = len(self._open) - len(self._slots)
+        self._grow(missing)
+        if self._timekeeper is None and any(task.timeout_s is not None for task in tasks):
+            self._timekeeper = _Timekeeper(self)
         for task in tasks:
             self._todo.put(task)
 
     def stop(self, ctx: JobContext, why: Stop) -> None:
+        run_id = ctx.claim.run_id
         with self._lock:
-            slot = self._by_run.get(ctx.claim.run_id)
-            if slot is None:
+            if run_id not in self._open:
                 return
             ctx.stop = ctx.stop or why
-            slot.interrupt()
+            slot = self._open[run_id]
+            if slot is None:
+                self._called_off.add(run_id)
+            else:
+                slot.interrupt()
 
     def close(self, patience_s: float) -> bool:
         for _ in self._slots:
@@ -64,53 +77,75 @@ class ThreadExecutor:
             slot.thread.join(max(0.0, deadline - time.monotonic()))
         return not any(slot.thread.is_alive() for slot in self._slots)
 
+    def _grow(self, missing: int) -> None:
+        """Where the system gives no more threads, runs wait for those there are. RuntimeError: there are none."""
+        for _ in range(missing):
+            slot = _Slot(self)
+            try:
+                slot.thread.start()
+            except RuntimeError as error:
+                if not self._slots:
+                    raise
+                logger.error("%s; jobs share the %d threads there are", error, len(self._slots))  # noqa: TRY400 - said
+                return
+            self._slots.append(slot)
+
     # -- in the threads ----------------------------------------------------------------------------------------------
 
     def serve(self, slot: _Slot) -> None:
         while (task := self._todo.get()) is not None:
-            ended = self._run(slot, task)
-            with self._lock:
-                self._open -= 1
-            self._inbox.put(ended)
+            self._inbox.put(self._run(slot, task))
 
     def _run(self, slot: _Slot, task: Assignment) -> Ended:
         """Whatever moment an interrupt hits: the run is handed back once, and nothing of it reaches the next one."""
         ended: Ended | None = None
+        cut_short: BaseException | None = None
         try:
-            self._enter(slot, task)
-            ended = contextvars.Context().run(run_plain, task)
-        except Interrupted as late:
-            ended = ended or Ended(task.ctx, trouble(task, late), Telling())
-        while True:
+            if self._enter(slot, task):
+                ended = contextvars.Context().run(run_plain, task)
+        except BaseException as error:  # noqa: BLE001 - an interrupt, or worse: the run is handed back
+            cut_short = error
+        # From here on at most two can still come: one that is due already, and one whose `stop` is under way.
+        slot.is_leaving = True
+        try:
+            self._leave(slot, task)
+        except Interrupted:
             try:
                 self._leave(slot, task)
             except Interrupted:
-                continue
-            return ended
+                self._leave(slot, task)
+        slot.forget_interrupts()
+        if ended is None:
+            report = trouble(task, cut_short or Interrupted(task.ctx.stop))
+            ended = Ended(task.ctx, report, Telling(), task.ctx.closed)
+            cut_short = None  # its traceback holds this frame, and all that the handler had
+        return ended
 
-    def _enter(self, slot: _Slot, task: Assignment) -> None:
+    def _enter(self, slot: _Slot, task: Assignment) -> bool:
+        """False: it was called off before it began."""
         with self._lock:
-            self._by_run[task.claim.run_id] = slot
-        if task.claim.live.timeout_ms is not None:
-            self._timed().watch(task)
+            slot.is_leaving = False
+            self._open[task.claim.run_id] = slot
+            if task.claim.run_id in self._called_off:
+                return False
+        if self._timekeeper is not None and task.timeout_s is not None:
+            self._timekeeper.watch(task)
+        return True
 
     def _leave(self, slot: _Slot, task: Assignment) -> None:
+        if os.getpid() != self._process:
+            os._exit(0)  # the handler has forked, and this is the copy: it must not go on with other jobs
         with self._lock:
-            self._by_run.pop(task.claim.run_id, None)
-            slot.forget_interrupt()
-
-    def _timed(self) -> _Timekeeper:
-        with self._lock:
-            if self._timekeeper is None:
-                self._timekeeper = _Timekeeper(self)
-            return self._timekeeper
+            self._open.pop(task.claim.run_id, None)
+            self._called_off.discard(task.claim.run_id)
+            slot.cancel_interrupt()
 
     @property
     def running(self) -> int:
-        return len(self._by_run)
+        return len(self._open)
 
     def is_running(self, task: Assignment) -> bool:
-        return task.claim.run_id in self._by_run
+        return task.claim.run_id in self._open
 
 
 class _Slot:
@@ -118,13 +153,24 @@ class _Slot:
 
     def __init__(self, pool: ThreadExecutor) -> None:
         self.thread = threading.Thread(target=pool.serve, args=(self,), name="perdure-run", daemon=True)
+        self.is_leaving = False
+        self._was_interrupted = False
 
     def interrupt(self) -> None:
         """Under the pool's lock, while the run is registered: the exception cannot hit another run."""
-        _raise_in(self.thread.ident, Interrupted)
+        if not self.is_leaving:
+            self._was_interrupted = True
+            _raise_in(self.thread.ident, Interrupted)
 
-    def forget_interrupt(self) -> None:
+    def cancel_interrupt(self) -> None:
+        """Under the pool's lock: one that has not hit yet never will."""
         _raise_in(self.thread.ident, None)
+
+    def forget_interrupts(self) -> None:
+        """In the thread itself, when none can come any more."""
+        if self._was_interrupted:
+            self._was_interrupted = False
+            _let_go_of_logging()
 
 
 def _raise_in(ident: int | None, error: type[BaseException] | None) -> None:
@@ -132,49 +178,65 @@ def _raise_in(ident: int | None, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident or 0), raised)
 
 
+def _let_go_of_logging() -> None:
+    """An interrupt between a log handler's taking its lock and its using it leaves the lock taken: the next one to log,
+    the store thread perhaps, would wait for ever. This thread is not logging, so what it holds was left in that way."""
+    kept: list[Any] = getattr(logging, "_handlerList", [])
+    handlers = [handler for reference in list(kept) if (handler := reference()) is not None]
+    for lock in (getattr(logging, "_lock", None), *(handler.lock for handler in handlers)):
+        is_ours = getattr(lock, "_is_owned", None)
+        while lock is not None and is_ours is not None and is_ours():
+            lock.release()
+
+
 class _Timekeeper:
     """Warns of runs that near their time-out, and stops those past it. A thread, made when a run first has one."""
 
     def __init__(self, pool: ThreadExecutor) -> None:
         self._pool = pool
+        self._begun: SimpleQueue[tuple[float, Assignment] | None] = SimpleQueue()
         self._due: list[tuple[float, int, bool, Assignment]] = []
         self._number = count()
-        self._changed = threading.Condition()
-        self._closed = False
         threading.Thread(target=self._serve, name="perdure-timeouts", daemon=True).start()
 
     def watch(self, task: Assignment) -> None:
-        now, limit = time.monotonic(), task.timeout_s or 0
-        with self._changed:
-            if len(self._due) > 4 * self._pool.running + 64:  # most of them are of runs that have ended
-                self._due = [entry for entry in self._due if self._pool.is_running(entry[3])]
-                heapq.heapify(self._due)
-            heapq.heappush(self._due, (now + limit * WARN_AT, next(self._number), False, task))
-            heapq.heappush(self._due, (now + limit, next(self._number), True, task))
-            self._changed.notify()
+        """The run begins now. Called in its thread, where an interrupt may hit."""
+        self._begun.put((time.monotonic(), task))
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._begun.put(None)
+
+    # -- in its thread -----------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (due := self._next()) is not None:
-            is_over, task = due
+        while True:
+            try:
+                begun = self._begun.get(timeout=self._act())
+            except Empty:
+                continue
+            if begun is None:
+                return
+            self._note(*begun)
+
+    def _note(self, at: float, task: Assignment) -> None:
+        limit = task.timeout_s or 0
+        if len(self._due) > 4 * self._pool.running + 64:  # most of them are of runs that have ended
+            self._due = [entry for entry in self._due if self._pool.is_running(entry[3])]
+            heapq.heapify(self._due)
+        heapq.heappush(self._due, (at + limit * WARN_AT, next(self._number), False, task))
+        heapq.heappush(self._due, (at + limit, next(self._number), True, task))
+
+    def _act(self) -> float | None:
+        """Do what is due; answers how long there will be nothing. None: until another run begins."""
+        while self._due:
+            left = self._due[0][0] - time.monotonic()
+            if left > 0:
+                return min(left, threading.TIMEOUT_MAX)
+            _, _, is_over, task = heapq.heappop(self._due)
             if not self._pool.is_running(task):
                 continue
             if is_over:
                 self._pool.stop(task.ctx, Stop.TIMEOUT)
             else:
                 warn_of_timeout(task)
-
-    def _next(self) -> tuple[bool, Assignment] | None:
-        """The next moment that has come; waits for it. None: no more."""
-        with self._changed:
-            while not self._closed:
-                now = time.monotonic()
-                if self._due and self._due[0][0] <= now:
-                    _, _, is_over, task = heapq.heappop(self._due)
-                    return is_over, task
-                self._changed.wait(self._due[0][0] - now if self._due else None)
         return None

@@ -85,8 +85,9 @@ CREATE INDEX ready_due ON {ready} (run_at, job_id) WHERE state = 'scheduled';
 CREATE INDEX ready_running ON {ready} (node_id, claimed_at) WHERE state = 'running';
 CREATE INDEX ready_deadline ON {ready} (deadline_at) WHERE state = 'running' AND deadline_at IS NOT NULL;
 CREATE INDEX ready_parked ON {ready} (queue, kind, kind_version, rank, position, job_id)
-    WHERE state = 'parked' AND park_reason IN ('unknown_kind', 'newer_version');
-CREATE INDEX ready_aside ON {ready} (state, job_id) WHERE state IN ('paused', 'blocked', 'held', 'parked');
+    WHERE state = 'parked' AND (park_reason = 'unknown_kind' OR park_reason = 'newer_version');
+CREATE INDEX ready_aside ON {ready} (state, job_id)
+    WHERE state <> 'queued' AND state <> 'running' AND state <> 'scheduled';
 
 -- One row per attempt; closed once.
 CREATE TABLE {run} (
@@ -110,7 +111,7 @@ CREATE TABLE {run} (
 );
 
 CREATE INDEX run_by_job ON {run} (job_id, id);
-CREATE INDEX run_by_state ON {run} (state, id) WHERE state NOT IN ('running', 'completed');
+CREATE INDEX run_by_state ON {run} (state, id) WHERE state <> 'running' AND state <> 'completed';
 
 -- How each life of a job ended. Insert-only.
 CREATE TABLE {outcome} (

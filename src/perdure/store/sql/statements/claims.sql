@@ -36,7 +36,7 @@ SELECT kind, kind_version
 FROM {ready}
 WHERE queue = :queue
     AND state = 'parked'
-    AND park_reason IN ('unknown_kind', 'newer_version')
+    AND (park_reason = 'unknown_kind' OR park_reason = 'newer_version')
     AND (kind, kind_version) > (:kind, :kind_version)
 ORDER BY kind, kind_version
 LIMIT 1
@@ -47,7 +47,7 @@ LIMIT 1
 {claimable}
 WHERE r.queue = :queue
     AND r.state = 'parked'
-    AND r.park_reason IN ('unknown_kind', 'newer_version')
+    AND (r.park_reason = 'unknown_kind' OR r.park_reason = 'newer_version')
     AND r.kind = :kind
     AND r.kind_version = :kind_version
     AND r.crashes <= :most_crashes
@@ -61,7 +61,7 @@ LIMIT :room
 UPDATE {ready}
 SET state = 'running', attempts = attempts + 1, started_at = :started_at, node_id = :node_id, run_id = :run_id,
     claimed_at = :now, deadline_at = :deadline_at, park_reason = NULL, updated_at = :now, version = version + 1
-WHERE job_id = :job_id AND version = :expected AND state IN ('queued', 'parked')
+WHERE job_id = :job_id AND version = :expected AND (state = 'queued' OR state = 'parked')
 
 -- name: insert_run
 INSERT INTO {run} (id, job_id, state, node_id, attempt, life, started_at, wait_ms)

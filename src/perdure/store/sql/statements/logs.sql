@@ -1,6 +1,8 @@
 -- name: append_log
+-- Not of a run that is gone: a node that was taken for dead may still talk of a job deleted meanwhile.
 INSERT INTO {job_log} (run_id, line, job_id, at, level, message, fields)
-VALUES (:run_id, :line, :job_id, :at, :level, :message, :fields)
+SELECT :run_id, :line, :job_id, :at, :level, :message, :fields
+WHERE EXISTS (SELECT 1 FROM {run} AS u WHERE u.id = :run_id)
 ON CONFLICT (run_id, line) DO NOTHING
 
 -- name: list_log

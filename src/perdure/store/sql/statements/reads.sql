@@ -103,7 +103,9 @@ LIMIT :page
 FROM {ready} AS d
 JOIN {job} AS j ON j.id = d.job_id
 {job_state}
-WHERE d.state = :state AND d.state IN ('paused', 'blocked', 'held', 'parked') AND d.job_id < :below AND d.job_id >= :from_id
+WHERE d.state = :state
+    AND d.state <> 'queued' AND d.state <> 'running' AND d.state <> 'scheduled'
+    AND d.job_id < :below AND d.job_id >= :from_id
     AND {job_filter}
 ORDER BY d.job_id DESC
 LIMIT :page
@@ -165,7 +167,7 @@ WHERE {run_filter}
 -- name: list_runs_by_state
 -- Runs that neither run nor completed are few, and have an index of their own.
 {run_view}
-WHERE u.state = :state AND u.state NOT IN ('running', 'completed') AND {run_filter}
+WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {run_filter}
 
 -- name: list_runs_of_job
 {run_view}

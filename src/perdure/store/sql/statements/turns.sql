@@ -21,7 +21,9 @@ WHERE {lane_free}
     AND EXISTS (
         SELECT 1
         FROM {ready} AS r
-        WHERE r.queue = q.name AND r.state = 'parked' AND r.park_reason IN ('unknown_kind', 'newer_version')
+        WHERE r.queue = q.name
+            AND r.state = 'parked'
+            AND (r.park_reason = 'unknown_kind' OR r.park_reason = 'newer_version')
     )
 ORDER BY q.name
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from perdure.store.sql.dialects.sqlite.files import Identity, identity
 
-CHECKPOINT_FRAMES = 500
+CHECKPOINT_FRAMES = 1_000
 NOT_RUN = (-1, -1)
 
 # The wal-index header, in the machine's byte order: format at 0, "is initialised" at 12, last committed frame at 16;
