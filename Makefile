@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY) ## enqueue, claim and finish a few jobs, and show what happened
+demo: $(READY) ## run a few jobs with a worker, one of them failing and retried, and show what happened
 	@$(PY) examples/demo.py
 
 test: $(READY) ## the everyday tests, with the wall time of each suite
@@ -26,7 +26,7 @@ test-full: $(READY) ## the same tests with every number at full size
 
 check: lint format types pyright imports ## ruff, ruff format, mypy, pyright and the import rules
 
-bench: $(READY) ## the figures, each beside the bare driver's
+bench: $(READY) ## the figures, beside the bare driver and Huey
 	@$(PY) -m bench
 
 bench-large: $(READY) ## the figures with millions of jobs in the file

@@ -1,1 +1,1 @@
-"""The figures: Perdure beside the bare driver, measured in one run. `python -m bench`; see docs/benchmarks.md."""
+"""The figures: Perdure beside the bare driver, measured in one run. `python -m bench`; see docs/performance.md."""

@@ -1,7 +1,7 @@
 """What Perdure does, in a few seconds and on a file that is gone afterwards. Run by `make demo`.
 
-Five jobs are enqueued and run by one worker: a coroutine, functions in threads, and one in a process of its own. One fails
-and is tried again, one fails for good. Then what the database knows about them is printed.
+Five jobs are enqueued, and a sixth by one of them; one worker runs them: a coroutine, functions in threads, and one in a
+process of its own. One fails and is tried again, one fails for good. Then what the database knows of them is printed.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ def main() -> None:
 def enqueue() -> list[Job]:
     jobs = [send.enqueue(to="ann"), send.enqueue(to="bob"), send.enqueue(to="nobody"), fetch.enqueue(pages=20)]
     first, again = (send.options(idempotency_key="order-17").enqueue(to="cy") for _ in range(2))
-    print(f"enqueued  {len(jobs) + 1} jobs; a sixth call with the same key answered the same job: {first.id == again.id}")
+    print(f"enqueued  {len(jobs) + 1} jobs; the same key again answered the same job: {first.id == again.id}")
     return [*jobs, first]
 
 

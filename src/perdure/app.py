@@ -17,7 +17,7 @@ from perdure.errors import InvalidOption, shown
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
 from perdure.job.job import Job
-from perdure.job.model import NewJob
+from perdure.job.model import NewJob, Plan
 from perdure.job.ordering import rank_of
 from perdure.job.run import Run
 from perdure.job.states import TRANSITIONS, State, Verb
@@ -26,7 +26,7 @@ from perdure.lazy import lazy
 from perdure.options import OptionFields, Options, check_name, listed
 from perdure.verbs import waiting
 from perdure.verbs.declaring import Declare, Facts, checked_aliases, checked_upgrades, declared, for_a_kind
-from perdure.verbs.drafting import common_tx, new_job
+from perdure.verbs.drafting import common_tx, laid_out, new_job
 from perdure.verbs.paging import checked_limit, pages
 
 if TYPE_CHECKING:
@@ -156,20 +156,23 @@ class Perdure:
     def enqueue(self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]) -> Job:
         """Enqueue a job by its kind's name. When this returns it is in the database for good (with `tx=`: once you
         commit)."""
-        return self.enqueue_draft(self.draft(kind, arguments, options))
+        return self.enqueue_arguments(*self.draft(kind, arguments, options))
 
     def draft(self, kind: str, arguments: Mapping[str, Any] | None, options: OptionFields) -> Draft:
         found = self.kinds.get(kind)
         return found.options(**options).draft({} if arguments is None else arguments)
 
-    def enqueue_draft(self, draft: Draft) -> Job:
+    def enqueue_arguments(
+        self, kind: Kind[..., Any, ..., Any], arguments: Mapping[str, Any], options: Options, plan: Plan
+    ) -> Job:
+        """What a draft holds, without one: every enqueue comes this way."""
         now = self.clock.now()  # before the id, whose time since= compares with created_at
-        new = new_job(draft, JobId(self.ids.new()), now)
-        return self.store.enqueue([new], draft.options.tx)[0]
+        new = laid_out(kind, arguments, options, plan, JobId(self.ids.new()), now)
+        return self.store.enqueue([new], options.tx)[0]
 
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
-            return self.enqueue_draft(draft)  # the caller's connection belongs to the caller's thread
+            return self.enqueue_arguments(*draft)  # the caller's connection belongs to the caller's thread
         now = self.clock.now()  # before the id, whose time since= compares with created_at
         new = new_job(draft, JobId(self.ids.new()), now)
         return (await self.store.aenqueue([new]))[0]

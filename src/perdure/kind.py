@@ -51,7 +51,9 @@ class Desk(Protocol):
     @property
     def url(self) -> str: ...
 
-    def enqueue_draft(self, draft: Draft) -> Job: ...
+    def enqueue_arguments(
+        self, kind: Kind[..., Any, ..., Any], arguments: Mapping[str, Any], options: Options, plan: Plan
+    ) -> Job: ...
 
     async def aenqueue_draft(self, draft: Draft) -> Job: ...
 
@@ -73,7 +75,7 @@ class Bound(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job. When this returns, it is in the database for good (with `tx=`: once you commit)."""
         kind = self._kind
-        return kind.desk.enqueue_draft(Draft(kind, kind.codec.bind(args, kwargs), self._options, self.plan))
+        return kind.desk.enqueue_arguments(kind, kind.codec.bind(args, kwargs), self._options, self.plan)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for coroutines."""
@@ -133,7 +135,7 @@ class Kind(Generic[P, R, Q, C]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job with the kind's own options. When this returns, the job is in the database for good."""
         arguments = self.codec.bind(args, kwargs)
-        return self.desk.enqueue_draft(Draft(self, arguments, self.defaults, self._bound.plan))
+        return self.desk.enqueue_arguments(self, arguments, self.defaults, self._bound.plan)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for coroutines."""

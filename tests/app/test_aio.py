@@ -31,9 +31,9 @@ def verbs_of(cls: type) -> set[str]:
 
 
 DECLARATIONS = {"job", "middleware", "worker", "close"}
-"""What opens nothing or is called once. A worker has `run` for a process of its own, and `async with worker.running()`."""
+"""What opens nothing or is called once. For a worker there is `async with app.worker().running()`."""
 
-STEPS = {"draft", "enqueue_draft", "aenqueue_draft", "new_jobs", "await_", "existing", "newest", "stage"}
+STEPS = {"draft", "enqueue_arguments", "aenqueue_draft", "new_jobs", "await_", "existing", "newest", "stage"}
 """Between the parts of the package."""
 
 NOT_ASYNC = {"lock", "transaction"}

@@ -14,10 +14,10 @@ import pytest
 
 from perdure import Perdure, State
 from perdure.clock import ManualClock, Micros, SystemClock
+from perdure.worker.executors.pools import Pools
 from perdure.worker.executors.port import Inbox
 from perdure.worker.liveness import ProcLiveness
 from perdure.worker.node import Duty, Node, Parts
-from perdure.worker.worker import Pools
 from tests.worker.bodies import last_run
 from tests.worker.patience import seen_by_the_doctor
 

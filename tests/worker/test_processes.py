@@ -114,6 +114,18 @@ def test_a_child_uses_the_database_that_the_worker_was_given(jobs: Any, tmp_path
     assert ended(jobs, job).result == str(job.id)
 
 
+def test_a_module_that_names_no_database_is_given_the_workers(
+    jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PERDURE_URL")
+    jobs.app.url = tmp_path / "another.db"
+
+    job = jobs.reads_its_job.enqueue()
+    drained(jobs)
+
+    assert ended(jobs, job).result == str(job.id)
+
+
 def test_an_error_comes_back_with_its_traceback(jobs: Any) -> None:
     job = jobs.raises.enqueue()
 

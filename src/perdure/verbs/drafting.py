@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from perdure.clock import Micros
 from perdure.errors import InvalidInput, InvalidOption, shown
 from perdure.ids import JobId
-from perdure.job.model import NewJob
+from perdure.job.model import NewJob, Plan
 from perdure.job.states import State
-from perdure.kind import Draft
-from perdure.options import KEY_LIMIT, Unique, check_name
+from perdure.kind import Draft, Kind
+from perdure.options import KEY_LIMIT, Options, Unique, check_name
 
 principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
 """On whose behalf jobs are enqueued from here on, unless an option says otherwise."""
@@ -40,7 +40,18 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
 
 def new_job(draft: Draft, job_id: JobId, now: Micros) -> NewJob:
     """Check a draft and lay out its job. Raises InvalidPayload or InvalidOption; nothing is written here."""
-    kind, arguments, options, plan = draft
+    return laid_out(*draft, job_id, now)
+
+
+def laid_out(
+    kind: Kind[..., Any, ..., Any],
+    arguments: Mapping[str, Any],
+    options: Options,
+    plan: Plan,
+    job_id: JobId,
+    now: Micros,
+) -> NewJob:
+    """The same from what a draft holds."""
     payload, secrets = kind.codec.encode(arguments)
     if plan.direct and principal.get() is None:
         return NewJob(job_id, plan, payload, secrets, now, now, _QUEUED)
@@ -50,15 +61,15 @@ def new_job(draft: Draft, job_id: JobId, now: Micros) -> NewJob:
     state = _SCHEDULED if run_at > now else _QUEUED
     if options.idempotency_key is None and options.business_key is None and options.unique is None:
         return NewJob(job_id, plan, payload, secrets, now, run_at, state)
-    return _keyed(NewJob(job_id, plan, payload, secrets, now, run_at, state), draft)
+    return _keyed(NewJob(job_id, plan, payload, secrets, now, run_at, state), kind, options)
 
 
 _QUEUED, _SCHEDULED = State.QUEUED.value, State.SCHEDULED.value
 
 
-def _keyed(new: NewJob, draft: Draft) -> NewJob:
+def _keyed(new: NewJob, kind: Kind[..., Any, ..., Any], options: Options) -> NewJob:
     """The same job with its keys: those given, and the one that `Unique` derives."""
-    options, plan = draft.options, new.plan
+    plan = new.plan
     idempotency_key, business_key = options.idempotency_key, options.business_key
     if options.unique is not None:
         derived = _derived_key(options.unique, plan.kind, new.payload, new.secrets)
@@ -68,7 +79,7 @@ def _keyed(new: NewJob, draft: Draft) -> NewJob:
             business_key, plan = business_key or derived, plan._replace(conflict=options.unique.conflict)
     fingerprint = None
     if idempotency_key is not None:
-        fingerprint = draft.kind.codec.fingerprint(new.payload, new.secrets)
+        fingerprint = kind.codec.fingerprint(new.payload, new.secrets)
     return new._replace(plan=plan, idempotency_key=idempotency_key, business_key=business_key, fingerprint=fingerprint)
 
 

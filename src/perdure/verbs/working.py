@@ -14,8 +14,9 @@ from perdure.kind import Draft
 from perdure.options import check_name, unknown_option
 from perdure.verbs.drafting import new_job
 from perdure.worker.node import Duty
+from perdure.worker.options import WorkerOptions, WorkerParts
 from perdure.worker.stage import LayOut, Stage
-from perdure.worker.worker import Worker, WorkerOptions, WorkerParts
+from perdure.worker.worker import Worker
 
 if TYPE_CHECKING:
     from perdure.app import Perdure

@@ -22,7 +22,7 @@ import pytest
 from perdure import Perdure
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.sql.dialects.sqlite import bell as bells
-from perdure.store.sql.dialects.sqlite.bell import SqliteBell, ring_sleepers
+from perdure.store.sql.dialects.sqlite.bell import SLOTS, SqliteBell, ring_sleepers
 from perdure.store.sql.dialects.sqlite.files import identity_of
 from perdure.store.sql.dialects.sqlite.gate import BOARD_SIZE, Gate, gate_for
 from perdure.store.sql.dialects.sqlite.wal import WalMeter
@@ -133,7 +133,7 @@ def only_bells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asleep(gate: Gate) -> list[int]:
-    return [slot for slot in range(1, BOARD_SIZE) if gate.board[slot]]
+    return [slot for slot in SLOTS if gate.board[slot]]
 
 
 def until(condition: Callable[[], object]) -> None:

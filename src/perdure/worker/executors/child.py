@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Protocol, cast
 
 from perdure.clock import Micros
-from perdure.errors import KindError, PerdureError
+from perdure.errors import ConfigError, KindError, PerdureError
 from perdure.job.model import Claim
 from perdure.worker.capture import capturing
 from perdure.worker.context import Backstage, JobContext
@@ -108,8 +108,7 @@ class Child:
         kind = found_kind(Place(*order["kind"]))
         middleware = [found(Place(*place)) for place in order["middleware"]]
         app = cast("Staged", kind.desk)
-        if app.url != order["url"]:  # the worker was given another database than the module names
-            app.url = order["url"]
+        _give(app, order["url"])
         ctx = ChildContext(claim, kind, app.stage(), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
 
@@ -234,6 +233,16 @@ class ChildContext(JobContext):
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
         super().complete(result, write)
         self._say("closed")
+
+
+def _give(app: Staged, url: str) -> None:
+    """The database of the worker, which may be another than the module names; or the module may name none."""
+    try:
+        is_known = app.url == url
+    except ConfigError:
+        is_known = False
+    if not is_known:
+        app.url = url
 
 
 def _from_the_users_code(error: BaseException) -> TracebackType | None:

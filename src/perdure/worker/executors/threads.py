@@ -86,7 +86,7 @@ class ThreadExecutor:
             except RuntimeError as error:
                 if not self._slots:
                     raise
-                logger.error("%s; jobs share the %d threads there are", error, len(self._slots))  # noqa: TRY400 - said
+                logger.error("%s; jobs share the %d threads there are", error, len(self._slots))
                 return
             self._slots.append(slot)
 

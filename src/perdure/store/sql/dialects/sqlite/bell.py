@@ -1,7 +1,7 @@
 """What a worker sleeps on: woken by whoever writes to the file, in any process. Used by `database`; calls the kernel.
 
 A sleeping worker sets a byte of the gate's mapped file and listens on a datagram socket whose name says which byte.
-Whoever has committed looks at the bytes, which costs no system call, and sends a datagram to each sleeper. Writers that
+Whoever has committed looks there, which costs no system call, and sends a datagram to each sleeper. Writers that
 are not ours send none, so the sleeper also looks every 50 ms whether the file has changed.
 """
 
@@ -21,7 +21,9 @@ from perdure.store.sql.dialects.sqlite.files import Identity
 from perdure.store.sql.dialects.sqlite.gate import BOARD_SIZE, Gate
 from perdure.store.sql.dialects.sqlite.wal import WalMeter
 
-SILENT = bytes(BOARD_SIZE - 1)
+SLEEPERS = BOARD_SIZE - 1
+"""The byte of the board that says whether any of the others is set."""
+SLOTS = range(1, SLEEPERS)
 LOOK_S = 0.05
 MANY = 64
 """Wakes taken in at once; should there be more, the next sleep is short."""
@@ -63,7 +65,7 @@ class SqliteBell:
         woken = False
         try:
             if slot:
-                board[slot] = 1  # before the look: whoever commits after it sees the byte
+                board[slot] = board[SLEEPERS] = 1  # before the look: whoever commits after it sees the bytes
             while not (self._rung or self._changed()):
                 left = deadline - time.monotonic()
                 if left <= 0 or self._poll.poll(min(left, LOOK_S) * 1000):
@@ -146,8 +148,9 @@ def _quiet_pipe() -> tuple[int, int]:
 
 def ring_sleepers(board: Board, file: Identity | None) -> None:
     """Wake every worker that sleeps on this file. Called after a commit."""
-    for slot, asleep in enumerate(board[:]):
-        if slot and asleep:
+    board[SLEEPERS] = 0  # first: who goes to sleep from here on sets it again
+    for slot in SLOTS:
+        if board[slot]:
             board[slot] = 0
             with suppress(OSError):  # it is awake already, or gone
                 _sender().sendto(b"!", _name(file, slot))
@@ -157,7 +160,7 @@ def _take_slot(file: Identity | None) -> tuple[int, socket.socket | None]:
     """A byte of the board and the socket that goes with it. 0 and None where there is none: then looking must do."""
     if sys.platform != "linux":  # names without a file are Linux's own
         return 0, None
-    for slot in range(1, BOARD_SIZE):
+    for slot in SLOTS:
         bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             bell.bind(_name(file, slot))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError, TransactionError
 from perdure.store.sql.dialects.sqlite import connect
-from perdure.store.sql.dialects.sqlite.bell import SILENT, SqliteBell, ring_sleepers
+from perdure.store.sql.dialects.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
 from perdure.store.sql.dialects.sqlite.files import identity_of
 from perdure.store.sql.dialects.sqlite.gate import gate_for
@@ -149,7 +149,7 @@ class Database:
                 self._group.fill(group)
                 if group:
                     self._transact(group)
-                    if self._gate.board[1:] != SILENT:
+                    if self._gate.board[SLEEPERS]:
                         ring_sleepers(self._gate.board, self._identity)
                     if self._writer.total_changes >= self._measure_at:
                         self._checkpoint_if_due()
