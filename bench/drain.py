@@ -25,7 +25,8 @@ from perdure import Perdure
 JOBS = 50_000
 HUEY_JOBS = 5_000  # it keeps its pace however many there are; more would only take longer
 FLAT_JOBS = {False: 100_000, True: 1_000_000}
-CONCURRENCY = 200
+CONCURRENCY = 500
+THREADS = 50
 HUEY_WORKERS = (1, 4, 8)
 ROUNDS = 3
 FLATNESS = Target(10, False, "± 10 %")
@@ -39,10 +40,15 @@ def against_huey(_rounds: int) -> list[Figure]:
         def measured(side: str, jobs: int) -> float:
             return _asked(side, folder / f"{next(numbers)}.db", jobs)
 
-        huey = [max(measured(f"huey-{workers}", HUEY_JOBS) for workers in HUEY_WORKERS) for _ in range(ROUNDS)]
-        floor = [measured("floor", JOBS) for _ in range(ROUNDS)]
-        asynchronous = [measured("async", JOBS) for _ in range(ROUNDS)]
-        threads = [measured("threads", JOBS) for _ in range(ROUNDS)]
+        huey: list[float] = []
+        floor: list[float] = []
+        asynchronous: list[float] = []
+        threads: list[float] = []
+        for _ in range(ROUNDS):
+            huey.append(max(measured(f"huey-{workers}", HUEY_JOBS) for workers in HUEY_WORKERS))
+            floor.append(measured("floor", JOBS))
+            asynchronous.append(measured("async", JOBS))
+            threads.append(measured("threads", JOBS))
     what = f"drain of {JOBS:,} no-op async jobs"
     plain = f"drain of {JOBS:,} no-op functions in threads"
     return [
@@ -104,7 +110,7 @@ def main(side: str, path: Path, jobs: int) -> None:
 def perdure(path: Path, jobs: int, side: str) -> float:
     app = Perdure(path)
     _fill_ours(app, jobs, side)
-    worker = app.worker(concurrency=CONCURRENCY if side == "async" else CONCURRENCY // 4)
+    worker = app.worker(concurrency=CONCURRENCY if side == "async" else THREADS)
     started = time.perf_counter()
     worker.run(until_idle=True)
     return jobs / (time.perf_counter() - started)

@@ -1,6 +1,6 @@
 """What Perdure does, in a few seconds and on a file that is gone afterwards. Run by `make demo`.
 
-Five jobs are enqueued, and a sixth by one of them; one worker runs them: a coroutine, functions in threads, and one in a
+Five jobs are enqueued, and a sixth by one of them; a worker runs them: a coroutine, functions in threads, and one in a
 process of its own. One fails and is tried again, one fails for good. Then what the database knows of them is printed.
 """
 

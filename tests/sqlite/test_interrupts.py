@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from perdure import Perdure
+from perdure.errors import StoreError
 from perdure.store.sql.dialects.sqlite.database import Database
 from tests.app.contents import jobs_in
 
@@ -156,11 +157,21 @@ def test_an_interrupt_at_any_point_of_a_block_leaves_the_next_write_alone(
     assert [recipients[f"after {n}"] for n in range(1, point)] == [1] * (point - 1)
 
 
+@pytest.mark.parametrize("handling_an_error", [False, True])
 def test_an_interrupt_at_any_point_of_leading_reaches_no_follower(
-    app: Perdure, database: Database, send: Any, path: Path
+    app: Perdure, database: Database, send: Any, path: Path, handling_an_error: bool
 ) -> None:
+    def lead() -> None:
+        send.enqueue("leader")
+
+    def lead_in_a_handler() -> None:
+        try:
+            raise StoreError("an earlier one of the caller's")
+        except StoreError:
+            lead()
+
     point = 1
-    while led_and_interrupted(point, app, database, send):
+    while led_and_interrupted(point, app, database, send, lead_in_a_handler if handling_an_error else lead):
         assert nothing_is_left(database), point
         point += 1
     assert point > 50
@@ -168,7 +179,7 @@ def test_an_interrupt_at_any_point_of_leading_reaches_no_follower(
     assert [recipients[f"follower {n}"] for n in range(1, point)] == [1] * (point - 1)
 
 
-def led_and_interrupted(point: int, app: Perdure, database: Database, send: Any) -> bool:
+def led_and_interrupted(point: int, app: Perdure, database: Database, send: Any, lead: Callable[[], object]) -> bool:
     """Lead a group of two, interrupted at this point. Both come while a third one has the turn."""
     held, ended = threading.Event(), threading.Event()
     waiting = database._group._waiting
@@ -186,7 +197,7 @@ def led_and_interrupted(point: int, app: Perdure, database: Database, send: Any)
     threads[0].start()
     assert held.wait(20)
     threads[1].start()
-    interrupted = interrupted_at(point, lambda: send.enqueue("leader"))
+    interrupted = interrupted_at(point, lead)
     ended.set()
     for thread in threads:
         thread.join(20)

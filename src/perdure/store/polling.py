@@ -19,11 +19,11 @@ class PollingBell:
             self._rung = True
             self._changed.notify()
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._rung, min(timeout_s, LOOK_S))
+            self._changed.wait_for(lambda: self._rung, timeout_s if rung_only else min(timeout_s, LOOK_S))
             rung, self._rung = self._rung, False
-        return rung or timeout_s > LOOK_S
+        return rung or (timeout_s > LOOK_S and not rung_only)
 
     def close(self) -> None:
         """Nothing is held."""

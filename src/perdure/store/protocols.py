@@ -47,8 +47,11 @@ class Bell(Protocol):
         """Wake the sleeper from inside its own process. Any thread may."""
         ...
 
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until rung, until someone may have written, or for so long. False: nothing happened."""
+    def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:
+        """Sleep until rung, until someone may have written, or for so long. False: nothing happened.
+
+        `rung_only`: whatever others write, only this process may end the sleep.
+        """
         ...
 
     def close(self) -> None: ...
@@ -122,8 +125,8 @@ class Claims(Protocol):
         """Take up to `lane.room` jobs per lane, in queue order, and open a run for each.
 
         Atomic: a job is never returned without its run, nor to two callers. Jobs of kinds or versions the claimer lacks
-        are parked in the same transaction. Of the jobs that a node died of, at most one is given, and none beside one
-        that the claimer holds. Empty: nothing was claimable, not that the queue is empty.
+        are parked in the same transaction, not more than a thousand or so. Of the jobs that a node died of, at most one
+        is given, and none beside one that the claimer holds. Empty: nothing was claimable, not that the queue is empty.
         """
         ...
 

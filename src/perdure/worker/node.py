@@ -135,6 +135,11 @@ class Node:
         return is_quiet and not self._stirred and not due and not self._wanted_queues() and not self._troubles
 
     @property
+    def is_full(self) -> bool:
+        """There is no room for another job, whatever is enqueued."""
+        return self._room() <= 0
+
+    @property
     def in_trouble(self) -> bool:
         """The last turn did not reach the database."""
         return self._troubles > 0

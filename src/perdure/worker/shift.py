@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 
 from perdure.clock import Clock
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, SchemaError
 from perdure.store.protocols import Bell
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.lease import LOOKS
-from perdure.worker.node import Node
+from perdure.worker.node import AWAY, Node
 from perdure.worker.signals import Stop
 from perdure.worker.stopping import HURRY, Wish
 
@@ -58,13 +58,17 @@ class Shift:
         self._work(until_idle=until_idle)
         return self._wind_down()
 
-    def look_after_others(self) -> None:
-        """Take back what dead nodes have left. What the database refuses there must not stop this node."""
+    def recover(self) -> None:
+        """Before the first turn: take back what dead nodes have left.
+
+        An error: the database cannot be had as it should be. A job that it refuses to give back stops nobody.
+        """
         try:
-            if self._rescuer.look(self._node.id):
-                self._node.stir()
+            self._rescuer.look(self._node.id)
+        except (*AWAY, SchemaError):
+            raise
         except PerdureError as error:
-            logger.warning("looking for dead nodes failed: %s", error)
+            logger.error("what dead nodes have left could not be taken back: %s", error)  # noqa: TRY400 - said
 
     def _work(self, *, until_idle: bool) -> None:
         node = self._node
@@ -79,7 +83,7 @@ class Shift:
             if until_idle and node.is_idle:
                 return
             pause = min(pause, self._keep_up())
-            if pause > 0 and self._bell.wait(pause):
+            if pause > 0 and self._bell.wait(pause, rung_only=node.is_full):
                 node.stir()
 
     def _sit_out(self, pause_s: float) -> None:
@@ -94,7 +98,11 @@ class Shift:
         at = self._clock.boottime()
         if at >= self._next_rescue:
             self._next_rescue = at + self._rescue_every_s
-            self.look_after_others()
+            try:
+                if self._rescuer.look(self._node.id):
+                    self._node.stir()
+            except PerdureError as error:
+                logger.warning("looking for dead nodes failed: %s", error)
         return self._next_rescue - at
 
     def _wind_down(self) -> bool:

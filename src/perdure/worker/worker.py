@@ -182,7 +182,7 @@ class Worker:
         shift = new_shift(self._parts, self._options, node, bell, self._wish, self._exclusive)
         self._around.callback(self._sign_off, "start_failed")
         node.register()
-        shift.look_after_others()
+        shift.recover()
         self._heart = self._new_heart(node, pools, shift)
         self._heart.start()
         self._thread = threading.Thread(target=self._serve, args=(node, shift), name="perdure-store", daemon=True)

@@ -217,6 +217,20 @@ def test_a_sleep_that_nobody_ends_says_that_nothing_happened(bell: SqliteBell, g
     assert asleep(gate) == []
 
 
+def test_who_wants_to_be_rung_only_sleeps_through_what_others_write(app: Perdure, bell: SqliteBell) -> None:
+    app.queues.pause("somewhere")
+
+    assert not bell.wait(0.01, rung_only=True)
+    assert bell.wait(0)  # it had not taken note of it
+
+
+def test_who_wants_to_be_rung_only_is_woken_by_a_ring(bell: SqliteBell, gate: Gate, pool: ThreadPoolExecutor) -> None:
+    sleep = pool.submit(bell.wait, 60, rung_only=True)
+    bell.ring()
+
+    assert sleep.result()
+
+
 def test_rings_before_the_sleep_are_heard_once(bell: SqliteBell) -> None:
     for _ in range(100):
         bell.ring()

@@ -108,13 +108,14 @@ class ThreadExecutor:
         # From here on at most two can still come: one that is due already, and one whose `stop` is under way.
         slot.is_leaving = True
         try:
-            self._leave(slot, task)
+            self._leave(task)
         except Interrupted:
             try:
-                self._leave(slot, task)
+                self._leave(task)
             except Interrupted:
-                self._leave(slot, task)
+                self._leave(task)
         slot.forget_interrupts()
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
         if ended is None:
             report = trouble(task, cut_short or Interrupted(task.ctx.stop))
             ended = Ended(task.ctx, report, Telling(), task.ctx.closed)
@@ -132,13 +133,13 @@ class ThreadExecutor:
             self._timekeeper.watch(task)
         return True
 
-    def _leave(self, slot: _Slot, task: Assignment) -> None:
+    def _leave(self, task: Assignment) -> None:
         if os.getpid() != self._process:
             os._exit(0)  # the handler has forked, and this is the copy: it must not go on with other jobs
         with self._lock:
             self._open.pop(task.claim.run_id, None)
             self._called_off.discard(task.claim.run_id)
-            slot.cancel_interrupt()
+        # One that was due hits before this line: CPython raises it when this thread's next call of C code returns.
 
     @property
     def running(self) -> int:
@@ -162,10 +163,6 @@ class _Slot:
             self._was_interrupted = True
             _raise_in(self.thread.ident, Interrupted)
 
-    def cancel_interrupt(self) -> None:
-        """Under the pool's lock: one that has not hit yet never will."""
-        _raise_in(self.thread.ident, None)
-
     def forget_interrupts(self) -> None:
         """In the thread itself, when none can come any more."""
         if self._was_interrupted:
@@ -173,9 +170,10 @@ class _Slot:
             _let_go_of_logging()
 
 
-def _raise_in(ident: int | None, error: type[BaseException] | None) -> None:
-    raised = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident or 0), raised)
+def _raise_in(ident: int | None, error: type[BaseException]) -> None:
+    """There is no taking it back: CPython 3.11, told to raise nothing, looks for it at every call of every thread from
+    then on, and hangs as soon as anything traces or profiles."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident or 0), ctypes.py_object(error))
 
 
 def _let_go_of_logging() -> None:

@@ -56,19 +56,19 @@ class SqliteBell:
                 with suppress(OSError):  # full: it has been rung already
                     os.write(self._writing, b"!")
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:
         """Sleep until rung, until the file has changed, or for so long. True: there may be something to do."""
         if self._closed:
             return False
         deadline = time.monotonic() + timeout_s
-        board, slot = self._gate.board, self._slot
+        board, slot = self._gate.board, 0 if rung_only else self._slot
         woken = False
         try:
             if slot:
                 board[slot] = board[SLEEPERS] = 1  # before the look: whoever commits after it sees the bytes
-            while not (self._rung or self._changed()):
+            while not (self._rung or (not rung_only and self._changed())):
                 left = deadline - time.monotonic()
-                if left <= 0 or self._poll.poll(min(left, LOOK_S) * 1000):
+                if left <= 0 or self._poll.poll((left if rung_only else min(left, LOOK_S)) * 1000):
                     break
             else:
                 woken = True

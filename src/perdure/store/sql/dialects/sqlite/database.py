@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -233,6 +234,7 @@ class Database:
     def _attempt(self, members: list[Member[Any]], *, separately: bool = False) -> None:
         """Run the members in the transaction that was begun, and commit it."""
         driver, ran = self._write_driver, False
+        before = sys.exception()
         try:
             for member in members:
                 member.answer = _in_a_savepoint(member, driver) if separately else drive(member.make(), driver)
@@ -242,7 +244,7 @@ class Database:
                 member.answered = True
         except BaseException as error:
             self._looked_until = 0.0
-            if ran and _came_after_commit(error, self._writer):
+            if ran and _came_after_commit(error, before, self._writer):
                 for member in members:
                     member.answered = True
             else:
@@ -406,14 +408,17 @@ def _forked() -> TransactionError:
     )
 
 
-def _came_after_commit(error: BaseException | None, connection: sqlite3.Connection) -> bool:
+def _came_after_commit(
+    error: BaseException | None, before: BaseException | None, connection: sqlite3.Connection
+) -> bool:
     """Whether an interrupt hit us when the COMMIT was done already: then running the group again would double it.
 
-    A COMMIT that failed may have ended the transaction too (disk full), but then the database's error is in the chain.
+    A COMMIT that failed may have ended the transaction too (disk full), but then the database's error is in the chain:
+    above `before`, which was being handled already when it all began (the first attempt's, or the caller's own).
     """
     if connection.in_transaction:
         return False
-    while error is not None:
+    while error is not None and error is not before:
         if isinstance(error, (sqlite3.Error, StoreError)):
             return False
         error = error.__context__

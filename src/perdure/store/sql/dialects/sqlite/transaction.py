@@ -94,7 +94,8 @@ class Transaction:
         """
         self.given_up = TransactionTooLong(reason)
         while not self._busy.acquire(timeout=INTERRUPT_EVERY_S):
-            self.connection.interrupt()
+            with suppress(sqlite3.Error):  # closed just now: it has ended
+                self.connection.interrupt()
         try:
             if self.over or self._committed:
                 self.given_up = None
