@@ -12,7 +12,7 @@ from perdure.ops.doctor import examine, is_healthy
 
 T = TypeVar("T")
 
-DEADLINE_S = 4.0
+DEADLINE_S = 60.0
 """Generous: only a hang is a failure."""
 
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -567,3 +569,41 @@ def work() -> None: ...
     assert is_healthy(examine(fragile.app.store))
     fragile.app.close()
     del sys.modules["fragile"]
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there is nothing to wait on but time")
+def test_a_child_is_buried_by_a_worker_that_has_very_many_files_open(jobs: Any) -> None:
+    """select() refuses descriptors from 1024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        crashed, added = jobs.crashes.enqueue("exit"), jobs.add.enqueue(1, 2)
+        drained(jobs, concurrency=1)
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert last_run(jobs, crashed).exit_code == 7
+    assert ended(jobs, added).state is State.COMPLETED
+
+
+def test_a_kind_whose_module_cannot_be_asked_for_it_fails_its_runs(
+    app: Perdure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run must come back whatever the module's own `__getattr__` raises."""
+
+    def refuse(_: str) -> Any:
+        raise RuntimeError("ask later")
+
+    module = ModuleType("lazy")
+    module.__getattr__ = refuse  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "lazy", module)
+
+    def work() -> None: ...
+
+    work.__module__, work.__qualname__ = "lazy", "work"
+    job = app.job(isolation="process", retry=1)(work).enqueue()
+    with app.worker(grace_s=0).running():
+        assert app.wait(job, timeout=60).state == "failed"
+    assert "ask later" in str(next(app.runs(job)).error_message)

@@ -216,6 +216,21 @@ def test_a_claim_is_filled_up_behind_the_jobs_it_parks(rig: Rig) -> None:
     assert parked == [(12,)]
 
 
+def test_a_claim_parks_no_more_than_a_transaction_should_and_the_next_goes_on_behind(rig: Rig) -> None:
+    strange = rig.key("strange")
+    rig.enqueue_many(2_500, kind=strange)
+    rig.enqueue()
+    parked: list[object] = []
+    claims: list[Claim] = []
+    while not claims:
+        claims = rig.claim(100, kinds={rig.kind: 1})
+        rows = rig.execute("SELECT COUNT(*) FROM {ready} WHERE kind = :kind AND state = 'parked'", kind=strange)
+        parked.append(rows[0][0])
+
+    assert parked == [1_000, 2_000, 2_500]
+    assert [claim.live.kind for claim in claims] == [rig.kind]
+
+
 def test_a_node_that_knows_them_takes_parked_jobs_in_queue_order(rig: Rig) -> None:
     one, two = rig.key("one"), rig.key("two")
     ids = [rig.enqueue(kind=kind) for kind in (one, two, one, two, one)]

@@ -115,7 +115,6 @@ class ThreadExecutor:
             except Interrupted:
                 self._leave(task)
         slot.forget_interrupts()
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
         if ended is None:
             report = trouble(task, cut_short or Interrupted(task.ctx.stop))
             ended = Ended(task.ctx, report, Telling(), task.ctx.closed)
