@@ -7,6 +7,7 @@ means that every suite ran and every test in it passed or was skipped with a rea
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 FIRST = ("contract", "worker", "crash", "unit")  # the longest first; folders not named here follow by name
-SIDE_BY_SIDE = 2
+SIDE_BY_SIDE = int(os.environ.get("PERDURE_SUITES_AT_ONCE", "2"))
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,12 @@ def looping() -> None:
 
 @app.job
 def stuck() -> None:
-    say("entered")
+    told = False
     while True:
         try:
+            if not told:
+                told = True
+                say("entered")
             threading.Event().wait()
         except BaseException:
             pass
@@ -66,7 +69,7 @@ async def stuck_in_a_thread_of_the_loop() -> None:
 
 @app.job
 async def stubborn() -> None:
-    say("entered")
+    say("entered")  # no cancel can come before the first await
     while True:
         try:
             await asyncio.Event().wait()

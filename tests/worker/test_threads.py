@@ -111,6 +111,7 @@ class Interrupts:
         return was_open and str(frame.f_globals.get("__name__")).startswith("perdure.")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a finaliser may be hit as well
 @pytest.mark.parametrize("second", [1, 2, 3, 5, 8])
 def test_after_two_interrupts_at_any_moments_a_run_comes_back_once_and_the_next_one_is_well(
     pool: Pool, second: int
