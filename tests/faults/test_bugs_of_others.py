@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from perdure import JobContext, Perdure, Retry, StoreError
+from perdure import DatabaseUnavailable, JobContext, Perdure, Retry
 from perdure.ids import NodeId, RunId
 from perdure.job.model import Claim
 from perdure.store.answers import Claimer, Lane, Process
@@ -160,8 +160,8 @@ def test_a_rescue_that_breaks_off_is_finished_by_the_next(scene: Scene) -> None:
     app.store.register(own, None, Process(), app.clock.now())
     rescuer = Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=60, max_crashes=3)
     assert isinstance(app.store, SqlStore)
-    broken = SqlStore(FailingRunner(app.store.runner, 3))
-    with pytest.raises(StoreError):
+    broken = SqlStore(FailingRunner(app.store.runner, 3, DatabaseUnavailable))
+    with pytest.raises(DatabaseUnavailable):
         Rescuer(broken, app.clock, app.ids, ProcLiveness(), lease_s=60, max_crashes=3).look(own)
     assert count(app, "running") == len(jobs), "a batch is taken back as a whole or not at all"
     assert rescuer.look(own) == len(jobs)

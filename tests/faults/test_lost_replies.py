@@ -5,26 +5,25 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import pytest
 
 from perdure import DatabaseUnavailable, JobContext, Perdure, Retry
-from perdure.store.protocols import Bell
 from perdure.store.sql.engine import Make
 from perdure.store.sql.store import Runner, SqlStore
+from perdure.testing.contract.faults import PassingRunner
 from tests.faults.scene import Listener, Scene, count, until
 from tests.history import ended, started
 
 T = TypeVar("T")
 
 
-class LosingRunner:
-    """Passes operations on to a store's own runner; after some of the writes the reply is lost."""
+class LosingRunner(PassingRunner):
+    """After some of the writes the reply is lost."""
 
     def __init__(self, inner: Runner, is_lost: Callable[[int], bool]) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._is_lost = is_lost
         self._lock = threading.Lock()
         self.writes = 0
@@ -38,27 +37,6 @@ class LosingRunner:
                 return answer
             self.lost += 1
         raise DatabaseUnavailable("the connection broke; whether it was written is not known")
-
-    async def awrite(self, make: Make[T]) -> T:
-        return await self.inner.awrite(make)
-
-    def write_within(self, tx: object, make: Make[T]) -> T:
-        return self.inner.write_within(tx, make)
-
-    def read(self, make: Make[T]) -> T:
-        return self.inner.read(make)
-
-    def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
-        return self.inner.transaction(join=join)
-
-    def bell(self) -> Bell:
-        return self.inner.bell()
-
-    def upgrade(self) -> str:
-        return self.inner.upgrade()
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class Flow:

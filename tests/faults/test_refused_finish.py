@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
 
-from perdure import Job, JobContext, Perdure, Retry
+from perdure import DatabaseBusy, Job, JobContext, Perdure, Retry, StoreError
+from perdure.store.sql.engine import Make
+from perdure.store.sql.store import Runner, SqlStore
+from perdure.testing.contract.faults import PassingRunner
 from tests.faults.scene import Listener, Scene, count, until
 from tests.history import ended, started
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -93,3 +99,45 @@ def test_a_claim_that_is_refused_is_tried_again_and_stops_no_finish(scene: Scene
         until(lambda: app.existing(jobs[0]).is_final)
         relent(app, "ready")
         until(lambda: count(app, "completed") == 3)
+
+
+class AwayOnce(PassingRunner):
+    """The third write after one that was refused is turned away, and no other."""
+
+    def __init__(self, inner: Runner) -> None:
+        super().__init__(inner)
+        self._since_refusal: int | None = None
+        self.turned_away = 0
+
+    def write(self, make: Make[T]) -> T:
+        if self._since_refusal is not None:
+            self._since_refusal += 1
+            if self._since_refusal == 3:
+                self.turned_away += 1
+                raise DatabaseBusy("somebody else writes")
+        try:
+            return self.inner.write(make)
+        except StoreError:
+            self._since_refusal = self._since_refusal or 0
+            raise
+
+
+def test_an_outage_between_two_of_a_refused_batch_loses_none_of_them(scene: Scene) -> None:
+    """The first of five goes down the ladder in two writes; at the second job the database is away."""
+    app = scene.app()
+    assert isinstance(app.store, SqlStore)
+    runner = AwayOnce(app.store.runner)
+    app.__dict__["store"] = SqlStore(runner)
+
+    @app.job
+    async def together(ctx: JobContext) -> None:  # on the loop all of them end in one round
+        started(scene.notes, ctx)
+        ended(scene.notes, ctx)
+
+    jobs = scene.sent(*together.enqueue_many([{}] * 5))
+    refuse(app, jobs[0].id, "outcome", "NEW.state = 'completed'")
+    app.worker(concurrency=5).run(until_idle=True)
+
+    assert runner.turned_away == 1
+    assert [app.existing(job).state for job in jobs] == ["failed"] + ["completed"] * 4
+    assert [sum(1 for _ in app.runs(job)) for job in jobs] == [1] * 5, "nothing ran again"

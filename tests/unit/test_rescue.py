@@ -301,3 +301,32 @@ def test_a_run_without_a_time_out_may_take_for_ever(rig: Rig) -> None:
     rig.claim(1, node=node)
 
     assert watch(rig, rescuer(rig), own, 2_000, lambda: rig.store.beat(node, rig.now)) == 0
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+def refuse(rig: Rig, claim: Claim) -> None:
+    """From now on the database changes nothing in this job's row."""
+    rig.execute(
+        f"CREATE TRIGGER refused BEFORE UPDATE ON perdure_ready WHEN OLD.job_id = X'{claim.job_id.hex()}'"
+        " BEGIN SELECT RAISE(ABORT, 'no'); END"
+    )
+
+
+def test_a_job_that_the_database_will_not_let_go_keeps_no_other_of_its_node_and_no_other_node(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, observer = rig.register(), rescuer(rig)
+    rig.enqueue_many(6)
+    (_, stuck, _), _ = (rig.claim(3, node=dead_process(rig)) for _ in range(2))
+    refuse(rig, stuck)
+
+    assert observer.look(own) == 5
+    assert observer.look(own) == 0
+    assert len(rig.in_order()) == 5
+    assert sum("could not be taken back" in record.getMessage() for record in caplog.records) == 1, "said once"
+
+    rig.execute("DROP TRIGGER refused")
+    assert observer.look(own) == 1
+    assert len(rig.in_order()) == 6

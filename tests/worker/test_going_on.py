@@ -7,6 +7,7 @@ import asyncio
 import sqlite3
 import threading
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,40 @@ def test_a_heart_goes_on_after_an_error_that_nobody_thought_of(app: Perdure, cap
     assert "no clock today" in caplog.text
 
 
+class NeverAnswers:
+    """A store whose beats do not come back."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+
+    def beat(self, _node_id: NodeId, _now: Micros) -> bool:
+        self.asked.set()
+        return self.answer.wait(60)
+
+
+def test_a_heart_whose_beat_does_not_come_back_is_noticed(app: Perdure, caplog: pytest.LogCaptureFixture) -> None:
+    """The store thread goes on all the while: nobody but the guard can see it."""
+    store, hung = NeverAnswers(), threading.Event()
+    node = Steps(app)
+    moves = count()
+    heart = Heart(
+        node,  # type: ignore[arg-type]
+        store,  # type: ignore[arg-type]
+        app.clock,
+        lease_s=0.06,
+        hung=hung.set,
+        moves=lambda: next(moves),
+    )
+    heart.start()
+    assert store.asked.wait(60)
+    assert hung.wait(60)
+    store.answer.set()
+    heart.stop()
+    app.store.stop(node.id, "clean_shutdown", app.clock.now())
+    assert "the heartbeat has not moved" in caplog.text
+
+
 def test_a_beat_that_was_refused_to_who_the_node_was_before_says_nothing_about_it(app: Perdure) -> None:
     node = Steps(app)
     before = node.id
@@ -141,6 +176,49 @@ def test_a_beat_that_was_refused_to_who_the_node_was_before_says_nothing_about_i
     assert Heart(node, app.store, ComesBack(), lease_s=60, hung=lambda: None).beat()  # type: ignore[arg-type]
     assert not node.declared_dead
     app.store.stop(node.id, "clean_shutdown", app.clock.now())
+
+
+# -- handlers that reach for the event loop ---------------------------------------------------------------------------
+
+
+def test_a_run_whose_task_is_cancelled_by_another_handler_before_it_began_is_given_back(app: Perdure) -> None:
+    others: list[int] = []
+
+    @app.job
+    async def rude() -> None:
+        if not others:
+            strangers = asyncio.all_tasks() - {asyncio.current_task()}
+            others.append(len(strangers))
+            for task in strangers:
+                task.cancel()
+
+    jobs = rude.enqueue_many([{}] * 3)
+    app.worker(concurrency=3).run(until_idle=True)
+
+    assert others == [2]
+    assert [app.existing(job).state for job in jobs] == ["completed"] * 3
+    assert [app.existing(job).attempts for job in jobs] == [1] * 3
+    assert sorted(sum(1 for _ in app.runs(job)) for job in jobs) == [1, 2, 2]
+
+
+def test_tasks_that_a_handler_left_behind_are_ended_in_order(app: Perdure) -> None:
+    told: list[str] = []
+    kept: list[asyncio.Task[None]] = []
+
+    async def stray() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append("ended")
+
+    @app.job
+    async def careless() -> None:
+        kept.append(asyncio.create_task(stray()))
+        await asyncio.sleep(0)
+
+    careless.enqueue()
+    app.worker().run(until_idle=True)
+    assert told == ["ended"]
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------

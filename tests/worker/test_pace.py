@@ -101,6 +101,39 @@ def test_pauses_after_errors_double_up_to_thirty_seconds_and_begin_anew_after_a_
     bench.turn_until_written()
 
 
+def test_a_node_that_claims_nothing_writes_nothing_when_something_is_due(bench: Bench, path: Path) -> None:
+    @bench.app.job
+    def note() -> None: ...
+
+    bench.node.register()
+    note.options(delay=5).enqueue()
+    bench.node.turn()
+    bench.clock.advance(seconds=10)
+    bench.node.accepting = False
+    with locked(path):
+        bench.node.turn()
+        assert not bench.node.in_trouble
+    bench.node.accepting = True
+    bench.node.turn()  # it is queued
+    bench.node.turn()  # and claimed
+    bench.turn_until_written()
+
+
+def test_a_node_declared_dead_is_somebody_new_only_once_the_database_knows_it(bench: Bench, path: Path) -> None:
+    bench.node.register()
+    before = bench.node.id
+    bench.app.store.stop(before, "unknown", bench.clock.now())
+    bench.node.declared_dead = True
+    with locked(path):
+        bench.node.turn()
+        assert bench.node.in_trouble
+    assert bench.node.id == before
+
+    bench.node.turn()
+    assert not bench.node.declared_dead
+    assert [node.id for node in bench.app.store.live_nodes()] == [bench.node.id]
+
+
 class Jumping(SystemClock):
     """The machine's clock, with a wall clock that somebody sets."""
 

@@ -172,9 +172,18 @@ class Rescue(Protocol):
         ...
 
     def rescue(
-        self, node_id: NodeId, failure: Failure, max_crashes: int, next_ids: Sequence[JobId], now: Micros
+        self,
+        node_id: NodeId,
+        failure: Failure,
+        max_crashes: int,
+        next_ids: Sequence[JobId],
+        now: Micros,
+        only: JobId | None = None,
     ) -> int:
-        """Take back up to len(next_ids) jobs from a dead node; the attempt counts. Fewer: it holds no more."""
+        """Take back up to len(next_ids) jobs from a dead node; the attempt counts. Fewer: it holds no more.
+
+        `only` this one, if the node holds it.
+        """
         ...
 
 

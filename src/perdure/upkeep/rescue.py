@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 
 from perdure.clock import Clock, Micros
-from perdure.ids import IdFactory, JobId, NodeId, to_uuid
-from perdure.job.model import Failure
+from perdure.errors import PerdureError
+from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
+from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
 from perdure.store.answers import Answer, NodeRow
 from perdure.store.protocols import Store
+from perdure.store.sql.engine import AWAY
 from perdure.worker.lease import Overtime, Watch
 from perdure.worker.liveness import Liveness
 
@@ -39,6 +41,8 @@ class Rescuer:
         self._max_crashes = max_crashes
         self._watch = Watch(lease_s)
         self._overtime = Overtime(lease_s)
+        self._refused: set[RunId | None] = set()
+        """Runs that the database would not close."""
 
     def look(self, own: NodeId) -> int:
         """Declare dead whoever is, and take back what was left behind; answers how many jobs that were."""
@@ -56,16 +60,40 @@ class Rescuer:
             logger.warning("node %s is dead: %s; its jobs go on elsewhere", to_uuid(node.id), why)
 
     def _take_back(self, node_id: NodeId) -> int:
-        saved = 0
-        while True:
-            failure = Failure("NodeLost", f"node {to_uuid(node_id)} died while it ran this job")
-            spare = [JobId(job_id) for job_id in self._ids.new_many(BATCH)]
-            taken = self._store.rescue(node_id, failure, self._max_crashes, spare, self._clock.now())
-            saved += taken
-            if taken:
-                logger.warning("rescued %d jobs of node %s", taken, to_uuid(node_id))
-            if taken < BATCH:
-                return saved
+        """By the batch; where the database refuses one, each by itself, so that no job keeps the others."""
+        saved, taken = 0, BATCH
+        try:
+            while taken == BATCH:
+                taken = self._rescue(node_id, BATCH)
+                saved += taken
+        except AWAY:
+            raise
+        except PerdureError:
+            saved += sum(self._rescue_one(live) for live in self._store.held_by(node_id))
+        if saved:
+            logger.warning("rescued %d jobs of node %s", saved, to_uuid(node_id))
+        return saved
+
+    def _rescue(self, node_id: NodeId, room: int, only: JobId | None = None) -> int:
+        failure = Failure("NodeLost", f"node {to_uuid(node_id)} died while it ran this job")
+        spare = [JobId(job_id) for job_id in self._ids.new_many(room)]
+        return self._store.rescue(node_id, failure, self._max_crashes, spare, self._clock.now(), only)
+
+    def _rescue_one(self, live: LiveJob) -> int:
+        assert live.node_id is not None
+        try:
+            return self._rescue(live.node_id, 1, live.job_id)
+        except AWAY:
+            raise
+        except PerdureError as error:
+            self._could_not("be taken back from the dead node that ran it", live, error)
+            return 0
+
+    def _could_not(self, be_done: str, live: LiveJob, error: PerdureError) -> None:
+        """It is tried again at every look; said once is enough."""
+        if live.run_id not in self._refused:
+            logger.error("job %s (%s) could not %s: %s", to_uuid(live.job_id), live.kind, be_done, error)
+            self._refused.add(live.run_id)
 
     def _close_overdue(self) -> int:
         """The deadline in the row is by somebody's wall clock: it says whom to watch, not when to act."""
@@ -74,7 +102,13 @@ class Rescuer:
         for live in self._overtime.look(watched, self._clock.boottime()):
             failure = Failure("JobTimeout", "the run went past its deadline and its node did not close it")
             finish = Finish(live, TimedOut(failure), JobId(self._ids.new()))
-            (finished,) = self._store.finish([finish], self._clock.now())
+            try:
+                (finished,) = self._store.finish([finish], self._clock.now())
+            except AWAY:
+                raise
+            except PerdureError as error:
+                self._could_not("be closed, though it is overdue", live, error)
+                continue
             if finished.answer is Answer.APPLIED:
                 closed += 1
                 logger.warning("closed an overdue run of job %s (%s)", to_uuid(live.job_id), live.kind)

@@ -1,7 +1,8 @@
-"""Says that the node lives, and notices when it does not. A thread of its own; made by `worker`.
+"""Says that the node lives, and notices when it does not. In threads of its own; made by `worker`.
 
 It beats for the node as long as the store thread goes on. If that thread hangs, beating stops: others take the jobs,
-and this process had better end.
+and this process had better end. A beat goes to the database too and may hang like any other call, so a second thread,
+which touches nothing that can, watches the first.
 """
 
 from __future__ import annotations
@@ -21,8 +22,27 @@ TICK_S = 1.0
 logger = logging.getLogger("perdure.worker")
 
 
+class Watchdog:
+    """Notices when something that should count on and on stands still."""
+
+    def __init__(self, count: Callable[[], int], clock: Clock, patience_s: float) -> None:
+        self._count = count
+        self._clock = clock
+        self._patience_s = patience_s
+        self._seen = -1
+        self._moved_at = self._looked_at = clock.boottime()
+
+    def is_alarmed(self) -> bool:
+        at, count = self._clock.boottime(), self._count()
+        # After a suspend or a SIGSTOP all threads are late: what is watched gets its time as from now.
+        was_asleep, self._looked_at = at - self._looked_at > self._patience_s / 2, at
+        if was_asleep or count != self._seen:
+            self._seen, self._moved_at = count, at
+        return at - self._moved_at >= self._patience_s
+
+
 class Heart:
-    """One node's heartbeat and watchdog. `beat` is one step of it; `start` puts it into a thread.
+    """One node's heartbeat. `beat` is one step of it; `start` puts it into a thread, and a guard into another.
 
     `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is done about
     once a second, between beats.
@@ -46,10 +66,9 @@ class Heart:
         self._beat_every_s = lease_s / BEATS_PER_LEASE
         self._patience_s = lease_s if patience_s is None else patience_s
         self._hung = hung
-        self._count = moves or (lambda: node.turns)
+        self._watchdog = Watchdog(moves or (lambda: node.turns), clock, self._patience_s)
         self._also = also
-        self._moves = -1
-        self._moved_at = self._looked_at = clock.boottime()
+        self._ticks = 0
         self.last_beat: float | None = None
         """When the last beat was written, by `boottime`."""
         self._stopped = threading.Event()
@@ -57,14 +76,9 @@ class Heart:
 
     def beat(self) -> bool:
         """Beat once. False: the store thread has not moved for too long, and there will be no more beats."""
-        at = self._clock.boottime()
-        moves = self._count()
-        # After a suspend or a SIGSTOP both threads are late: the store thread gets its time as from now.
-        was_asleep, self._looked_at = at - self._looked_at > self._patience_s / 2, at
-        if was_asleep or moves != self._moves:
-            self._moves, self._moved_at = moves, at
-        elif at - self._moved_at >= self._patience_s:
+        if self._watchdog.is_alarmed():
             return False
+        at = self._clock.boottime()
         node_id = self._node.id
         try:
             if self._store.beat(node_id, self._clock.now()):
@@ -80,6 +94,7 @@ class Heart:
         thread = threading.Thread(target=self._serve, name="perdure-heart", daemon=True)
         thread.start()
         self._thread = thread
+        threading.Thread(target=self._guard, name="perdure-guard", daemon=True).start()
 
     def beat_no_more(self) -> None:
         """Any thread may say so, the heart's own too."""
@@ -94,6 +109,7 @@ class Heart:
     def _serve(self) -> None:
         next_beat = self._clock.boottime() + self._beat_every_s
         while not self._stopped.wait(min(TICK_S, self._beat_every_s)):
+            self._ticks += 1
             self._do_the_rest()
             at = self._clock.boottime()
             if at < next_beat:
@@ -101,6 +117,14 @@ class Heart:
             next_beat = at + self._beat_every_s
             if not self._still_beats():
                 logger.critical("the store thread has not moved for %g s; this node gives up", self._patience_s)
+                self._hung()
+                return
+
+    def _guard(self) -> None:
+        watchdog = Watchdog(lambda: self._ticks, self._clock, self._patience_s)
+        while not self._stopped.wait(self._patience_s / 4):
+            if watchdog.is_alarmed():
+                logger.critical("the heartbeat has not moved for %g s; this node gives up", self._patience_s)
                 self._hung()
                 return
 

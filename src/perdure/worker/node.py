@@ -13,28 +13,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from perdure.clock import Clock, Micros
-from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError
+from perdure.errors import PerdureError, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Claim, Failure, LiveJob
-from perdure.job.reports import Failed, Finish, Released
+from perdure.job.model import Claim
+from perdure.job.reports import Finish
 from perdure.kind import Registry
-from perdure.store.answers import Answer, Claimer, Finished, Glance, Lane, LogLine, Notes, Turn
+from perdure.store.answers import Claimer, Glance, Lane, Turn
 from perdure.store.protocols import Store
-from perdure.store.sql.engine import ConnectionLost
-from perdure.worker.context import Backstage, JobContext, Told
+from perdure.store.sql.engine import AWAY
+from perdure.worker.context import Backstage, JobContext
 from perdure.worker.executors.port import Executor, Inbox
+from perdure.worker.ladder import Ladder, warn_of_losses
 from perdure.worker.liveness import Liveness
+from perdure.worker.notepad import Notepad
 from perdure.worker.run import AnyKind, Assignment, Ended, Middleware
 from perdure.worker.signals import Stop
 
 PROMOTED_AT_ONCE = 1_000
-NOTES_EVERY_S = 1.0
 LOOK_WHEN_BUSY_S = 0.25
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 IDLE = Glance((), None, ())
-AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
-"""The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""
 
 logger = logging.getLogger("perdure.worker")
 
@@ -91,23 +90,26 @@ class Node:
         """When the last turn that reached the database ended, by `boottime`."""
         self.held: dict[RunId, Assignment] = {}
         self._unwritten: list[Ended] = []
-        self._untold: list[tuple[JobContext, Told]] = []
-        self._given_up: set[RunId] = set()
-        """Runs that have ended, and whose end the database would not take in any form."""
+        self._notepad = Notepad(parts.store, parts.clock)
+        self._ladder = Ladder(parts.store, parts.clock, parts.ids)
         self._glance = IDLE
         self._stirred = True
         self._dry = False
-        self._next_look = self._next_notes = self._next_reckoning = 0.0
+        self._next_look = self._next_reckoning = 0.0
         self._uncertain = False
         self._troubles = 0
-        self._first_lane = 0
+        self._claims_made = 0
 
     # -- the life of a node ------------------------------------------------------------------------------------------
 
     def register(self) -> None:
         """Make the node known; before that it can claim nothing."""
+        self._register_as(self.id)
+
+    def _register_as(self, node_id: NodeId) -> None:
         kinds = ",".join(sorted(self._parts.kinds.versions()))
-        self._store.register(self.id, kinds, self._parts.liveness.own(), self._now())
+        self._store.register(node_id, kinds, self._parts.liveness.own(), self._now())
+        self.id = node_id
         self._next_reckoning = self._at() + self._duty.lease_s
 
     def turn(self) -> float:
@@ -130,9 +132,8 @@ class Node:
     @property
     def is_idle(self) -> bool:
         """Nothing runs here, and at the last look nothing was queued or due. Meaningful after a turn."""
-        is_quiet = not self.held and not self._unwritten and not self._parts.inbox
-        due = self._glance.next_due is not None and self._glance.next_due <= self._now()
-        return is_quiet and not self._stirred and not due and not self._wanted_queues() and not self._troubles
+        is_something_left = self._stirred or self._troubles or self._is_something_due() or self._wanted_queues()
+        return self.is_empty and not is_something_left
 
     @property
     def is_full(self) -> bool:
@@ -175,8 +176,9 @@ class Node:
             self._reckon()
         finishes = self._finishes()
         lanes = self._lanes()
-        due = self._glance.next_due is not None and self._glance.next_due <= self._now()
-        notes = self._notes()
+        due = self.accepting and self._is_something_due()
+        ended = [each.ctx for each in self._unwritten]
+        notes = self._notepad.gather(ended, (task.ctx for task in self.held.values()))
         if not finishes and notes is None and not lanes and not due:
             self._unwritten = []
             return self._pause()
@@ -184,7 +186,7 @@ class Node:
         wanted = Turn(
             finishes,
             notes,
-            PROMOTED_AT_ONCE if due and self.accepting else 0,
+            PROMOTED_AT_ONCE if due else 0,
             lanes,
             self._claimer(room) if lanes else None,
         )
@@ -195,12 +197,16 @@ class Node:
         except PerdureError as error:
             if not finishes and notes is None:
                 raise
-            self._finish_one_by_one(error)
-            self._note_alone()
+            logger.error("the database refused a batch of %d finishes: %s", len(finishes), error)  # noqa: TRY400 - said
+            self._uncertain = True
+            self._ladder.write_each(self._unwritten)
+            self._notepad.write_alone(ended)
             return 0.0
-        self._settle([ended for ended in self._unwritten if not ended.written], turned.finished)
-        self._unwritten, self._untold = [], []
+        warn_of_losses([each for each in self._unwritten if not each.written], turned.finished)
+        self._unwritten = []
+        self._notepad.clear()
         if lanes:
+            self._claims_made += 1
             self._dry = len(turned.claims) < min(room, sum(lane.room for lane in lanes))
             self._begin(turned.claims)
         if turned.promoted or turned.finished:  # what has ended may have queued more: a retry, a child
@@ -221,15 +227,6 @@ class Node:
             Finish(ended.ctx.claim.live, ended.report, JobId(next_id), ended.telling, ended.ctx.children)
             for ended, next_id in zip(reports, ids, strict=True)
         ]
-
-    def _settle(self, reports: Sequence[Ended], answers: Sequence[Finished]) -> None:
-        for ended, finished in zip(reports, answers, strict=True):
-            if finished.answer is Answer.LOST:
-                logger.warning(
-                    "%s %s ended here, but the job had been taken from this node; nothing was written",
-                    ended.ctx.kind.name,
-                    ended.ctx.job_id,
-                )
 
     def _begin(self, claims: Sequence[Claim]) -> None:
         tasks: dict[int, tuple[Executor, list[Assignment]]] = {}
@@ -281,8 +278,8 @@ class Node:
             return []
         queues = self._wanted_queues()
         if queues and (self._duty.in_turn or self._duty.queues is None):
-            self._first_lane = (self._first_lane + 1) % len(queues)
-            queues = queues[self._first_lane :] + queues[: self._first_lane]
+            first = self._claims_made % len(queues)
+            queues = queues[first:] + queues[:first]
         if not self._duty.per_queue:
             return [Lane(queue, room) for queue in queues]
         running = Counter(task.claim.live.queue for task in self.held.values())
@@ -307,101 +304,34 @@ class Node:
         if self._glance.next_due is not None and self.accepting:
             waits.append((self._glance.next_due - self._now()) / 1_000_000)
         if self.held:
-            waits.append(self._next_notes - at)
+            waits.append(self._notepad.next - at)
         return max(0.0, min(waits))
 
-    # -- notes -------------------------------------------------------------------------------------------------------
-
-    def _notes(self) -> Notes | None:
-        """What runs have said on the way: of ended ones now, of the others about once a second."""
-        contexts = [ended.ctx for ended in self._unwritten]
-        at = self._at()
-        if at >= self._next_notes and not self._untold:  # during an outage runs keep their newest lines themselves
-            self._next_notes = at + NOTES_EVERY_S
-            contexts += [task.ctx for task in self.held.values()]
-        self._untold += [(ctx, said) for ctx in contexts if (said := ctx.take_notes()) is not None]
-        told = self._untold
-        if not told:
-            return None
-        return Notes(
-            lines=[line for _, said in told for line in said.lines],
-            artifacts=[(ctx.claim.run_id, said.artifacts) for ctx, said in told if said.artifacts],
-            metrics=[(ctx.claim.run_id, said.metrics) for ctx, said in told if said.metrics is not None],
-            kept_from=list({line.run_id: line for line in _dropped(told)}.values()),  # of one run the last counts
-        )
+    def _is_something_due(self) -> bool:
+        return self._glance.next_due is not None and self._glance.next_due <= self._now()
 
     # -- trouble -----------------------------------------------------------------------------------------------------
 
     def _trouble(self, error: StoreError) -> float:
-        """The database is not there, or busy: what ran is kept in memory, and claims are reckoned with later."""
+        """Nothing was written, or perhaps it was: what ran is kept in memory, and claims are reckoned with later."""
         self._uncertain = True
         self._stirred = True
         pause = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._troubles, 20))
         self._troubles += 1
-        logger.warning("the database could not be reached (%s); next try in %.1f s", error, pause)
+        what = "could not be reached" if isinstance(error, AWAY) else "refused a turn"
+        logger.warning("the database %s (%s); next try in %.1f s", what, error, pause)
         return pause
-
-    def _finish_one_by_one(self, error: PerdureError) -> None:
-        """The database refused a batch. Each report by itself: the one it cannot take goes down the ladder."""
-        logger.error("the database refused a batch of %d finishes: %s", len(self._unwritten), error)
-        self._uncertain = True
-        reports, self._unwritten = self._unwritten, []
-        while reports:
-            ended = reports.pop(0)
-            if ended.written:
-                continue
-            try:
-                self._finish_somehow(ended)
-            except AWAY:
-                self._unwritten = [ended, *reports]
-                raise
-
-    def _note_alone(self) -> None:
-        """What the database cannot take is dropped: it must not stop the node."""
-        notes = self._notes()
-        try:
-            if notes is not None:
-                self._store.turn(Turn(notes=notes), self._now())
-        except AWAY:
-            raise
-        except PerdureError as error:
-            logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._untold), error)
-        self._untold = []
-
-    def _finish_somehow(self, ended: Ended) -> None:
-        """In full; else as failed, with the reason; else it is left as it is, for the next reckoning to release."""
-        claim = ended.ctx.claim
-        reason: PerdureError | None = None
-        for finish in self._ladder(ended):
-            if reason is not None and isinstance(finish.report, Failed):
-                finish = finish._replace(report=_refused(reason))  # noqa: PLW2901
-            try:
-                self._settle([ended], self._store.finish([finish], self._now()))
-            except AWAY:
-                raise
-            except PerdureError as error:
-                reason = error
-                logger.warning("the end of job %s could not be written: %s", to_uuid(claim.job_id), error)
-            else:
-                return
-        self._given_up.add(claim.run_id)
-
-    def _ladder(self, ended: Ended) -> list[Finish]:
-        live, next_id = ended.ctx.claim.live, JobId(self._parts.ids.new())
-        return [
-            Finish(live, ended.report, next_id, ended.telling, ended.ctx.children),
-            Finish(live, Failed(Failure("", "")), next_id),
-        ]
 
     def _reckon(self) -> None:
         """Compare what the database says we run with what we run: either may have missed something."""
         self._next_reckoning = self._at() + self._duty.lease_s
         rows = {live.run_id: live for live in self._store.held_by(self.id)}
+        self._ladder.forget_all_but(rows)
         mine = {*self.held, *(ended.ctx.claim.run_id for ended in self._unwritten)}
         unknown = [live for run_id, live in rows.items() if run_id not in mine]
         if unknown:
             logger.warning("giving back %d jobs that were claimed for this node without its knowledge", len(unknown))
-            self._give_back(unknown)
+            self._ladder.give_back(unknown)
             self._stirred = True
         for run_id, task in list(self.held.items()):
             if run_id not in rows and task.ctx.stop is None and not task.ctx.closed:
@@ -410,31 +340,13 @@ class Node:
                 self._parts.executors.of(task.kind).stop(task.ctx, Stop.LOST)
         self._uncertain = False
 
-    def _give_back(self, unknown: Sequence[LiveJob]) -> None:
-        """Release these, each by itself: one that the database refuses stays for the next reckoning, and stops nobody.
-
-        The attempt is given back where the handler never started.
-        """
-        for live in unknown:
-            assert live.run_id is not None
-            report = Released(counts=live.run_id in self._given_up)
-            try:
-                self._store.finish([Finish(live, report, JobId(self._parts.ids.new()))], self._now())
-            except AWAY:
-                raise
-            except PerdureError as error:
-                logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - said
-            else:
-                self._given_up.discard(live.run_id)
-
     def _come_back(self) -> None:
         """Others took this node for dead: its jobs are theirs. Stop them, and go on as a new node."""
         logger.error("node %s was declared dead by another one; its jobs are stopped", to_uuid(self.id))
         for task in list(self.held.values()):
             task.ctx.stop = task.ctx.stop or Stop.LOST
             self._parts.executors.of(task.kind).stop(task.ctx, Stop.LOST)
-        self.id = NodeId(self._parts.ids.new())
-        self.register()
+        self._register_as(NodeId(self._parts.ids.new()))
         self.declared_dead = False
         logger.warning("going on as node %s", to_uuid(self.id))
 
@@ -443,22 +355,3 @@ class Node:
 
     def _at(self) -> float:
         return self._parts.clock.boottime()
-
-
-def _refused(reason: PerdureError) -> Failed:
-    message = f"the run ended, but the database refused its report: {reason.message}"
-    return Failed(Failure("FinishRefused", message, permanent=True))
-
-
-def _dropped(told: Sequence[tuple[JobContext, Told]]) -> list[LogLine]:
-    """For each run that said too much, the line that stands for those dropped."""
-    return [
-        said.lines[0]._replace(
-            line=said.first_kept - 1,
-            level="…",
-            message=f"{said.first_kept} earlier lines were dropped",
-            fields=None,
-        )
-        for _, said in told
-        if said.first_kept and said.lines
-    ]

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from perdure.clock import Clock
 from perdure.errors import PerdureError, SchemaError
 from perdure.store.protocols import Bell
+from perdure.store.sql.engine import AWAY
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.lease import LOOKS
-from perdure.worker.node import AWAY, Node
+from perdure.worker.node import Node
 from perdure.worker.signals import Stop
 from perdure.worker.stopping import HURRY, Wish
 

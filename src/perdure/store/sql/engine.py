@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from perdure.errors import DatabaseBusy, StoreError
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 
 T = TypeVar("T")
 
@@ -59,6 +59,10 @@ class ConnectionLost(StoreError):
     """The connection ended; whether the last statement took effect is unknown."""
 
     default_code = "connection_lost"
+
+
+AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
+"""The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""
 
 
 class Driver(Protocol):

@@ -17,10 +17,17 @@ def promote(now: Micros, limit: int) -> Op[int]:
     return (yield from _each("due_jobs", {"now": now, "room": limit}, lambda live: transitions.promote(live, now), now))
 
 
-def rescue(node_id: NodeId, failure: Failure, max_crashes: int, next_ids: Sequence[JobId], now: Micros) -> Op[int]:
+def rescue(
+    node_id: NodeId,
+    failure: Failure,
+    max_crashes: int,
+    next_ids: Sequence[JobId],
+    now: Micros,
+    only: JobId | None = None,
+) -> Op[int]:
     """Take back up to len(next_ids) jobs of a node that was declared dead. May be repeated by anyone."""
     spare = iter(next_ids)
-    wanted: dict[str, object] = {"node_id": node_id, "room": len(next_ids)}
+    wanted: dict[str, object] = {"node_id": node_id, "room": len(next_ids), "job_id": only}
     return (
         yield from _each(
             "running_of_node",

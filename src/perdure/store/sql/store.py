@@ -150,9 +150,15 @@ class SqlStore:
         return self._write(lambda: recover.promote(now, limit))
 
     def rescue(
-        self, node_id: NodeId, failure: Failure, max_crashes: int, next_ids: Sequence[JobId], now: Micros
+        self,
+        node_id: NodeId,
+        failure: Failure,
+        max_crashes: int,
+        next_ids: Sequence[JobId],
+        now: Micros,
+        only: JobId | None = None,
     ) -> int:
-        return self._write(lambda: recover.rescue(node_id, failure, max_crashes, next_ids, now))
+        return self._write(lambda: recover.rescue(node_id, failure, max_crashes, next_ids, now, only))
 
     def turn(self, wanted: Turn, now: Micros) -> Turned:
         return self._write(lambda: turns.turn(wanted, now))

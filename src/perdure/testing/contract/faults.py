@@ -32,24 +32,20 @@ class Injected(StoreError):
     default_code = "injected"
 
 
-class FailingRunner:
-    """Passes operations on to a store's own runner; the nth call of each write fails, before or after its effect."""
+class PassingRunner:
+    """Passes every operation on to a store's own runner: what runners with faults are made from."""
 
-    def __init__(self, inner: Runner, nth: int, error: type[BaseException] = Injected, *, after: bool = False) -> None:
+    def __init__(self, inner: Runner) -> None:
         self.inner = inner
-        self.nth = nth
-        self.error = error
-        self.after = after
-        self.calls = 0
 
     def write(self, make: Make[T]) -> T:
-        return self.inner.write(lambda: self._failing(make()))
+        return self.inner.write(make)
 
     async def awrite(self, make: Make[T]) -> T:
-        return await self.inner.awrite(lambda: self._failing(make()))
+        return await self.inner.awrite(make)
 
     def write_within(self, tx: object, make: Make[T]) -> T:
-        return self.inner.write_within(tx, lambda: self._failing(make()))
+        return self.inner.write_within(tx, make)
 
     def read(self, make: Make[T]) -> T:
         return self.inner.read(make)
@@ -65,6 +61,26 @@ class FailingRunner:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class FailingRunner(PassingRunner):
+    """The nth call of each write fails, before or after its effect."""
+
+    def __init__(self, inner: Runner, nth: int, error: type[BaseException] = Injected, *, after: bool = False) -> None:
+        super().__init__(inner)
+        self.nth = nth
+        self.error = error
+        self.after = after
+        self.calls = 0
+
+    def write(self, make: Make[T]) -> T:
+        return self.inner.write(lambda: self._failing(make()))
+
+    async def awrite(self, make: Make[T]) -> T:
+        return await self.inner.awrite(lambda: self._failing(make()))
+
+    def write_within(self, tx: object, make: Make[T]) -> T:
+        return self.inner.write_within(tx, lambda: self._failing(make()))
 
     def _failing(self, op: Op[T]) -> Op[T]:
         self.calls = 0

@@ -105,6 +105,21 @@ def test_the_jobs_of_other_nodes_stay_where_they_are(rig: Rig) -> None:
     assert rig.live(kept.job_id) == kept.live
 
 
+def test_a_single_job_can_be_taken_back_from_the_node_that_has_it(rig: Rig) -> None:
+    node, other = rig.register(), rig.register()
+    rig.enqueue_many(3)
+    wanted, left, of_another = rig.claim_one(node=node), rig.claim_one(node=node), rig.claim_one(node=other)
+    for dead in (node, other):
+        rig.store.stop(dead, "crash", rig.now)
+    ids = [JobId(rig.ids.new())]
+
+    assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, of_another.job_id) == 0
+    assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, wanted.job_id) == 1
+
+    assert rig.job(wanted.job_id).state == State.QUEUED
+    assert [rig.live(claim.job_id) for claim in (left, of_another)] == [left.live, of_another.live]
+
+
 def test_a_job_fails_with_the_node_when_its_attempts_are_spent(rig: Rig) -> None:
     node = rig.register()
     job_id = rig.enqueue(max_attempts=1)

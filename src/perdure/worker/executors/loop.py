@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from perdure.ids import RunId
+from perdure.job.model import Telling
+from perdure.job.reports import Released
 from perdure.worker.context import JobContext
 from perdure.worker.executors.port import WARN_AT, Inbox, logger, warn_of_timeout
-from perdure.worker.run import Assignment, run_async
+from perdure.worker.run import Assignment, Ended, run_async, trouble
 from perdure.worker.signals import Stop
 
 
@@ -56,6 +58,7 @@ class LoopExecutor:
         try:
             while not self._has_served():
                 logger.error("a handler wanted to end the process or the event loop of all; both go on")
+            self._end_what_is_left()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
@@ -70,10 +73,28 @@ class LoopExecutor:
             return False
         return self._is_done
 
+    def _end_what_is_left(self) -> None:
+        """Tasks that handlers began and did not wait for: their `finally` runs, as it would under `asyncio.run`."""
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left))
+
     def _begin(self, tasks: Sequence[Assignment]) -> None:
         empty = contextvars.Context()
         for task in tasks:
             self._loop.create_task(self._run(task), context=empty.copy())
+        self._loop.call_soon(self._have_begun, tasks)
+
+    def _have_begun(self, tasks: Sequence[Assignment]) -> None:
+        """All first steps are done by now, but for tasks that were cancelled before theirs: those never do one."""
+        for task in tasks:
+            if task.claim.run_id in self._coming:
+                self._coming.discard(task.claim.run_id)
+                is_ours = task.ctx.stop is not None
+                report = trouble(task, asyncio.CancelledError()) if is_ours else Released()
+                self._hand_back(Ended(task.ctx, report, Telling()))
 
     async def _run(self, task: Assignment) -> None:
         run_id = task.claim.run_id
@@ -88,6 +109,9 @@ class LoopExecutor:
             del self._tasks[run_id]
             for timer in timers:
                 timer.cancel()
+        self._hand_back(ended)
+
+    def _hand_back(self, ended: Ended) -> None:
         self._inbox.put_quietly(ended)
         if not self._ringing:  # once for all that end in this round of the loop
             self._ringing = True

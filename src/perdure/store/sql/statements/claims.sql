@@ -82,6 +82,7 @@ LIMIT :room
 SELECT {live_columns}
 FROM {ready}
 WHERE state = 'running' AND node_id = :node_id
+    AND job_id = COALESCE(:job_id, job_id)
     AND NOT EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
 ORDER BY claimed_at, job_id
 LIMIT :room

@@ -1,0 +1,90 @@
+"""What becomes of a run whose end the database refuses: it goes down a ladder, and stops no other. Used by `node`.
+
+In full; else as failed, with the reason; else the job stays as it is, and the next reckoning releases it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Sequence
+
+from perdure.clock import Clock
+from perdure.errors import PerdureError
+from perdure.ids import IdFactory, JobId, RunId, to_uuid
+from perdure.job.model import Failure, LiveJob
+from perdure.job.reports import Failed, Finish, Released
+from perdure.store.answers import Answer, Finished
+from perdure.store.protocols import Store
+from perdure.store.sql.engine import AWAY
+from perdure.worker.run import Ended
+
+logger = logging.getLogger("perdure.worker")
+
+
+class Ladder:
+    """Writes ends one at a time, and remembers those that could not be written in any form."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdFactory) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._given_up: set[RunId] = set()
+
+    def write_each(self, unwritten: list[Ended]) -> None:
+        """Take from the front of the list what is written or given up. An outage: what has not been tried remains."""
+        while unwritten:
+            if not unwritten[0].written:
+                self._write(unwritten[0])
+            unwritten.pop(0)
+
+    def give_back(self, unknown: Iterable[LiveJob]) -> None:
+        """Release these, each by itself: one that the database refuses stays for the next reckoning, and stops nobody.
+
+        The attempt is given back where the handler never started.
+        """
+        for live in unknown:
+            assert live.run_id is not None
+            report = Released(counts=live.run_id in self._given_up)
+            try:
+                self._store.finish([Finish(live, report, JobId(self._ids.new()))], self._clock.now())
+            except AWAY:
+                raise
+            except PerdureError as error:
+                logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - said
+
+    def forget_all_but(self, running: Container[RunId | None]) -> None:
+        """The others have been closed, by whomever."""
+        self._given_up = {run_id for run_id in self._given_up if run_id in running}
+
+    def _write(self, ended: Ended) -> None:
+        claim, next_id = ended.ctx.claim, JobId(self._ids.new())
+        whole = Finish(claim.live, ended.report, next_id, ended.telling, ended.ctx.children)
+        reason = self._refusal(ended, whole)
+        if reason is not None and self._refusal(ended, Finish(claim.live, _refused(reason), next_id)) is not None:
+            self._given_up.add(claim.run_id)
+
+    def _refusal(self, ended: Ended, finish: Finish) -> PerdureError | None:
+        """None: it is written."""
+        try:
+            warn_of_losses([ended], self._store.finish([finish], self._clock.now()))
+        except AWAY:
+            raise
+        except PerdureError as error:
+            logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), error)
+            return error
+        return None
+
+
+def warn_of_losses(reports: Sequence[Ended], answers: Sequence[Finished]) -> None:
+    for ended, finished in zip(reports, answers, strict=True):
+        if finished.answer is Answer.LOST:
+            logger.warning(
+                "%s %s ended here, but the job had been taken from this node; nothing was written",
+                ended.ctx.kind.name,
+                ended.ctx.job_id,
+            )
+
+
+def _refused(reason: PerdureError) -> Failed:
+    message = f"the run ended, but the database refused its report: {reason.message}"
+    return Failed(Failure("FinishRefused", message, permanent=True))
