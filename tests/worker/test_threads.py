@@ -55,9 +55,10 @@ class Pool:
         return Assignment(claim, kind, JobContext(claim, kind, self.app.stage()))
 
     def came_back(self) -> Ended:
-        """The next run that does. As there is one ring for each, and no other."""
-        assert self._rung.acquire(timeout=DEADLINE_S), "the run does not come back"
-        self._taken += self._inbox.take()
+        """The next run that does."""
+        while not self._taken:
+            assert self._rung.acquire(timeout=DEADLINE_S), "the run does not come back"
+            self._taken += self._inbox.take()
         ended = self._taken.pop(0)
         finish = Finish(ended.ctx.claim.live, ended.report, JobId(self.app.ids.new()), ended.telling)
         (finished,) = self.app.store.finish([finish], self.app.clock.now())
@@ -136,8 +137,8 @@ def test_after_two_interrupts_at_any_moments_a_run_comes_back_once_and_the_next_
 def serve_here(executor: ThreadExecutor, task: Assignment, interrupts: Interrupts) -> None:
     """Be a thread of the pool's for the time of one run."""
     executor._timekeeper = _Timekeeper(executor)
-    executor._todo.put(task)
-    executor._todo.put(None)
+    executor._todo.append(task)
+    executor._is_closing = True
     try:
         sys.settrace(interrupts.trace)
         sys.setprofile(interrupts.profile)
@@ -145,6 +146,7 @@ def serve_here(executor: ThreadExecutor, task: Assignment, interrupts: Interrupt
     finally:
         sys.setprofile(None)
         sys.settrace(None)
+    executor._is_closing = False
 
 
 def test_a_run_that_is_stopped_before_a_thread_has_it_does_not_begin(
@@ -185,6 +187,24 @@ def test_where_the_system_gives_no_more_threads_runs_share_those_there_are(
 
     assert {pool.came_back().report for _ in range(2)} == {Completed("1"), Completed("2")}
     assert "jobs share the 1 threads there are" in caplog.text
+
+
+def test_a_run_that_has_ended_is_told_of_while_those_started_with_it_go_on(pool: Pool) -> None:
+    go = threading.Event()
+    tasks = [pool.claimed(lambda: "short"), *(pool.claimed(lambda: go.wait(DEADLINE_S)) for _ in range(3))]
+    pool.executor.start(tasks)
+
+    assert pool.came_back().report == Completed('"short"')
+    go.set()
+    assert [pool.came_back().report for _ in range(3)] == [Completed("true")] * 3
+
+
+def test_handlers_that_wait_for_each_other_all_run_at_once(pool: Pool) -> None:
+    """Each thread is woken by the one before, which may be waiting in its handler by then."""
+    together = threading.Barrier(20)
+    for _ in range(3):
+        pool.executor.start([pool.claimed(lambda: together.wait(DEADLINE_S) >= 0) for _ in range(20)])
+        assert [pool.came_back().report for _ in range(20)] == [Completed("true")] * 20
 
 
 def test_a_thread_that_waits_to_log_leaves_no_lock_behind_when_it_is_interrupted(pool: Pool) -> None:

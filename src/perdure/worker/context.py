@@ -249,7 +249,7 @@ class JobContext:
         """What is recorded of the run besides its outcome."""
         began = self.started_ns
         took = None if began is None else (time.perf_counter_ns() - began) // 1_000_000
-        return Telling(duration_ms=took, metrics=self.metrics)
+        return Telling(took) if self._metrics is None else Telling(took, metrics=self.metrics)
 
     def keep(self, record: logging.LogRecord) -> None:
         """Keep a record of `logging` with the run, once. Never fails: a broken log call must not break the job."""

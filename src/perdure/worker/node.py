@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -229,7 +229,7 @@ class Node:
         ]
 
     def _begin(self, claims: Sequence[Claim]) -> None:
-        tasks: dict[int, tuple[Executor, list[Assignment]]] = {}
+        tasks: defaultdict[Executor, list[Assignment]] = defaultdict(list)
         parts = self._parts
         state = parts.state()
         for claim in claims:
@@ -240,9 +240,8 @@ class Node:
                 ctx.stop = Stop.CANCEL
             task = Assignment(claim, kind, ctx, parts.middleware, parts.jitter())
             self.held[claim.run_id] = task
-            executor = parts.executors.of(kind)
-            tasks.setdefault(id(executor), (executor, []))[1].append(task)
-        for executor, own in tasks.values():
+            tasks[parts.executors.of(kind)].append(task)
+        for executor, own in tasks.items():
             executor.start(own)
 
     # -- looking -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from perdure.clock import Micros
 from perdure.ids import JobId
 from perdure.job import transitions
 from perdure.job.model import LiveJob, OutcomeRow, RunClosing, Transition
-from perdure.store.sql.engine import Call, Op
+from perdure.store.sql.engine import Blob, Call, Op
 
 
 def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
@@ -35,7 +35,7 @@ def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
 
 def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
     ended = [t.before for t in batch if t.after is None]
-    by_run = [(live.job_id, live.run_id, live.version) for live in ended if live.run_id is not None]
+    by_run = [(Blob(live.job_id), Blob(live.run_id), live.version) for live in ended if live.run_id is not None]
     if by_run and (yield Call("delete_ready_of_run", by_run)).changed != len(by_run):
         return False
     by_version = [(live.job_id, live.version) for live in ended if live.run_id is None]
@@ -47,7 +47,9 @@ def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
 
 def _close_runs(closings: Sequence[RunClosing]) -> Op[bool]:
     """Most runs have nothing to tell but how long they took; the others bind six columns more."""
-    plain = [(run.state, run.finished_at, run.duration_ms, run.run_id) for run in closings if run[3:9] == _SIX_EMPTY]
+    plain = [
+        (run.state, run.finished_at, run.duration_ms, Blob(run.run_id)) for run in closings if run[3:9] == _SIX_EMPTY
+    ]
     if plain and (yield Call("close_run_plainly", plain)).changed != len(plain):
         return False
     told = [run for run in closings if run[3:9] != _SIX_EMPTY] if len(plain) < len(closings) else []
@@ -55,7 +57,7 @@ def _close_runs(closings: Sequence[RunClosing]) -> Op[bool]:
 
 
 def _insert_outcomes(outcomes: Sequence[OutcomeRow]) -> Op[None]:
-    plain = [(*end[:13], end.version) for end in outcomes if end[13:17] == _FOUR_EMPTY]
+    plain = [(Blob(end[0]), *end[1:13], end.version) for end in outcomes if end[13:17] == _FOUR_EMPTY]
     if plain:
         yield Call("insert_plain_outcome", plain)
     if len(plain) < len(outcomes):

@@ -12,7 +12,7 @@ from perdure.job.model import Claim, LiveJob
 from perdure.job.states import Park
 from perdure.store.answers import Claimer, Kinds, Lane
 from perdure.store.sql.apply import apply
-from perdure.store.sql.engine import Call, Op, Serialization
+from perdure.store.sql.engine import Blob, Call, Op, Serialization
 
 ANY_CRASHES = 2**31 - 1
 NO_CRASHES = 0
@@ -41,7 +41,7 @@ def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim
             found += yield from _fill(lane._replace(room=room), claimer, now, found)
     claims = [_start(row, run_id, claimer, now) for row, run_id in zip(found, claimer.run_ids, strict=False)]
     if claims:
-        yield from _open_runs(claims, now)
+        yield from _open_runs(claims, claimer, now)
     return claims
 
 
@@ -139,16 +139,16 @@ def _start(row: Row, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:
     return Claim(transitions.claim(row, run_id, claimer.node_id, now, claimer.lease_us), *row[_WIDTH:])
 
 
-def _open_runs(claims: Sequence[Claim], now: Micros) -> Op[None]:
+def _open_runs(claims: Sequence[Claim], claimer: Claimer, now: Micros) -> Op[None]:
     updates: list[tuple[object, ...]] = []
     runs: list[tuple[object, ...]] = []
+    node_id = Blob(claimer.node_id)
     for job in claims:
         live = job.live
-        updates.append(
-            (live.started_at, live.node_id, live.run_id, now, live.deadline_at, live.job_id, live.version - 1)
-        )
+        job_id, run_id = Blob(live.job_id), Blob(job.run_id)
+        updates.append((live.started_at, node_id, run_id, now, live.deadline_at, job_id, live.version - 1))
         waited = max(0, now - max(live.run_at, live.queued_at)) // 1000
-        runs.append((live.run_id, live.job_id, live.node_id, live.attempts, live.life, now, waited))
+        runs.append((run_id, job_id, node_id, live.attempts, live.life, now, waited))
     if (yield Call("claim_ready", updates)).changed != len(updates):
         raise _outrun()
     yield Call("insert_run", runs)

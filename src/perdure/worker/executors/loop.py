@@ -27,7 +27,9 @@ class LoopExecutor:
         self._inbox = inbox
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[RunId, asyncio.Task[None]] = {}
+        """Runs that have not ended, each with its task."""
         self._coming: set[RunId] = set()
+        """Runs whose tasks have perhaps not begun."""
         self._ringing = False
         self._closing = self._is_done = False
         self.thread = threading.Thread(target=self._serve, name="perdure-loop", daemon=True)
@@ -83,30 +85,29 @@ class LoopExecutor:
 
     def _begin(self, tasks: Sequence[Assignment]) -> None:
         empty = contextvars.Context()
+        create = self._loop.create_task
         for task in tasks:
-            self._loop.create_task(self._run(task), context=empty.copy())
+            own = create(self._run(task), name=task.kind.name, context=empty.copy())
+            self._tasks[task.claim.run_id] = own
         self._loop.call_soon(self._have_begun, tasks)
 
     def _have_begun(self, tasks: Sequence[Assignment]) -> None:
         """All first steps are done by now, but for tasks that were cancelled before theirs: those never do one."""
         for task in tasks:
-            if task.claim.run_id in self._coming:
-                self._coming.discard(task.claim.run_id)
+            run_id = task.claim.run_id
+            self._coming.discard(run_id)
+            if task.ctx.started_ns is None:
+                del self._tasks[run_id]
                 is_ours = task.ctx.stop is not None
                 report = trouble(task, asyncio.CancelledError()) if is_ours else Released()
                 self._hand_back(Ended(task.ctx, report, Telling()))
 
     async def _run(self, task: Assignment) -> None:
-        run_id = task.claim.run_id
-        own = asyncio.current_task()
-        assert own is not None
-        self._tasks[run_id] = own
-        self._coming.discard(run_id)
         timers = self._timers(task) if task.claim.live.timeout_ms is not None else ()
         try:
             ended = await run_async(task)
         finally:
-            del self._tasks[run_id]
+            del self._tasks[task.claim.run_id]
             for timer in timers:
                 timer.cancel()
         self._hand_back(ended)
@@ -133,11 +134,11 @@ class LoopExecutor:
     def _cancel(self, ctx: JobContext, why: Stop) -> None:
         run_id = ctx.claim.run_id
         running = self._tasks.get(run_id)
-        if running is not None:
+        if run_id in self._coming:  # a task cancelled before its first step would never report
+            self._loop.call_soon(self._cancel, ctx, why)
+        elif running is not None:
             ctx.stop = ctx.stop or why
             running.cancel()
-        elif run_id in self._coming:  # a task cancelled before its first step would never report
-            self._loop.call_soon(self._cancel, ctx, why)
 
     def _leave_when_done(self) -> None:
         self._closing = True

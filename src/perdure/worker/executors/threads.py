@@ -6,6 +6,10 @@ next executes Python code; until then the run stays open and its slot taken.
 Such an interrupt may hit any line of Python, those of the standard library too: a lock that is taken by Python code
 (`threading.Condition`, `queue.Queue`, `logging` before Python 3.13) and not by a `with` on the lock itself can stay
 taken. So the threads here wait for nothing but locks and queues that are written in C.
+
+One thread is woken at a time, and wakes the next when it has taken a run: as soon as it waits for anything, or after the
+interpreter's switch interval, that one goes on. So short handlers run one after the other in few threads, and those that
+wait run beside each other, as if all had been woken at once.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -36,9 +41,16 @@ class ThreadExecutor:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._process = os.getpid()
-        self._todo: SimpleQueue[Assignment | None] = SimpleQueue()
         self._lock = threading.Lock()
+        self._todo: deque[Assignment] = deque()
         self._slots: list[_Slot] = []
+        self._idle: list[_Slot] = []
+        """Threads that sleep; the last to lie down is the first to be woken."""
+        self._woken: _Slot | None = None
+        """The thread that was woken and has taken nothing yet."""
+        self._has_unrung = False
+        """Runs have ended that nobody rang for: whoever takes the last of `todo` does."""
+        self._is_closing = False
         self._open: dict[RunId, _Slot | None] = {}
         """Runs that have not ended. None: it waits for a thread."""
         self._called_off: set[RunId] = set()
@@ -52,8 +64,11 @@ class ThreadExecutor:
         self._grow(missing)
         if self._timekeeper is None and any(task.timeout_s is not None for task in tasks):
             self._timekeeper = _Timekeeper(self)
-        for task in tasks:
-            self._todo.put(task)
+        with self._lock:
+            self._todo.extend(tasks)
+            woken = self._next_to_wake()
+        if woken is not None:
+            woken.wake()
 
     def stop(self, ctx: JobContext, why: Stop) -> None:
         run_id = ctx.claim.run_id
@@ -68,8 +83,11 @@ class ThreadExecutor:
                 slot.interrupt()
 
     def close(self, patience_s: float) -> bool:
-        for _ in self._slots:
-            self._todo.put(None)
+        with self._lock:
+            self._is_closing = True
+            sleeping, self._idle = self._idle, []
+        for slot in sleeping:
+            slot.wake()
         if self._timekeeper is not None:
             self._timekeeper.close()
         deadline = time.monotonic() + patience_s
@@ -93,8 +111,53 @@ class ThreadExecutor:
     # -- in the threads ----------------------------------------------------------------------------------------------
 
     def serve(self, slot: _Slot) -> None:
-        while (task := self._todo.get()) is not None:
-            self._inbox.put(self._run(slot, task))
+        while self._serve_one(slot):
+            pass
+
+    def _serve_one(self, slot: _Slot) -> bool:
+        """False: there will be no more."""
+        task = self._take(slot)
+        if task is None:
+            return False
+        self._hand_back(self._run(slot, task))
+        return True
+
+    def _take(self, slot: _Slot) -> Assignment | None:
+        """The next run, as soon as there is one. None: there will be no more."""
+        while True:
+            with self._lock:
+                if self._woken is slot:
+                    self._woken = None
+                if self._todo:
+                    task = self._todo.popleft()
+                    woken = self._next_to_wake()
+                    rings = self._has_unrung and not self._todo
+                    self._has_unrung = self._has_unrung and not rings
+                    break
+                if self._is_closing:
+                    return None
+                self._idle.append(slot)
+            slot.sleep()
+        if rings:
+            self._inbox.ring()
+        if woken is not None:
+            woken.wake()
+        return task
+
+    def _next_to_wake(self) -> _Slot | None:
+        """Under the lock. None: nobody needs to be."""
+        if self._todo and self._woken is None and self._idle:
+            self._woken = self._idle.pop()
+            return self._woken
+        return None
+
+    def _hand_back(self, ended: Ended) -> None:
+        """Rings once for all that end while others wait for a thread, unless threads are scarce: that may take long."""
+        self._inbox.put_quietly(ended)
+        with self._lock:
+            self._has_unrung = rings_later = bool(self._todo) and len(self._slots) >= len(self._open)
+        if not rings_later:
+            self._inbox.ring()
 
     def _run(self, slot: _Slot, task: Assignment) -> Ended:
         """Whatever moment an interrupt hits: the run is handed back once, and nothing of it reaches the next one."""
@@ -155,6 +218,16 @@ class _Slot:
         self.thread = threading.Thread(target=pool.serve, args=(self,), name="perdure-run", daemon=True)
         self.is_leaving = False
         self._was_interrupted = False
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+
+    def sleep(self) -> None:
+        """In the thread itself."""
+        self._asleep.acquire()
+
+    def wake(self) -> None:
+        """Once for each sleep, also if it comes first."""
+        self._asleep.release()
 
     def interrupt(self) -> None:
         """Under the pool's lock, while the run is registered: the exception cannot hit another run."""
