@@ -28,8 +28,8 @@ class Call(NamedTuple):
 
 
 Blob = bytearray
-"""An id as a parameter, where every microsecond counts: before `sqlite3` binds bytes it looks for an adapter, and spends
-half a microsecond on not finding one."""
+"""An id as a parameter, where every microsecond counts: before `sqlite3` binds bytes it looks for an adapter, which
+takes half a microsecond to find none."""
 
 Pair = tuple[str, Params | Sequence[Params]]
 """A call, or where every microsecond counts the same without the name `Call`."""

@@ -11,7 +11,7 @@ from perdure.job.job import Job
 from perdure.job.model import NewJob
 from perdure.job.ordering import GAP
 from perdure.store.sql import keys
-from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op
+from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op
 
 
 def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
@@ -85,7 +85,7 @@ def _insert_alone(new: NewJob) -> Op[list[Job]]:
     ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
     position: int = following - GAP
     if _is_plain(new):
-        yield "insert_plain_job", (new.id, *new.plan[:4], new.payload, new.created_at)
+        yield "insert_plain_job", (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
         yield "insert_plain_ready", _plain_ready_row(new, position)
     else:
         yield Call("insert_job", _job_row(new))
@@ -107,7 +107,7 @@ def _is_plain(new: NewJob) -> bool:
 
 
 def _plain_job_row(new: NewJob) -> tuple[object, ...]:
-    return (new.id, *new.plan[:4], new.payload, new.created_at)
+    return (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
 
 
 def _job_row(new: NewJob) -> tuple[object, ...]:
@@ -119,7 +119,7 @@ def _job_row(new: NewJob) -> tuple[object, ...]:
 def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
     job_id, plan, _, _, created_at, run_at, state, *_ = new
     kind, kind_version, _, queue, _, _, _, rank, max_attempts, as_new_job, *_ = plan
-    start = (job_id, queue, kind, kind_version, state, rank, position, run_at, created_at)
+    start = (Blob(job_id), queue, kind, kind_version, state, rank, position, run_at, created_at)
     return (*start, max_attempts, as_new_job)
 
 

@@ -7,9 +7,9 @@ Such an interrupt may hit any line of Python, those of the standard library too:
 (`threading.Condition`, `queue.Queue`, `logging` before Python 3.13) and not by a `with` on the lock itself can stay
 taken. So the threads here wait for nothing but locks and queues that are written in C.
 
-One thread is woken at a time, and wakes the next when it has taken a run: as soon as it waits for anything, or after the
-interpreter's switch interval, that one goes on. So short handlers run one after the other in few threads, and those that
-wait run beside each other, as if all had been woken at once.
+One thread is woken at a time, and wakes the next when it has taken a run: that one goes on as soon as the first waits
+for anything, or after the interpreter's switch interval. So short handlers run one after the other in few threads, and
+those that wait run beside each other, as if all had been woken at once.
 """
 
 from __future__ import annotations
@@ -124,25 +124,30 @@ class ThreadExecutor:
 
     def _take(self, slot: _Slot) -> Assignment | None:
         """The next run, as soon as there is one. None: there will be no more."""
-        while True:
-            with self._lock:
-                if self._woken is slot:
-                    self._woken = None
-                if self._todo:
-                    task = self._todo.popleft()
-                    woken = self._next_to_wake()
-                    rings = self._has_unrung and not self._todo
-                    self._has_unrung = self._has_unrung and not rings
-                    break
-                if self._is_closing:
-                    return None
-                self._idle.append(slot)
+        while (taken := self._taken(slot)) is None:
+            if self._is_closing:
+                return None
             slot.sleep()
+        task, woken, rings = taken
         if rings:
             self._inbox.ring()
         if woken is not None:
             woken.wake()
         return task
+
+    def _taken(self, slot: _Slot) -> tuple[Assignment, _Slot | None, bool] | None:
+        """A run, whom to wake, and whether to ring. None: nothing is left, and the thread counts as asleep."""
+        with self._lock:
+            if self._woken is slot:
+                self._woken = None
+            if not self._todo:
+                if not self._is_closing:
+                    self._idle.append(slot)
+                return None
+            task = self._todo.popleft()
+            rings = self._has_unrung and not self._todo
+            self._has_unrung = self._has_unrung and not rings
+            return task, self._next_to_wake(), rings
 
     def _next_to_wake(self) -> _Slot | None:
         """Under the lock. None: nobody needs to be."""
