@@ -79,7 +79,7 @@ Pick = Callable[[], tuple[str, float]]
 """Chooses what a handler will do, and how long it will take."""
 
 
-@dataclass
+@dataclass(eq=False)
 class SimExecutor:
     """Runs take simulated time; their handlers are called, in one go, when that is over."""
 

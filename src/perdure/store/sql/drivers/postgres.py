@@ -12,7 +12,7 @@ from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8Binary
 from psycopg.types.string import StrDumper, TextBinaryLoader
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.sql.engine import ConnectionLost, Result, Serialization, UniqueViolation
+from perdure.store.sql.engine import Blob, ConnectionLost, Result, Serialization, UniqueViolation
 from perdure.store.sql.statements import Statements, row_for, rows_for
 
 _NO_ROWS: list[tuple[Any, ...]] = []
@@ -47,12 +47,12 @@ class PostgresDriver:
 
 
 class _IdDumper(Dumper):
-    """16 bytes as a uuid; nothing else that we write is bytes."""
+    """16 bytes, or a `Blob` of them, as a uuid; nothing else that we write is bytes."""
 
     oid = psycopg.adapters.types["uuid"].oid
     format = Format.BINARY
 
-    def dump(self, obj: bytes) -> Buffer | None:
+    def dump(self, obj: bytes | Blob) -> Buffer | None:
         return obj
 
 
@@ -74,6 +74,7 @@ class _TextDumper(StrDumper):
 def _register(adapters: AdaptersMap) -> None:
     """One type per kind of value: integers are always bigint, so that a statement is the same whatever its numbers."""
     adapters.register_dumper(bytes, _IdDumper)
+    adapters.register_dumper(Blob, _IdDumper)
     adapters.register_dumper(str, _TextDumper)
     adapters.register_dumper(int, Int8Dumper)
     adapters.register_loader("uuid", _IdLoader)
