@@ -15,8 +15,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY) ## run a few jobs with a worker, one of them failing and retried, and show what happened
-	@$(PY) examples/demo.py
+demo: $(READY) ## a few thousand jobs, a worker killed in the middle, and the proof that nothing was lost
+	@$(PY) -m perdure demo
 
 test: $(READY) ## the everyday tests, with the wall time of each suite
 	@$(PY) tests/run_suites.py
@@ -34,7 +34,7 @@ bench-large: $(READY) ## the figures with millions of jobs in the file
 
 clean: ## remove .venv, caches, build output and benchmark files
 	@rm -rf $(VENV) .bench dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
-	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 	@echo "Clean."
 
 # One line when all is well, the tool's whole output when it is not. `make -k check` goes on after a failure.

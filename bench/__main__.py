@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import cycle, depth, drain, enqueue, fairness, waiting
+from bench import cycle, depth, drain, enqueue, fairness, questions, waiting
 from bench.measure import ROUNDS, scratch_folder
 from bench.report import Figure, environment, headline, table, write_json
 
@@ -24,6 +24,7 @@ class Row(NamedTuple):
 
 def rows(*, large: bool) -> dict[str, Row]:
     jobs = depth.LARGE if large else depth.USUAL
+    runs = questions.LARGE if large else questions.USUAL
     return {
         "enqueue": Row(enqueue.single, enqueue.profile_single),
         "threads": Row(enqueue.threads),
@@ -37,6 +38,7 @@ def rows(*, large: bool) -> dict[str, Row]:
         "idle": Row(waiting.idle),
         "memory": Row(lambda _rounds: drain.flat_memory(large)),
         "depth": Row(lambda rounds: depth.claim_cost(rounds, jobs), depth.profile_claims),
+        "questions": Row(lambda rounds: questions.answers(rounds, runs)),
     }
 
 
@@ -44,7 +46,9 @@ def main() -> None:
     known = rows(large=False)
     parser = argparse.ArgumentParser(prog="python -m bench", description="Perdure beside the bare driver.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"which rows; all by default: {', '.join(known)}")
-    parser.add_argument("--large", action="store_true", help="the depth row with 1 M + 1 M + 5 M jobs (file is kept)")
+    parser.add_argument(
+        "--large", action="store_true", help="depth with 1 M + 1 M + 5 M jobs (file is kept), questions with 1 M runs"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each side (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     profiled = [name for name, row in known.items() if row.profile]

@@ -1,5 +1,7 @@
 """Perdure: durable jobs for Python on one SQLite file, or on PostgreSQL by changing the URL."""
 
+import logging
+
 from perdure.app import Perdure
 from perdure.errors import (
     ConfigError,
@@ -75,3 +77,5 @@ __all__ = [
     "current",
     "principal",
 ]
+
+logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless the program sets up logging

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from perdure.verbs import waiting
 from perdure.verbs.declaring import Declare, Facts, checked_aliases, checked_upgrades, declared, for_a_kind
 from perdure.verbs.drafting import common_tx, laid_out, new_job
 from perdure.verbs.paging import checked_limit, pages
+from perdure.worker.lifecycle import tell_of_enqueued
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from perdure.ops.explain import Explanation
     from perdure.store.answers import LogLine
     from perdure.store.protocols import Store
+    from perdure.testing.kit import Kit
     from perdure.verbs.locking import Lock
     from perdure.verbs.queues import Queues
     from perdure.verbs.working import WorkerFields
@@ -70,6 +73,8 @@ class Perdure:
         self.ids = ids or IdFactory()
         self.kinds = Registry()
         self.middlewares: tuple[Middleware, ...] = ()
+        self.kit: Kit | None = None
+        """The kit of the `testing()` block that the app is in."""
 
     @property
     def owner(self) -> str:
@@ -83,7 +88,9 @@ class Perdure:
 
     @url.setter
     def url(self, url: str | os.PathLike[str]) -> None:
-        """Use another database from now on."""
+        """Use another database from now on. Inside a `testing()` block nothing changes."""
+        if self.kit is not None:
+            return  # start-up code that is under test must not lead it to a real database
         self.close()
         self.__dict__.pop("store", None)
         self._url = url
@@ -168,21 +175,27 @@ class Perdure:
         """What a draft holds, without one: every enqueue comes this way."""
         now = self.clock.now()  # before the id, whose time since= compares with created_at
         new = laid_out(kind, arguments, options, plan, JobId(self.ids.new()), now)
-        return self.store.enqueue([new], options.tx)[0]
+        jobs = self.store.enqueue([new], options.tx)
+        tell_of_enqueued(jobs)
+        return jobs[0]
 
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
             return self.enqueue_arguments(*draft)  # the caller's connection belongs to the caller's thread
         now = self.clock.now()  # before the id, whose time since= compares with created_at
         new = new_job(draft, JobId(self.ids.new()), now)
-        return (await self.store.aenqueue([new]))[0]
+        jobs = await self.store.aenqueue([new])
+        tell_of_enqueued(jobs)
+        return jobs[0]
 
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
         """Enqueue drafts made by `kind.new(…)`, in order, in one transaction: all of them or none."""
         listed_drafts = listed(drafts, "a list of jobs made by kind.new(…)")
         tx = common_tx(listed_drafts, tx)
         new = self.new_jobs(listed_drafts)
-        return self.store.enqueue(new, tx) if new else []
+        jobs = self.store.enqueue(new, tx) if new else []
+        tell_of_enqueued(jobs)
+        return jobs
 
     def new_jobs(self, drafts: Sequence[Draft]) -> list[NewJob]:
         now = self.clock.now()
@@ -371,7 +384,7 @@ class Perdure:
         """A named lease, held by at most one at a time, in any process: `with app.lock("report", ttl=60): …`."""
         from perdure.verbs.locking import Lock
 
-        return Lock(self.store, self.clock, check_name(name, "the lock's name", 255), ttl)
+        return Lock(self, check_name(name, "the lock's name", 255), ttl)
 
     def worker(
         self,
@@ -412,6 +425,18 @@ class Perdure:
         so keep it short.
         """
         return self.store.transaction()
+
+    def testing(
+        self, *, start: datetime | None = None, state: Mapping[str, Any] | None = None
+    ) -> AbstractContextManager[Kit]:
+        """`with app.testing() as t:` the app is on a temporary file, with a clock that stands still, for this process.
+
+        Its own database is not touched, and everything is as before when the block ends. `start`: the time at its
+        beginning, now by default; `state`: what handlers find as `ctx.state`. See docs/testing.md.
+        """
+        from perdure.testing.block import testing
+
+        return testing(self, start, state)
 
     def close(self) -> None:
         """Give back what the app holds open. Using it again opens it again."""

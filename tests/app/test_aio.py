@@ -30,7 +30,7 @@ def verbs_of(cls: type) -> set[str]:
     return {name for name, value in vars(cls).items() if not name.startswith("_") and inspect.isfunction(value)}
 
 
-DECLARATIONS = {"job", "middleware", "worker", "close"}
+DECLARATIONS = {"job", "middleware", "worker", "testing", "close"}
 """What opens nothing or is called once. For a worker there is `async with app.worker().running()`."""
 
 STEPS = {"draft", "enqueue_arguments", "aenqueue_draft", "new_jobs", "await_", "existing", "newest", "stage"}

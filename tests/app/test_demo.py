@@ -1,30 +1,147 @@
-"""`make demo` runs to its end, says what happened, and leaves nothing behind."""
+"""The demo's proof: silent where all is well, and a sentence for each thing that is not. (The command: tests/cli.)"""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
 
-DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+import pytest
+
+from perdure import Fail, JobContext, Perdure, Retry
+from perdure.cli.demo.figures import Figures, percentile
+from perdure.cli.demo.proof import prove
 
 
-def test_the_demo_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    ran = subprocess.run(
-        [sys.executable, DEMO],
-        cwd=tmp_path,
-        env=clean | {"TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+class Played(NamedTuple):
+    app: Perdure
+    figures: Figures
+    starts: Path
 
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "ConnectionError: the mail server is busy\n       attempt 2 completed" in ran.stdout
-    assert "send   failed     no such address" in ran.stdout
-    assert "count  completed  8" in ran.stdout
-    assert "doctor    healthy" in ran.stdout
-    assert list(tmp_path.iterdir()) == []
+    @property
+    def problems(self) -> list[str]:
+        return prove(self.app, self.figures, self.starts).problems
+
+    def some(self, kind: str) -> UUID:
+        return next(self.app.jobs(kind=kind)).id
+
+
+@pytest.fixture
+def played(app: Perdure, tmp_path: Path) -> Played:
+    """A small play that went well: three jobs and a child; one is tried again, one fails for good."""
+
+    @app.job
+    def child() -> None: ...
+
+    @app.job
+    def parent(ctx: JobContext) -> None:
+        ctx.enqueue(child)
+
+    @app.job(retry=Retry(3, backoff="none"))
+    def flaky(ctx: JobContext) -> None:
+        if ctx.attempt == 1:
+            raise OSError("not now")
+
+    @app.job
+    def doomed() -> None:
+        raise Fail("never")
+
+    accepted: list[Any] = [parent.enqueue(), flaky.enqueue(), doomed.enqueue()]
+    app.worker().run(until_idle=True)
+    starts = tmp_path / "starts"
+    starts.write_text("".join(f"{run.id.hex}\n" for run in app.runs()))
+    figures = Figures(accepted={job.id for job in accepted}, doomed={accepted[2].id}, parents=1)
+    return Played(app, figures, starts)
+
+
+def test_a_play_that_went_well_is_counted_and_has_no_problems(played: Played) -> None:
+    proof = prove(*played)
+
+    assert proof.problems == []
+    assert (proof.jobs, proof.completed, proof.failed, proof.children) == (4, 3, 1, 1)
+    assert (proof.runs, proof.starts, proof.failures, proof.lost) == (5, 5, 1, 0)
+    assert (proof.violations, proof.checks > 20) == (0, True)
+
+
+def test_an_accepted_job_that_is_not_there_is_a_problem(played: Played) -> None:
+    played.figures.accepted.add(missing := uuid4())
+
+    assert f"1 accepted jobs are missing, such as {missing}" in played.problems
+
+
+def test_a_job_that_has_not_ended_is_a_problem(played: Played) -> None:
+    waiting = played.app.enqueue("flaky")
+    played.figures.accepted.add(waiting.id)
+
+    assert played.problems == [f"1 jobs have not ended, such as {waiting.id}"]
+
+
+def test_a_job_that_failed_and_should_not_have_is_a_problem(played: Played) -> None:
+    played.figures.doomed.clear()
+
+    assert played.problems == [f"1 jobs failed that should not have, such as {played.some('doomed')}"]
+
+
+def test_a_job_that_should_have_failed_is_a_problem(played: Played) -> None:
+    played.figures.doomed.add(job := played.some("flaky"))
+
+    assert played.problems == [f"1 jobs did not fail that should have, such as {job}"]
+
+
+def test_what_surprised_an_act_is_a_problem(played: Played) -> None:
+    played.figures.surprises.append("the same idempotency key made two jobs")
+
+    assert played.problems == ["the same idempotency key made two jobs"]
+
+
+def test_a_missing_child_is_a_problem(played: Played) -> None:
+    played.figures.parents = 2
+
+    assert played.problems == ["2 jobs were to enqueue one child each, but there are 1 children"]
+
+
+def test_starts_that_differ_from_the_record_are_problems(played: Played) -> None:
+    first, second, *others = played.starts.read_text().split()
+    unknown = uuid4()
+    played.starts.write_text("\n".join([first, first, unknown.hex, *others]))
+
+    assert played.problems == [
+        f"1 runs were started twice, such as {UUID(first)}",
+        f"1 starts of handlers are not recorded, such as run {unknown}",
+        f"1 runs are recorded whose handler never began, such as {UUID(second)}",
+    ]
+
+
+def test_a_run_after_one_that_did_not_fail_is_a_problem(played: Played, path: Path) -> None:
+    job = played.some("flaky")
+    changed = "UPDATE perdure_run SET state = 'cancelled' WHERE job_id = ? AND attempt = 1"
+
+    with tampered(path, changed, job):
+        assert played.problems == [f"1 jobs ran again without a recorded reason, such as {job}"]
+
+
+def test_what_the_doctor_finds_is_a_problem(played: Played, path: Path) -> None:
+    with tampered(path, "UPDATE perdure_run SET life = 9 WHERE job_id = ?", played.some("doomed")):
+        (problem,) = played.problems
+
+    assert problem.startswith("doctor: ")
+
+
+@contextmanager
+def tampered(path: Path, change: str, job: UUID) -> Generator[None, None, None]:
+    """The database changed by hand, and put right again for the look of the doctor at the end."""
+    copy = path.with_name("before.db")
+    with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(copy)) as before:
+        connection.backup(before)
+        connection.execute(change, (job.bytes,))
+        connection.commit()
+        yield
+        before.backup(connection)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(50, 2.0), (75, 3.0), (95, 4.0), (99, 4.0), (1, 1.0)])
+def test_a_percentile_is_a_value_that_was_measured(percent: int, expected: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], percent) == expected

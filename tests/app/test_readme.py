@@ -21,12 +21,21 @@ def test_the_first_example_prints_what_it_says(tmp_path: Path) -> None:
     assert (ran.stdout, ran.stderr) == (printed, "")
 
 
+def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
+    assert ran_after_the_first(tmp_path, 1, "test_a_welcome_is_sent()\nprint('passed')") == "passed"
+
+
 def test_the_example_of_a_shared_transaction_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     orders = 'sqlite3.connect("jobs.db").execute("CREATE TABLE orders (id INTEGER)").connection.close()'
-    program = f"import sqlite3\n{blocks[0]}\n{orders}"
-    (tmp_path / "example.py").write_text(f"{program}\n{blocks[1]}\nprint(len(list(app.jobs())))", "utf-8")
+    assert ran_after_the_first(tmp_path, 2, "print(len(list(app.jobs())))", f"import sqlite3\n{orders}") == "4"
+
+
+def ran_after_the_first(folder: Path, number: int, after: str, before: str = "") -> str:
+    """The last line that is printed by the first example, another one, and some code around that."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    (folder / "example.py").write_text("\n".join((blocks[0], before, blocks[number], after)), "utf-8")
     ran = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "example.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=60
     )
-    assert ran.stdout.splitlines()[-1:] == ["4"], ran.stderr
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()[-1]

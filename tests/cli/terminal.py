@@ -6,9 +6,13 @@ import io
 import json
 import logging
 import os
+import pty
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from select import select
 from typing import Any, NamedTuple, Protocol
 
 import pytest
@@ -35,18 +39,109 @@ class Perdure(Protocol):
     def __call__(self, *arguments: str, cwd: Path, typed: str = "", **environment: str) -> Ran: ...
 
 
-def process(*arguments: str, cwd: Path, typed: str = "", **environment: str) -> Ran:
+PROGRAM = (sys.executable, "-P", "-m", "perdure")
+"""-P: like the console script, which adds no folder."""
+
+
+def surroundings(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a process: no PERDURE_ variables but these, and a terminal of 200 columns."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    return clean | {"PYTHONPATH": str(SOURCE), "COLUMNS": "200"} | environment
+
+
+def process(*arguments: str, cwd: Path, typed: str = "", **environment: str) -> Ran:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "perdure", *arguments],  # -P: like the console script, which adds no folder
+        [*PROGRAM, *arguments],
         cwd=cwd,
         input=typed,
         capture_output=True,
         text=True,
         check=False,
-        env=clean | {"PYTHONPATH": str(SOURCE), "COLUMNS": "200"} | environment,
+        env=surroundings(environment),
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def at_a_keyboard(*arguments: str, cwd: Path, typed: str, **environment: str) -> Ran:
+    """The same in a process whose standard input is a terminal, where the answers lie ready."""
+    keyboard, stdin = pty.openpty()
+    try:
+        os.write(keyboard, typed.encode())
+        done = subprocess.run(
+            [*PROGRAM, *arguments],
+            cwd=cwd,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=surroundings(environment),
+        )
+    finally:
+        os.close(keyboard)
+        os.close(stdin)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def in_a_terminal(*arguments: str, cwd: Path, prompt: str, typed: str, **environment: str) -> Ran:
+    """The same with a terminal for everything, where these keys are pressed once the program asks."""
+    terminal, other_end = pty.openpty()
+    # Only what a session leader opens by itself becomes its terminal, whose Ctrl-C is a signal.
+    in_it = ("sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(other_end))
+    going_on = subprocess.Popen(
+        [*in_it, *PROGRAM, *arguments], cwd=cwd, env=surroundings(environment), start_new_session=True
+    )
+    try:
+        shown = _until(terminal, prompt)
+        os.close(other_end)
+        shown += _pressed(terminal, typed)
+        return Ran(going_on.wait(), shown, "")
+    finally:
+        going_on.kill()
+        going_on.wait()
+        os.close(terminal)
+
+
+def _until(terminal: int, prompt: str) -> str:
+    """What appears, up to the prompt."""
+    shown = b""
+    while prompt.encode() not in shown:
+        shown += os.read(terminal, 4096)
+    return shown.decode()
+
+
+def _pressed(terminal: int, keys: str) -> str:
+    """What appears until the program has ended. Pressed again, as people do: Python can miss a signal that comes in the
+    moment before it begins to read."""
+    shown = b""
+    while True:
+        os.write(terminal, keys.encode())
+        while select([terminal], [], [], 3.0)[0]:
+            try:
+                some = os.read(terminal, 4096)
+            except OSError:  # Linux says so that nobody has the other end open any more
+                some = b""
+            if not some:
+                return shown.decode()
+            shown += some
+
+
+@contextmanager
+def started(*arguments: str, cwd: Path, **environment: str) -> Generator[subprocess.Popen[str], None, None]:
+    """A command that goes on, to be ended by a signal inside the block; left by an error, it is killed."""
+    going_on = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=surroundings(environment),
+    )
+    with going_on:
+        try:
+            yield going_on
+        except BaseException:
+            going_on.kill()
+            raise
 
 
 class InProcess:

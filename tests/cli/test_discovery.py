@@ -10,6 +10,7 @@ import pytest
 
 from perdure import ConfigError, Perdure
 from perdure.cli.discovery import find_app, load_app
+from perdure.cli.target import database
 
 ONE = 'from perdure import Perdure\nnumber = 5\nqueue = Perdure("one.db")\nalias = queue\n'
 TWO = 'from perdure import Perdure\nfirst = Perdure("a.db")\nsecond = Perdure("b.db")\n'
@@ -22,6 +23,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = set(sys.modules)
     for name, text in {"one": ONE, "two": TWO, "named": NAMED, "none": "number = 5\n"}.items():
         (tmp_path / f"{name}.py").write_text(text)
+    for name, text in {"broken": "a = 1\n1 / 0\n", "unbuilt": "import no_such_library\n", "crooked": "a = (\n"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "src" / "hidden").mkdir(parents=True)
+    (tmp_path / "src" / "hidden" / "away.py").write_text("app = 1\n")
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "jobs.py").write_text(ONE)
     monkeypatch.chdir(tmp_path)
@@ -68,7 +73,18 @@ def test_an_app_is_found_by_name_or_because_it_is_the_only_one(name: str, url: s
         ("./shop/jobs.py:app", "app_invalid", "name the module instead, such as shop.jobs"),
         ("one:", "app_invalid", "write module:name"),
         (":app", "app_invalid", "write module:name"),
-        ("nowhere", "app_import_failed", "ModuleNotFoundError"),
+        ("one:queu", "app_not_found", "there is no 'queu' in one; did you mean one:queue?"),
+        ("onne:queue", "app_import_failed", "there is no module 'onne'"),
+        ("onne:queue", "app_import_failed", "did you mean one:queue?"),
+        ("shop.job", "app_import_failed", "did you mean shop.jobs:queue?"),
+        ("nowhere", "app_import_failed", "found here: named:first, named:app, one:queue, two:first and 2 more"),
+        ("hidden.away:app", "app_import_failed", "src/hidden/away.py is there: set PYTHONPATH=src"),
+        ("broken", "app_import_failed", "the module 'broken' fails when it is imported (ZeroDivisionError"),
+        ("broken", "app_import_failed", "broken.py:2"),
+        ("unbuilt", "app_import_failed", "(ModuleNotFoundError: No module named 'no_such_library')"),
+        ("crooked", "app_import_failed", "crooked.py:1"),
+        ("a b", "app_import_failed", "there is no module 'a b'"),
+        ("..one", "app_import_failed", "there is no module '..one'"),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -85,8 +101,27 @@ def test_without_any_name_every_way_to_give_one_is_told() -> None:
         find_app(None, None)
 
     assert error.value.code == "app_not_found"
-    for way in ("module:app", "--app", "PERDURE_APP", "[tool.perdure]"):
+    for way in ("module:app", "--app", "PERDURE_APP", "[tool.perdure]", "found here: named:first"):
         assert way in error.value.message
+
+
+def test_an_empty_folder_holds_nothing_to_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.delenv("PERDURE_APP", raising=False)
+
+    assert "start the command in the folder that holds it" in refused("nowhere:app").message
+    with pytest.raises(ConfigError, match="perdure init writes one"):
+        find_app(None, None)
+
+
+def test_a_databases_file_and_the_apps_seen_are_named_where_none_was(folder: Path) -> None:
+    (folder / "old.db").touch()
+
+    with pytest.raises(ConfigError) as error, database(None, None):
+        pass
+
+    assert "found here: --url old.db, --app named:first" in error.value.message
 
 
 def test_the_nearest_place_that_names_an_app_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

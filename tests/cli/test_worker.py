@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from tests.cli.terminal import Perdure, Ran, process, refusal
 
 SHOP = """
 import logging
-from perdure import Perdure
+from perdure import Perdure, current
 
 app = Perdure({url}durability="normal", imports=["more_jobs"])
 
 @app.job
 def send(to: str) -> str:
     logging.getLogger("shop").info("sending to %s", to)
+    current().log.info("sent")
     return f"hi {{to}}"
 """
 
@@ -88,11 +90,14 @@ def test_it_runs_the_jobs_and_says_where_they_are(folder: Path, here: App) -> No
     assert told["node"].replace("-", "") == node.id.hex()
     assert told["queues"] == "all"
     assert told["kinds"] == "more, send"
+    assert told["others"] == "none: this is the only node"
     assert node.stop_reason == "clean_shutdown"
     assert here.existing(job).result == "hi you"
     assert here.existing(other).state is State.COMPLETED
     assert "INFO    shop: sending to you" in ran.err
+    assert "INFO    send: sent" in ran.err
     assert "worker started as node" in ran.err
+    assert f"INFO    completed send {job.id} after " in ran.err
     assert examine(here.store) == []
 
 
@@ -150,6 +155,28 @@ def test_an_app_with_its_own_logging_keeps_it(folder: Path, here: App) -> None:
     assert ran.status == 0
     assert "sending" not in ran.err  # the app's own level
     assert "INFO" not in ran.err
+
+
+def test_log_lines_can_be_had_as_json_whatever_the_app_has_set_up(folder: Path, here: App) -> None:
+    (folder / "shop.py").write_text(
+        "import logging\nlogging.basicConfig(format='own %(message)s')\n" + SHOP.format(url='"jobs.db", ')
+    )
+    job = here.enqueue("send", {"to": "you"})
+
+    ran = process("worker", "shop", "--until-idle", "--log-format", "json", "--log-level", "debug", cwd=folder)
+
+    lines = [json.loads(line) for line in ran.err.splitlines()]
+    (completed,) = (line for line in lines if line.get("event") == "completed")
+    assert completed["job_id"] == str(job.id)
+    assert (completed["level"], completed["kind"], completed["attempt"]) == ("info", "send", 1)
+    assert [line["message"] for line in lines if line["logger"] == "shop"] == ["sending to you"]
+    assert [line["job_id"] for line in lines if line["message"] == "sent"] == [str(job.id)]
+    assert [line["event"] for line in lines if line["level"] == "debug" and "event" in line] == ["claimed"]
+
+
+def test_the_first_screen_counts_the_other_nodes(folder: Path, here: App) -> None:
+    with here.worker(["elsewhere"]).running():
+        assert header(process("worker", "shop", "--until-idle", cwd=folder))["others"] == "1 node on this database"
 
 
 @pytest.mark.parametrize(

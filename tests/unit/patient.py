@@ -111,6 +111,10 @@ def _text(job_id: bytes) -> str:
 
 
 _RUN = "INSERT INTO perdure_run (id, job_id, state, node_id, attempt, life, started_at, finished_at, wait_ms)"
+_COLUMNS = "job_id, state, node_id, attempt, life, started_at, finished_at, wait_ms"
+_SECOND_RUN = (
+    f"INSERT INTO perdure_run (id, {_COLUMNS}) SELECT :missing, {_COLUMNS} FROM perdure_run WHERE job_id = :completed"
+)
 _OUTCOME = (
     "INSERT INTO perdure_outcome SELECT {}, 1, 'cancelled', finished_at + 3600000000, rank, position, run_at,"
     " queued_at, started_at, attempts, crashes, max_attempts, NULL, NULL, NULL, NULL, NULL, 1 FROM perdure_outcome"
@@ -143,6 +147,7 @@ INJURIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("run_end_disagrees", ("UPDATE perdure_run SET finished_at = NULL WHERE job_id = :failed",)),
     ("run_end_disagrees", (f"UPDATE perdure_run SET finished_at = {_NOW} WHERE job_id = :running",)),
     ("completed_without_run", ("DELETE FROM perdure_run WHERE job_id = :completed",)),
+    ("completed_twice", (_SECOND_RUN,)),
     ("completed_run_not_ended", ("UPDATE perdure_outcome SET state = 'failed' WHERE job_id = :completed",)),
     ("attempts_beyond_budget", ("UPDATE perdure_ready SET attempts = 99 WHERE job_id = :queued",)),
     ("attempts_beyond_budget", ("UPDATE perdure_outcome SET attempts = 99 WHERE job_id = :failed",)),

@@ -7,10 +7,16 @@ from typing import Annotated
 
 import typer
 
+from perdure.cli.groups import Commands
 from perdure.cli.show import Json, one_line, print_json, print_table
 from perdure.cli.target import App, Url, database
 
-db = typer.Typer(help="Create, upgrade, check, show and back up the database.", no_args_is_help=True)
+db = typer.Typer(
+    cls=Commands,
+    help="Create, upgrade, check, show and back up the database.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @db.command()

@@ -1,6 +1,7 @@
 """Which app a command is about, and how it is imported. Called by `target` and `worker`; imports the user's module.
 
-The places are asked in order: the command's arguments, the environment, pyproject.toml in the working directory.
+The places are asked in order: the command's arguments, the environment, pyproject.toml in the working directory. What
+to say when there is no such app comes from `instead`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from perdure.cli import instead
 from perdure.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def find_app(url: str | None, app: str | None) -> tuple[Perdure, str]:
         return found, named.app
     raise ConfigError(
         f"no app was named; give module:app or --app, set {APP_VARIABLE}, or write app under [tool.perdure] in"
-        " pyproject.toml",
+        f" pyproject.toml{instead.of_nothing()}",
         code="app_not_found",
     )
 
@@ -67,11 +69,12 @@ def load_app(name: str) -> Perdure:
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ConfigError(f"there is no {attribute!r} in {module_name}; {_instead(module)}", code="app_not_found")
+            what = f"there is no {attribute!r} in {module_name}"
+            raise ConfigError(f"{what}; {instead.of_name(module, attribute, _apps(module))}", code="app_not_found")
         found = getattr(found, part)
     if not isinstance(found, Perdure):
         what = f"{name} is of type {type(found).__name__}, not a Perdure app"
-        raise ConfigError(f"{what}; {_instead(module)}", code="app_invalid")
+        raise ConfigError(f"{what}; {instead.in_module(module, _apps(module))}", code="app_invalid")
     return found
 
 
@@ -82,17 +85,9 @@ def _only_app(module: ModuleType) -> Perdure:
     if len(set(map(id, apps.values()))) == 1:
         return next(iter(apps.values()))
     raise ConfigError(
-        f"{module.__name__} does not say which app is meant; {_instead(module)}",
+        f"{module.__name__} does not say which app is meant; {instead.in_module(module, apps)}",
         code="app_not_found",
     )
-
-
-def _instead(module: ModuleType) -> str:
-    """What the user may have meant."""
-    apps = _apps(module)
-    if not apps:
-        return f"{module.__name__} holds no Perdure app; write module:name for the variable that holds it"
-    return f"{module.__name__} holds {', '.join(f'{module.__name__}:{name}' for name in apps)}"
 
 
 def _apps(module: ModuleType) -> dict[str, Perdure]:
@@ -111,10 +106,18 @@ def _imported(name: str) -> ModuleType:
     try:
         return import_module(name)
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"the app's module {name!r} cannot be imported from {here} ({type(error).__name__}: {error})",
-            code="app_import_failed",
-        ) from error
+        raise ConfigError(_why_not(name, here, error), code="app_import_failed") from error
+
+
+def _why_not(name: str, here: str, error: BaseException) -> str:
+    """Either there is no such module, or it is there and fails."""
+    missing = (
+        isinstance(error, ModuleNotFoundError) and error.name is not None and f"{name}.".startswith(f"{error.name}.")
+    )
+    if missing or (isinstance(error, TypeError | ValueError) and not instead.is_module_name(name)):
+        return f"there is no module {name!r} to import from {here}{instead.of_module(name)}"
+    where = instead.line_of(error)
+    return f"the module {name!r} fails when it is imported ({type(error).__name__}: {error}){where}"
 
 
 def _project(file: Path) -> Named:

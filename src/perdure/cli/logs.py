@@ -1,16 +1,76 @@
-"""Log lines for people, on standard error. Used by commands that go on for a while."""
+"""Log lines on standard error, for people or for programs. Used by commands that go on for a while."""
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
 
 
-def log_on_stderr() -> None:
-    """Show what is logged from INFO on, by Perdure and by the handlers. An app that has set up logging keeps it."""
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """From which level on."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def log_on_stderr(form: LogFormat | None = None, level: LogLevel = LogLevel.INFO) -> None:
+    """Show what is logged by Perdure and by the handlers.
+
+    An app that has set up logging keeps it, unless a form is asked for: then this replaces it.
+    """
     root = logging.getLogger()
-    if root.handlers:
+    if root.handlers and form is None:
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    handler.setFormatter(JsonLines() if form is LogFormat.JSON else Lines())
+    for other in list(root.handlers):
+        root.removeHandler(other)
     root.addHandler(handler)
-    root.setLevel(min(root.level, logging.INFO))
+    root.setLevel(level.upper())
+
+
+class Lines(logging.Formatter):
+    """Time, level, who says it (of `ctx.log` the kind; nobody where Perdure itself does), and what."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(who)s%(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.who = _who(record)
+        return super().format(record)
+
+
+def _who(record: logging.LogRecord) -> str:
+    if record.name == "perdure.job":
+        return f"{getattr(record, 'perdure', {}).get('kind', record.name)}: "
+    return "" if record.name.startswith("perdure.") else f"{record.name}: "
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message; of jobs' events the facts too; errors with traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        facts = getattr(record, "perdure", None)
+        if isinstance(facts, dict):
+            line |= facts
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)

@@ -1,37 +1,45 @@
-"""`perdure`: the commands, and how errors become one line. Called by the console script and `python -m perdure`.
+"""`perdure`: the program, and how errors become one line. Called by the console script and `python -m perdure`.
 
-Imports nothing of a command before it runs: `perdure --version` must not wait for what a worker needs.
+`groups` loads a command when it runs: `perdure --version` must not wait for what a worker needs.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from perdure.cli.db import db
-from perdure.cli.doctor import doctor
+from perdure.cli.groups import Program
 from perdure.cli.show import one_line
-from perdure.cli.worker import worker
+from perdure.cli.target import App, Url
 from perdure.errors import PerdureError
 from perdure.version import __version__
 
 ERROR = 2
 """The exit status of a command that could not do what was asked; the same as for a wrong option."""
 
+INTERRUPTED = 130
+DEBUG = "--debug"
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""Click's UsageError, which typer does not give by name: wrong options, missing arguments, unknown commands."""
+
 app = typer.Typer(
     name="perdure",
+    cls=Program,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\
+Begin with:
+  perdure init                              a jobs.py that works
+  perdure worker jobs:app                   run its jobs
+  perdure jobs --state failed --app jobs:app
+""",
 )
-app.command()(worker)
-app.command()(doctor)
-app.add_typer(db, name="db")
 
 
 def _show_version(wanted: bool) -> None:
@@ -42,6 +50,10 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def perdure(
+    url: Url = None,  # these three are handed down by `groups`
+    app: App = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with the commands that can.")] = False,
+    _debug: Annotated[bool, typer.Option(DEBUG, help="Show where an error comes from.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -49,21 +61,65 @@ def perdure(
     """Durable jobs for Python.
 
     Every command finds its database by --url or --app, else by PERDURE_URL or PERDURE_APP, else by url or app under
-    [tool.perdure] in the pyproject.toml of the working directory.
+    [tool.perdure] in the pyproject.toml of the working directory. --url, --app, --json and --debug may stand before or
+    after the command; where one is given twice, the last counts. Jobs are named by their id or its last 4 or more
+    characters.
+
+    Exit status: 0 done, nothing wrong; 1 something wrong was found; 2 it could not be done.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit. 0: done, nothing wrong; 1: something wrong was found; 2: it could not be done."""
+    given, debug = _without_debug(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(None if arguments is None else list(arguments), prog_name="perdure")
+        status = app(given, prog_name="perdure", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _leave_the_pipe()
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            print(file=sys.stderr)  # the line of the question is still open
+            sys.exit(INTERRUPTED)
+        _fail("the question was not answered; nothing was changed", status=1)
+    except _USAGE_ERROR as error:
+        _explain_usage(error)
     except PerdureError as error:
-        _fail(str(error))
+        _fail(str(error), error if debug else None)
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
-        _fail(f"unexpected {type(error).__name__}: {error} [internal_error]")
-    sys.exit(0)
+        _fail(f"unexpected {type(error).__name__}: {error} [internal_error]", error if debug else None)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
-def _fail(message: str) -> NoReturn:
+def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """--debug may stand anywhere, also after commands that do not know it; what follows -- is not ours."""
+    given = list(arguments)
+    end = given.index("--") if "--" in given else len(given)
+    kept = [argument for argument in given[:end] if argument != DEBUG]
+    return kept + given[end:], len(kept) < end
+
+
+def _explain_usage(error: Any) -> NoReturn:
+    """What is wrong with the command as typed, and where to read on. Help that was asked for is no error."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message())
+        sys.exit(0)
+    path = "perdure" if error.ctx is None else error.ctx.command_path
+    named = getattr(error, "param", None) is not None or not isinstance(error, typer.BadParameter)
+    said = error.format_message() if named else error.message  # without a parameter it would say `Invalid value:`
+    _fail(f"{said.rstrip('.')} (see {path} --help) [usage_error]")
+
+
+def _fail(message: str, error: BaseException | None = None, status: int = ERROR) -> NoReturn:
+    if error is not None:
+        import traceback
+
+        traceback.print_exception(error)
     print(f"perdure: {one_line(message)}", file=sys.stderr)
-    sys.exit(ERROR)
+    sys.exit(status)
+
+
+def _leave_the_pipe() -> NoReturn:
+    """Whoever read our output has seen enough. Nothing may be written at exit either, or Python would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from perdure.cli.discovery import find_app
+from perdure.cli.logs import LogFormat, LogLevel, log_on_stderr
 from perdure.cli.target import App, Url
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.worker.worker import Worker
 
 Target = Annotated[
     str | None, typer.Argument(metavar="MODULE:APP", help="The app, such as shop.jobs:app; else --app or PERDURE_APP.")
@@ -28,6 +30,10 @@ Grace = Annotated[float, typer.Option(metavar="SECONDS", help="How long running 
 Exclusive = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of all workers with this name one works, the others stand by.")
 ]
+Format = Annotated[
+    LogFormat | None, typer.Option("--log-format", help="How to write log lines; else as the app has set it up.")
+]
+Level = Annotated[LogLevel, typer.Option("--log-level", help="From which level on log lines are shown.")]
 
 
 def worker(
@@ -41,18 +47,18 @@ def worker(
     until_idle: UntilIdle = False,
     grace: Grace = 25.0,
     exclusive: Exclusive = None,
+    log_format: Format = None,
+    log_level: Level = LogLevel.INFO,
 ) -> None:
     """Run jobs until a signal says stop.
 
     The first SIGTERM or SIGINT lets running jobs finish for the grace, the second releases them at once. Exits with 0
     when all is well, 3 if handlers had to be left behind, 75 if the connection to the database hung.
     """
-    from perdure.cli.logs import log_on_stderr
-
     if target is not None and app is not None:
         raise typer.BadParameter("name the app once: as the argument, or with --app")
     found, name = find_app(url, target or app)
-    log_on_stderr()
+    log_on_stderr(log_format, log_level)
     running = found.worker(
         queue or None,
         concurrency,
@@ -68,7 +74,8 @@ def worker(
         print(f"database  {place}")
         print(f"node      {running.health().node_id}")
         print(f"queues    {', '.join(queue) if queue else 'all'}")
-        print(f"kinds     {kinds or 'none: this worker can run nothing'}", flush=True)
+        print(f"kinds     {kinds or 'none: this worker can run nothing'}")
+        print(f"others    {_others(found, running)}", flush=True)
 
     _leave(running.run(until_idle=until_idle, started=tell))
 
@@ -81,6 +88,14 @@ def _database(app: Perdure) -> str:
         return without_password(app.url)
     path = sqlite_path(app.url)
     return f"{path} ({'found' if path.exists() else 'created'})"
+
+
+def _others(app: Perdure, running: Worker) -> str:
+    from perdure.ids import to_uuid
+
+    own = running.health().node_id
+    count = sum(to_uuid(node.id) != own for node in app.store.live_nodes())
+    return f"{count} node{'' if count == 1 else 's'} on this database" if count else "none: this is the only node"
 
 
 def _leave(code: int) -> NoReturn:

@@ -141,6 +141,12 @@ CHECKS: tuple[Check, ...] = (
         "A job is completed but no run of that life completed it; its result may be nobody's work, look at its runs.",
     ),
     Check(
+        "completed_twice",
+        _V,
+        "Two runs of one life are recorded as completed, and only one can have been; rows were changed by hand, compare"
+        " with a backup.",
+    ),
+    Check(
         "completed_run_not_ended",
         _V,
         "A run completed but its job did not end with it, so the work may be done twice; look at the job, and cancel it"
@@ -339,7 +345,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "time_backwards",
         _W,
-        "A job or run ended or started before it could have; unless the clock was set back, rows were changed by hand.",
+        "A job or run ended or started more than a minute before it could have; unless the clock was set back, rows"
+        " were changed by hand.",
     ),
     Check(
         "unreadable_payload",

@@ -122,7 +122,10 @@ class LogLine(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """A worker process lifetime. `stopped_at` set: it can claim nothing any more."""
+    """A worker process lifetime. `stopped_at` set: it can claim nothing any more.
+
+    `kinds` and `queues` are names with commas between them, a kind of a later version as `name v2`; None means all.
+    """
 
     id: NodeId
     kinds: str | None
@@ -136,6 +139,7 @@ class NodeRow(NamedTuple):
     process_start: str | None
     boot_id: str | None
     pid_namespace: str | None
+    queues: str | None = None
 
 
 class Turn(NamedTuple):
@@ -158,12 +162,20 @@ class Notes(NamedTuple):
     """Lines that stand for all lines of their run before them, which are dropped."""
 
 
+class Claimed(NamedTuple):
+    """What came of a claim: runs that were opened, and jobs set aside on the way, as they are now."""
+
+    claims: list[Claim]
+    parked: tuple[LiveJob, ...]
+
+
 class Turned(NamedTuple):
     """What came of a turn."""
 
     finished: list[Finished]
     promoted: int
     claims: list[Claim]
+    parked: tuple[LiveJob, ...] = ()
 
 
 class Glance(NamedTuple):

@@ -35,6 +35,7 @@ from perdure.store.answers import (
     Turn,
     Turned,
 )
+from perdure.store.tallies import Duplicates, Durations, Failures, Gate, Outstanding, Ran, Stuck
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
 Tx = object | None
@@ -254,8 +255,10 @@ class Queues(Protocol):
 class Nodes(Protocol):
     """Worker process lifetimes."""
 
-    def register(self, node_id: NodeId, kinds: str | None, process: Process, now: Micros) -> None:
-        """Make the node known; before that it claims nothing."""
+    def register(
+        self, node_id: NodeId, kinds: str | None, process: Process, now: Micros, queues: str | None = None
+    ) -> None:
+        """Make the node known; before that it claims nothing. `kinds` and `queues` are kept for those who ask."""
         ...
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:
@@ -299,6 +302,48 @@ class Locks(Protocol):
         ...
 
 
+class Questions(Protocol):
+    """What is going on.
+
+    Each is one query that looks at `cap` rows at most and what belongs to them, however much there is; with fewer than
+    that the answer is exact. Ids carry the time at which they were made: `from_id` is an `id_floor`.
+    """
+
+    def outstanding(self, cap: int) -> list[Outstanding]:
+        """The oldest `cap` live jobs by kind, queue and state. Counts that add up to less: there are no more."""
+        ...
+
+    def failures(self, since: Micros, cap: int) -> list[Failures]:
+        """Jobs that failed for good since then and were not retried, the most frequent first.
+
+        Looked for among the `cap` newest jobs that failed.
+        """
+        ...
+
+    def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:
+        """Jobs that do not get on, for the reasons of `Hitch`. Long means: since before `stale`.
+
+        A queue is served if one of the newest `cap` runs since `from_id` was of a job of it.
+        """
+        ...
+
+    def durations(self, from_id: bytes, cap: int) -> list[Durations]:
+        """Percentiles by kind over those of the newest `cap` runs since `from_id` that completed."""
+        ...
+
+    def duplicates(self, from_id: bytes, cap: int, limit: int) -> list[Duplicates]:
+        """Up to `limit` groups among the newest `cap` jobs and lost runs since `from_id`, the most frequent first."""
+        ...
+
+    def ran(self, from_id: bytes, cap: int) -> list[Ran]:
+        """The newest `cap` runs that began since `from_id`, by kind."""
+        ...
+
+    def gates(self, queue: str) -> list[Gate]:
+        """What may keep jobs of this queue from being claimed: its own row and that of all queues, if there are."""
+        ...
+
+
 class Schema(Protocol):
     """The store as a whole."""
 
@@ -328,6 +373,21 @@ class Schema(Protocol):
 
 
 class Store(
-    Jobs, Control, Order, Claims, Finishes, Turns, Rescue, Runs, Logs, Reads, Queues, Nodes, Locks, Schema, Protocol
+    Jobs,
+    Control,
+    Order,
+    Claims,
+    Finishes,
+    Turns,
+    Rescue,
+    Runs,
+    Logs,
+    Reads,
+    Queues,
+    Nodes,
+    Locks,
+    Questions,
+    Schema,
+    Protocol,
 ):
     """All of it."""

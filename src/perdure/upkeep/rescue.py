@@ -71,7 +71,9 @@ class Rescuer:
         except PerdureError:
             saved += sum(self._rescue_one(live) for live in self._store.held_by(node_id))
         if saved:
-            logger.warning("rescued %d jobs of node %s", saved, to_uuid(node_id))
+            facts = {"event": "rescued", "jobs": saved, "node_id": str(to_uuid(node_id))}
+            jobs = "a job" if saved == 1 else f"{saved} jobs"
+            logger.warning("rescued %s of node %s", jobs, to_uuid(node_id), extra={"perdure": facts})
         return saved
 
     def _rescue(self, node_id: NodeId, room: int, only: JobId | None = None) -> int:

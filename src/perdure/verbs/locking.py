@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from perdure.clock import Clock
 from perdure.errors import InvalidOption, LockNotHeld, shown
-from perdure.store.protocols import Locks
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
 
 
 class Lock:
@@ -17,30 +18,29 @@ class Lock:
     Whoever works longer than the lease must renew it, and stop when that fails: another may hold it by then.
     """
 
-    def __init__(self, store: Locks, clock: Clock, name: str, ttl: float) -> None:
+    def __init__(self, app: Perdure, name: str, ttl: float) -> None:
         if type(ttl) not in (int, float) or not 0 < ttl < 10**10:
             raise InvalidOption(f"ttl must be seconds, more than 0; not {shown(ttl)}", code="ttl_invalid")
         self.name = name
         self.owner = secrets.token_hex(16)
-        self._store = store
-        self._clock = clock
+        self._app = app  # not its store: a lock kept at module level must follow the app to another database
         self._ttl_us = max(1, round(ttl * 1_000_000))
 
     def acquire(self) -> bool:
         """Try once. False: someone else holds it."""
-        return self._store.take_lock(self.name, self.owner, self._clock.now(), self._ttl_us)
+        return self._app.store.take_lock(self.name, self.owner, self._app.clock.now(), self._ttl_us)
 
     def renew(self) -> bool:
         """Hold it for another `ttl`. False: it has run out, and may be someone else's."""
-        return self._store.renew_lock(self.name, self.owner, self._clock.now(), self._ttl_us)
+        return self._app.store.renew_lock(self.name, self.owner, self._app.clock.now(), self._ttl_us)
 
     def release(self) -> bool:
         """Give it back. False: it was not ours any more."""
-        return self._store.release_lock(self.name, self.owner)
+        return self._app.store.release_lock(self.name, self.owner)
 
     @property
     def held(self) -> bool:
-        return self._store.lock_holder(self.name, self._clock.now()) == self.owner
+        return self._app.store.lock_holder(self.name, self._app.clock.now()) == self.owner
 
     def __enter__(self) -> Self:
         if not self.acquire():

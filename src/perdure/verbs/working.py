@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
-from perdure.errors import ConfigError, InvalidOption, shown
+from perdure.errors import ConfigError, InvalidOption, PerdureError, shown
 from perdure.ids import JobId
 from perdure.job.model import NewJob
 from perdure.kind import Draft
@@ -51,6 +51,11 @@ def worker_of(
     options: WorkerFields,
 ) -> Worker:
     """A worker for the jobs of this app's database. Imports the modules named by `imports=`, opens nothing."""
+    if app.kit is not None:
+        raise PerdureError(
+            "inside app.testing() there is no worker, since its clock stands still; run what is due with t.drain()",
+            code="testing_worker",
+        )
     checked = checked_options(queues, concurrency, options, app.config.lease_s)
     import_kinds(app)
 

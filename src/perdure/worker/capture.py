@@ -41,15 +41,22 @@ class CaptureHandler(logging.Handler):
             ctx.keep(record)
 
     def _is_alone(self, record: logging.LogRecord) -> bool:
-        """Without us nobody would hear of it, so that `logging` would show it on stderr. It still has to."""
+        """Without us nobody would hear of it, so that `logging` would show it on stderr. It still has to, unless it is
+        Perdure's own: that is silent. (What handlers say to `ctx.log` is not.)"""
+        if _is_ours(record.name):
+            return False
         if len(logging.root.handlers) > 1:
             return False
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
-            if any(handler is not self for handler in logger.handlers):
+            if any(handler is not self and not _is_our_silence(handler, logger) for handler in logger.handlers):
                 return False
             logger = logger.parent
         return True
+
+
+def _is_our_silence(handler: logging.Handler, logger: logging.Logger) -> bool:
+    return logger.name == "perdure" and isinstance(handler, logging.NullHandler)
 
 
 def _is_ours(name: str) -> bool:

@@ -332,6 +332,8 @@ class _RunLogger(logging.Logger):
     def handle(self, record: logging.LogRecord) -> None:
         self._ctx.keep(record)
         if job_logger.isEnabledFor(record.levelno):
+            ctx = self._ctx
+            record.perdure = {"job_id": str(ctx.job_id), "kind": ctx.kind.name, "run_id": str(ctx.run_id)}
             job_logger.handle(record)
 
 

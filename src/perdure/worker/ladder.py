@@ -6,16 +6,16 @@ In full; else as failed, with the reason; else the job stays as it is, and the n
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 
 from perdure.clock import Clock
 from perdure.errors import PerdureError
 from perdure.ids import IdFactory, JobId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
-from perdure.store.answers import Answer, Finished
 from perdure.store.protocols import Store
 from perdure.store.sql.engine import AWAY
+from perdure.worker.lifecycle import tell_of_end, tell_of_ends
 from perdure.worker.run import Ended
 
 logger = logging.getLogger("perdure.worker")
@@ -33,7 +33,9 @@ class Ladder:
     def write_each(self, unwritten: list[Ended]) -> None:
         """Take from the front of the list what is written or given up. An outage: what has not been tried remains."""
         while unwritten:
-            if not unwritten[0].written:
+            if unwritten[0].written:
+                tell_of_ends(unwritten[:1], ())
+            else:
                 self._write(unwritten[0])
             unwritten.pop(0)
 
@@ -66,23 +68,14 @@ class Ladder:
     def _refusal(self, ended: Ended, finish: Finish) -> PerdureError | None:
         """None: it is written."""
         try:
-            warn_of_losses([ended], self._store.finish([finish], self._clock.now()))
+            (finished,) = self._store.finish([finish], self._clock.now())
         except AWAY:
             raise
         except PerdureError as error:
             logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), error)
             return error
+        tell_of_end(ended, finish.report, finished)
         return None
-
-
-def warn_of_losses(reports: Sequence[Ended], answers: Sequence[Finished]) -> None:
-    for ended, finished in zip(reports, answers, strict=True):
-        if finished.answer is Answer.LOST:
-            logger.warning(
-                "%s %s ended here, but the job had been taken from this node; nothing was written",
-                ended.ctx.kind.name,
-                ended.ctx.job_id,
-            )
 
 
 def _refused(reason: PerdureError) -> Failed:

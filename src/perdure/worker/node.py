@@ -23,7 +23,8 @@ from perdure.store.protocols import Store
 from perdure.store.sql.engine import AWAY
 from perdure.worker.context import Backstage, JobContext
 from perdure.worker.executors.port import Executor, Inbox
-from perdure.worker.ladder import Ladder, warn_of_losses
+from perdure.worker.ladder import Ladder
+from perdure.worker.lifecycle import tell_of_claims, tell_of_ends, tell_of_parked
 from perdure.worker.liveness import Liveness
 from perdure.worker.notepad import Notepad
 from perdure.worker.run import AnyKind, Assignment, Ended, Middleware
@@ -107,8 +108,10 @@ class Node:
         self._register_as(self.id)
 
     def _register_as(self, node_id: NodeId) -> None:
-        kinds = ",".join(sorted(self._parts.kinds.versions()))
-        self._store.register(node_id, kinds, self._parts.liveness.own(), self._now())
+        versions = sorted(self._parts.kinds.versions().items())
+        kinds = ",".join(name if version == 1 else f"{name} v{version}" for name, version in versions)
+        queues = None if self._duty.queues is None else ",".join(self._duty.queues)
+        self._store.register(node_id, kinds, self._parts.liveness.own(), self._now(), queues)
         self.id = node_id
         self._next_reckoning = self._at() + self._duty.lease_s
 
@@ -180,6 +183,7 @@ class Node:
         ended = [each.ctx for each in self._unwritten]
         notes = self._notepad.gather(ended, (task.ctx for task in self.held.values()))
         if not finishes and notes is None and not lanes and not due:
+            tell_of_ends(self._unwritten, ())
             self._unwritten = []
             return self._pause()
         room = self._room()
@@ -202,12 +206,14 @@ class Node:
             self._ladder.write_each(self._unwritten)
             self._notepad.write_alone(ended)
             return 0.0
-        warn_of_losses([each for each in self._unwritten if not each.written], turned.finished)
+        tell_of_ends(self._unwritten, turned.finished)
         self._unwritten = []
         self._notepad.clear()
         if lanes:
             self._claims_made += 1
             self._dry = len(turned.claims) < min(room, sum(lane.room for lane in lanes))
+            tell_of_parked(turned.parked)
+            tell_of_claims(turned.claims)
             self._begin(turned.claims)
         if turned.promoted or turned.finished:  # what has ended may have queued more: a retry, a child
             self._stirred = True

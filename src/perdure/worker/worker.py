@@ -17,6 +17,7 @@ from typing import Any
 
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
+from perdure.kind import Registry
 from perdure.store.protocols import Bell
 from perdure.worker.assembly import new_exclusive, new_node, new_shift
 from perdure.worker.capture import capturing
@@ -137,6 +138,16 @@ class Worker:
     def is_forked(self) -> bool:
         """This is a child of the process that the worker was made in: it does not run here."""
         return os.getpid() != self._process
+
+    @property
+    def is_at_work(self) -> bool:
+        """It was started in this process, and its store thread has not ended."""
+        has_ended = self._over.is_set() and (self._thread is None or not self._thread.is_alive())
+        return self._is_used and not has_ended and not self.is_forked
+
+    def serves(self, kinds: Registry) -> bool:
+        """Whether these are the kinds it runs."""
+        return self._parts.kinds is kinds
 
     @property
     def _status(self) -> Status:
@@ -333,6 +344,11 @@ class Worker:
 
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def is_at_work(kinds: Registry) -> bool:
+    """Whether a worker for the app with these kinds runs in this process."""
+    return any(worker.serves(kinds) and worker.is_at_work for worker in list(_workers))
 
 
 def _after_in_child() -> None:

@@ -10,7 +10,7 @@ from perdure.ids import RunId
 from perdure.job import transitions
 from perdure.job.model import Claim, LiveJob
 from perdure.job.states import Park
-from perdure.store.answers import Claimer, Kinds, Lane
+from perdure.store.answers import Claimed, Claimer, Kinds, Lane
 from perdure.store.sql.apply import apply
 from perdure.store.sql.engine import Blob, Call, Op, Serialization
 
@@ -28,21 +28,22 @@ _JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES = map(
 )
 
 
-def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim]]:
+def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
     """Take up to `room` jobs per lane, in queue order, and open a run for each.
 
     Jobs this node cannot run are parked on the way and the lane is filled up behind them. A queue that is named twice
     is one lane with the room of both.
     """
     found: list[Row] = []
+    aside: list[LiveJob] = []
     for lane in _each_queue_once(lanes):
         room = min(lane.room, len(claimer.run_ids) - len(found))
         if room > 0:
-            found += yield from _fill(lane._replace(room=room), claimer, now, found)
+            found += yield from _fill(lane._replace(room=room), claimer, now, found, aside)
     claims = [_start(row, run_id, claimer, now) for row, run_id in zip(found, claimer.run_ids, strict=False)]
     if claims:
         yield from _open_runs(claims, claimer, now)
-    return claims
+    return Claimed(claims, tuple(aside))
 
 
 def _each_queue_once(lanes: Sequence[Lane]) -> Sequence[Lane]:
@@ -52,12 +53,13 @@ def _each_queue_once(lanes: Sequence[Lane]) -> Sequence[Lane]:
     return lanes if len(rooms) == len(lanes) else [Lane(queue, room) for queue, room in rooms.items()]
 
 
-def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Row]) -> Op[list[Row]]:
+def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Row], aside: list[LiveJob]) -> Op[list[Row]]:
     """Of the jobs that a node may have died of, one at a time: else the innocent would be charged with the guilty.
 
-    The others of them stay where they are, and whoever stands behind them comes up.
+    The others of them stay where they are, and whoever stands behind them comes up. Jobs that are parked on the way
+    are added to `aside`.
     """
-    head = yield from _head(lane, claimer, now, ANY_CRASHES)
+    head = yield from _head(lane, claimer, now, ANY_CRASHES, aside)
     suspects = [row for row in head if row[_CRASHES]]
     if not suspects:
         return head[: lane.room]
@@ -65,11 +67,11 @@ def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Row]) -> O
     taken = suspects[:may_have_one]
     if len(taken) == len(suspects):
         return head[: lane.room]
-    innocent = yield from _head(lane, claimer, now, NO_CRASHES)
+    innocent = yield from _head(lane, claimer, now, NO_CRASHES, aside)
     return sorted([*taken, *innocent], key=_place)[: lane.room]
 
 
-def _head(lane: Lane, claimer: Claimer, now: Micros, most_crashes: int) -> Op[list[Row]]:
+def _head(lane: Lane, claimer: Claimer, now: Micros, most_crashes: int, aside: list[LiveJob]) -> Op[list[Row]]:
     """The jobs of a lane that this node can run, in order: at least as many as there is room for, if there are.
 
     Fewer where very many had to be parked: those behind them come up the next time.
@@ -82,7 +84,7 @@ def _head(lane: Lane, claimer: Claimer, now: Micros, most_crashes: int) -> Op[li
         kinds = claimer.kinds
         strangers = [] if kinds is None else [row for row in queued if kinds.get(row[_KIND], 0) < row[_VERSION]]
         if strangers:
-            yield from _park(strangers, cast("Kinds", kinds), now)
+            aside += yield from _park(strangers, cast("Kinds", kinds), now)
             count += len(strangers)
             if count < PARKED_AT_ONCE:
                 continue
@@ -122,13 +124,14 @@ def _read(name: str, lane: Lane, claimer: Claimer, now: Micros, more: Mapping[st
     return (yield Call(name, params)).rows
 
 
-def _park(strangers: Sequence[Row], kinds: Kinds, now: Micros) -> Op[None]:
+def _park(strangers: Sequence[Row], kinds: Kinds, now: Micros) -> Op[list[LiveJob]]:
     lives = [LiveJob._make(row[:_WIDTH]) for row in strangers]
     parked = [
         transitions.park(live, Park.NEWER_VERSION if live.kind in kinds else Park.UNKNOWN_KIND, now) for live in lives
     ]
     if not (yield from apply(parked, now)):
         raise _outrun()
+    return [transition.after or transition.before for transition in parked]
 
 
 def _place(row: Row) -> tuple[int, int, bytes]:

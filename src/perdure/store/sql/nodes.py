@@ -8,9 +8,10 @@ from perdure.store.answers import NodeRow, Process
 from perdure.store.sql.engine import Call, Op
 
 
-def register(node_id: NodeId, kinds: str | None, process: Process, now: Micros) -> Op[None]:
+def register(node_id: NodeId, kinds: str | None, process: Process, now: Micros, queues: str | None = None) -> Op[None]:
     """A node that is not registered claims nothing."""
-    yield Call("register_node", {"id": node_id, "kinds": kinds, "now": now, **process._asdict()})
+    known = {"id": node_id, "kinds": kinds, "queues": queues, "now": now, **process._asdict()}
+    yield Call("register_node", known)
 
 
 def beat(node_id: NodeId, now: Micros) -> Op[bool]:

@@ -45,6 +45,7 @@ from perdure.store.sql import (
     logs,
     nodes,
     order,
+    questions,
     queues,
     reads,
     recover,
@@ -52,6 +53,7 @@ from perdure.store.sql import (
 )
 from perdure.store.sql.apply import read_live
 from perdure.store.sql.engine import Make
+from perdure.store.tallies import Duplicates, Durations, Failures, Gate, Outstanding, Ran, Stuck
 
 T = TypeVar("T")
 
@@ -141,7 +143,7 @@ class SqlStore:
     # -- Claims, Finishes, Rescue ------------------------------------------------------------------------------------
 
     def claim(self, lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> list[Claim]:
-        return self._write(lambda: claims.claim(lanes, claimer, now))
+        return self._write(lambda: claims.claim(lanes, claimer, now)).claims
 
     def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
         return self._write(lambda: finishes.finish(batch, now))
@@ -214,8 +216,10 @@ class SqlStore:
 
     # -- Nodes, Locks ------------------------------------------------------------------------------------------------
 
-    def register(self, node_id: NodeId, kinds: str | None, process: Process, now: Micros) -> None:
-        return self._write(lambda: nodes.register(node_id, kinds, process, now))
+    def register(
+        self, node_id: NodeId, kinds: str | None, process: Process, now: Micros, queues: str | None = None
+    ) -> None:
+        return self._write(lambda: nodes.register(node_id, kinds, process, now, queues))
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:
         return self._write(lambda: nodes.beat(node_id, now))
@@ -243,6 +247,29 @@ class SqlStore:
 
     def lock_holder(self, name: str, now: Micros) -> str | None:
         return self.runner.read(lambda: locks.holder(name, now))
+
+    # -- Questions ---------------------------------------------------------------------------------------------------
+
+    def outstanding(self, cap: int) -> list[Outstanding]:
+        return self.runner.read(lambda: questions.outstanding(cap))
+
+    def failures(self, since: Micros, cap: int) -> list[Failures]:
+        return self.runner.read(lambda: questions.failures(since, cap))
+
+    def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:
+        return self.runner.read(lambda: questions.stuck(now, stale, from_id, cap))
+
+    def durations(self, from_id: bytes, cap: int) -> list[Durations]:
+        return self.runner.read(lambda: questions.durations(from_id, cap))
+
+    def duplicates(self, from_id: bytes, cap: int, limit: int) -> list[Duplicates]:
+        return self.runner.read(lambda: questions.duplicates(from_id, cap, limit))
+
+    def ran(self, from_id: bytes, cap: int) -> list[Ran]:
+        return self.runner.read(lambda: questions.ran(from_id, cap))
+
+    def gates(self, queue: str) -> list[Gate]:
+        return self.runner.read(lambda: questions.gates(queue))
 
     # -- Schema ------------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ def turn(wanted: Turn, now: Micros) -> Op[Turned]:
     if wanted.notes is not None:
         yield from note(wanted.notes)
     promoted = (yield from recover.promote(now, wanted.promote)) if wanted.promote else 0
-    claimed = (yield from claims.claim(wanted.lanes, wanted.claimer, now)) if wanted.claimer is not None else []
-    return Turned(finished, promoted, claimed)
+    if wanted.claimer is None:
+        return Turned(finished, promoted, [])
+    return Turned(finished, promoted, *(yield from claims.claim(wanted.lanes, wanted.claimer, now)))
 
 
 def note(notes: Notes) -> Op[None]:

@@ -17,10 +17,10 @@ def _node(rig: Rig, node_id: NodeId) -> NodeRow:
 
 def test_a_registered_node_is_listed_as_it_was_given(rig: Rig) -> None:
     node_id = NodeId(rig.ids.new())
-    rig.store.register(node_id, '["send"]', Process("host", 42, "123", "boot", "ns"), rig.now)
+    rig.store.register(node_id, "send", Process("host", 42, "123", "boot", "ns"), rig.now, "mail,print")
 
     assert _node(rig, node_id) == NodeRow(
-        node_id, '["send"]', 0, rig.now, rig.now, None, None, "host", 42, "123", "boot", "ns"
+        node_id, "send", 0, rig.now, rig.now, None, None, "host", 42, "123", "boot", "ns", "mail,print"
     )
 
 

@@ -39,6 +39,7 @@ GROUPS = (
     "queues",
     "nodes",
     "locks",
+    "questions",
     "schema",
     "concurrency",
     "faults",

@@ -118,6 +118,11 @@ WHERE o.state = 'completed'
     )
 {shown}
 
+-- name: completed_twice
+SELECT job_id, COUNT(*) OVER ()
+FROM (SELECT job_id FROM {run} WHERE state = 'completed' GROUP BY job_id, life HAVING COUNT(*) > 1) AS found
+{shown}
+
 -- name: completed_run_not_ended
 SELECT u.job_id, COUNT(*) OVER ()
 FROM {run} AS u

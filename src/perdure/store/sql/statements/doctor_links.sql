@@ -157,13 +157,14 @@ FROM (
 {shown}
 
 -- name: time_backwards
+-- By more than a minute: a process reads the clock, and then waits for its turn to write.
 SELECT job_id, COUNT(*) OVER ()
 FROM (
     SELECT o.job_id FROM {outcome} AS o JOIN {job} AS j ON j.id = o.job_id
-    WHERE o.finished_at < j.created_at OR o.finished_at < o.started_at
+    WHERE o.finished_at < j.created_at - 60000000 OR o.finished_at < o.started_at - 60000000
     UNION
     SELECT u.job_id FROM {run} AS u JOIN {job} AS j ON j.id = u.job_id
-    WHERE u.started_at < j.created_at OR u.finished_at < u.started_at
+    WHERE u.started_at < j.created_at - 60000000 OR u.finished_at < u.started_at - 60000000
 ) AS found
 {shown}
 

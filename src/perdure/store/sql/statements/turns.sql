@@ -61,7 +61,9 @@ DELETE FROM {job_log}
 WHERE run_id = :run_id AND line <= :line
 
 -- name: live_nodes
-SELECT id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace
+SELECT
+    id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace,
+    queues
 FROM {node}
 WHERE stopped_at IS NULL
 ORDER BY id

@@ -200,6 +200,7 @@ CREATE INDEX edge_by_job ON {edge} (job_id);
 CREATE TABLE {node} (
     id            uuid   NOT NULL PRIMARY KEY,
     kinds         text,
+    queues        text,
     beat          bigint NOT NULL,
     started_at    bigint NOT NULL,
     beat_at       bigint NOT NULL,

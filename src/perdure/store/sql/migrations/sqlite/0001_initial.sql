@@ -195,6 +195,7 @@ CREATE INDEX {edge}_by_job ON {edge} (job_id);
 CREATE TABLE {node} (
     id            BLOB    NOT NULL PRIMARY KEY,
     kinds         TEXT,
+    queues        TEXT,
     beat          INTEGER NOT NULL,
     started_at    INTEGER NOT NULL,
     beat_at       INTEGER NOT NULL,

@@ -1,0 +1,70 @@
+"""Filters as options, and times as people type them. Used by the commands that list jobs and runs, or change many."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from perdure.errors import InvalidOption, shown
+
+State = Annotated[
+    str | None, typer.Option("--state", "-s", metavar="STATE", help="In this state: queued, running, failed, …")
+]
+Queue = Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="In this queue.")]
+Kind = Annotated[str | None, typer.Option("--kind", "-k", metavar="NAME", help="Of this kind.")]
+Tag = Annotated[str | None, typer.Option("--tag", "-t", metavar="TAG", help="With this tag.")]
+Owner = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Enqueued by the app of this name.")]
+BusinessKey = Annotated[str | None, typer.Option("--business-key", metavar="KEY", help="With this business key.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Created at or after it: 10m, 2h or 3d ago, or 2026-01-31T12:00Z."),
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Created before it; written as for --since.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on and print what is new, until Ctrl-C; with --json one per line.")
+]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+
+
+def chosen(**filters: str | None) -> dict[str, Any]:
+    """The filters that were given, as `app.jobs` and `app.runs` take them."""
+    found: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    for name in ("since", "until"):
+        if filters.get(name) is not None:
+            found[name] = moment_of(str(filters[name]), f"--{name}", ago=True)
+    return found
+
+
+def moment_of(text: str, what: str, *, ago: bool = False) -> datetime:
+    """An instant: ISO 8601, UTC where no zone is named; with `ago` also a span before now, such as 2h."""
+    span = seconds_of(text) if ago else None
+    try:
+        if span is not None:
+            return datetime.now(UTC) - timedelta(seconds=span)
+        moment = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        example = "2h (two hours ago) or 2026-01-31T12:00Z" if ago else "2026-01-31T12:00Z"
+        raise InvalidOption(f"{what} {shown(text)} is no time; write {example}", code="time_invalid") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def seconds_of(text: str) -> float | None:
+    """A span such as 90, 90s, 10m, 2h or 3d in seconds. None: it is none."""
+    found = _SPAN.fullmatch(text.strip())
+    return float(found[1]) * _UNITS[found[2] or "s"] if found else None
+
+
+def span_of(text: str, what: str) -> float:
+    """The same for an option that takes nothing else."""
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise InvalidOption(f"{what} {shown(text)} is no time span; write 90, 90s, 10m, 2h or 3d", code="time_invalid")
+    return seconds

@@ -1,0 +1,134 @@
+"""`perdure enqueue`: one job, checked against the kind's own signature. Asks `discovery` and `app.enqueue`."""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.choosing import moment_of, span_of
+from perdure.cli.instead import of_nothing
+from perdure.cli.show import Json, ago, print_json
+from perdure.cli.target import App, Url, named_app
+from perdure.errors import ConfigError, InvalidPayload, shown
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+    from perdure.job.job import Job
+    from perdure.kind import Kind
+    from perdure.options import OptionFields
+
+KindName = Annotated[str, typer.Argument(metavar="KIND", help="The kind, as the app declares it.")]
+Values = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME=VALUE]...",
+        help="Arguments. A value is taken as JSON if it is JSON, else as text; for a parameter declared as str always"
+        " as text.",
+    ),
+]
+Payload = Annotated[str | None, typer.Option(metavar="JSON", help="All arguments at once, as a JSON object.")]
+Queue = Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Another queue than the kind's.")]
+Delay = Annotated[str | None, typer.Option(metavar="SPAN", help="Not before so long from now: 90, 90s, 10m, 2h, 3d.")]
+RunAt = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Not before then: 2026-01-31T12:00Z; UTC without zone.")
+]
+Priority = Annotated[int | None, typer.Option(metavar="N", help="Higher starts earlier; 0 is usual.")]
+Key = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Idempotency key: one job for it, however often enqueued.")
+]
+BusinessKey = Annotated[str | None, typer.Option(metavar="KEY", help="One live job of this kind for it.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="A tag; may be given again.")]
+
+
+def enqueue(
+    kind: KindName,
+    values: Values = None,
+    *,
+    payload: Payload = None,
+    queue: Queue = None,
+    delay: Delay = None,
+    run_at: RunAt = None,
+    priority: Priority = None,
+    key: Key = None,
+    business_key: BusinessKey = None,
+    tag: Tags = None,
+    url: Url = None,
+    app: App = None,
+    json: Json = False,
+) -> None:
+    """Enqueue a job of an app's kind and print it."""
+    door = named_app(url, app)
+    if door is None:
+        raise ConfigError(
+            "enqueue checks the arguments against the kind, so it needs the app that declares it; give --app"
+            f" MODULE:APP, set PERDURE_APP, or write app under [tool.perdure] in pyproject.toml{of_nothing()}",
+            code="app_not_found",
+        )
+    wanted: dict[str, Any] = {
+        "queue": queue,
+        "delay": None if delay is None else span_of(delay, "--delay"),
+        "run_at": None if run_at is None else moment_of(run_at, "--run-at"),
+        "priority": priority,
+        "idempotency_key": key,
+        "business_key": business_key,
+        "tags": tag or None,
+    }
+    options: Any = {name: value for name, value in wanted.items() if value is not None}
+    try:
+        job = _enqueued(door, kind, values or (), payload, options)
+    finally:
+        door.close()
+    if json:
+        from perdure.cli.plain import plain_job
+
+        print_json(plain_job(job) | {"deduplicated": job.deduplicated})
+    else:
+        print(_told(job))
+
+
+def _enqueued(door: Perdure, name: str, values: Sequence[str], payload: str | None, options: OptionFields) -> Job:
+    kind = door.kinds.get(name)
+    if payload is not None and values:
+        raise typer.BadParameter("give the arguments as name=value or with --payload, not both")
+    arguments = _from_json(payload) if payload is not None else _by_name(kind, values)
+    return door.enqueue(name, arguments, **options)
+
+
+def _from_json(payload: str) -> dict[str, object]:
+    try:
+        arguments = json_text.loads(payload)
+    except ValueError as error:
+        raise InvalidPayload(f"--payload is no JSON ({error}); write it as '{{\"name\": 1}}'") from None
+    if not isinstance(arguments, dict):
+        raise InvalidPayload(f"--payload must be a JSON object of arguments by name, not {shown(arguments)}")
+    return arguments  # pyright: ignore[reportUnknownVariableType]
+
+
+def _by_name(kind: Kind[..., Any, ..., Any], values: Sequence[str]) -> dict[str, object]:
+    types = kind.codec.signature.annotations
+    arguments: dict[str, object] = {}
+    for given in values:
+        name, equals, value = given.partition("=")
+        if not equals or not name:
+            raise InvalidPayload(f"{shown(given)} is no argument; write name=value, or all of them with --payload")
+        if name in arguments:
+            raise InvalidPayload(f"{name} is given twice; which one is meant?")
+        arguments[name] = value if types.get(name) is str else _json_or_text(value)
+    return arguments
+
+
+def _json_or_text(value: str) -> object:
+    try:
+        return json_text.loads(value)
+    except ValueError:
+        return value
+
+
+def _told(job: Job) -> str:
+    if job.deduplicated:
+        return f"{job.id} {job.kind}: was enqueued before, {job.state}"
+    when = f", due {ago(job.run_at)}" if job.state == "scheduled" else ""
+    return f"{job.id} {job.kind}: {job.state} in {job.queue}{when}"

@@ -1,0 +1,31 @@
+"""`perdure explain`: why a job is where it is. Asks `ops/explain`."""
+
+from __future__ import annotations
+
+from perdure.cli.show import Json, one_line, print_fields, print_json
+from perdure.cli.target import App, JobName, Url, existing, find_job
+
+
+def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:
+    """Say why a job is not running, or how it ended: in one sentence, with what that rests on and what to do."""
+    from perdure.clock import SystemClock
+    from perdure.ops.explain import explain as asked
+
+    with existing(url, app) as store:
+        job = find_job(store, id)
+        found = asked(store, job, SystemClock().now())
+    if json:
+        print_json(
+            {
+                "id": str(job.id),
+                "state": found.state.value,
+                "why": found.why,
+                "next": found.next,
+                "command": found.remedy,
+                "facts": [{"name": name, "text": text} for name, text in found.facts],
+            }
+        )
+        return
+    why = one_line(found.why)
+    print(f"{job.kind} is {found.state}: {why}{'' if why.endswith(('.', '!', '?')) else '.'}\n")
+    print_fields([("job", str(job.id)), *found.facts, ("next", found.remedy or f"{found.next}.")])

@@ -1,0 +1,58 @@
+"""`perdure health`: for probes. Asks the store alone and imports as little as it can: it runs every few seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from perdure.cli.show import Json, one_line, print_json
+from perdure.cli.target import App, Url, database
+from perdure.errors import StoreError
+
+if TYPE_CHECKING:
+    from perdure.store.protocols import Store
+
+MaxBeatAge = Annotated[
+    float,
+    typer.Option("--max-beat-age", metavar="SECONDS", help="How long ago a worker may have been heard of."),
+]
+
+
+class Health(NamedTuple):
+    """What the probe found. `beat_age_s`: since the last beat of any live worker."""
+
+    healthy: bool
+    database: bool
+    live_nodes: int
+    beat_age_s: float | None
+    why: str
+
+
+def health(*, max_beat_age: MaxBeatAge = 60.0, url: Url = None, app: App = None, json: Json = False) -> None:
+    """Tell whether the database answers and a worker lives. Exits with 0 if so, else with 1."""
+    with database(url, app) as store:
+        try:
+            found = _look(store, max_beat_age)
+        except StoreError as error:
+            found = Health(False, False, 0, None, f"the database does not answer: {one_line(str(error))}")
+    if json:
+        print_json(found._asdict())
+    else:
+        print(f"{'healthy' if found.healthy else 'unhealthy'}: {found.why}")
+    raise typer.Exit(0 if found.healthy else 1)
+
+
+def _look(store: Store, max_beat_age: float) -> Health:
+    from perdure.clock import SystemClock
+    from perdure.ops.database_check import require_current
+
+    require_current(store)
+    beats = [node.beat_at for node in store.live_nodes()]
+    if not beats:
+        return Health(False, True, 0, None, "the database answers, but no worker is registered")
+    age = max(0.0, (SystemClock().now() - max(beats)) / 1_000_000)
+    workers = f"{len(beats)} worker{'' if len(beats) == 1 else 's'}"
+    if not age <= max_beat_age:
+        return Health(False, True, len(beats), age, f"{workers}, but the last beat is {age:.1f} s ago")
+    return Health(True, True, len(beats), age, f"the database answers, {workers}, last beat {age:.1f} s ago")

@@ -1,0 +1,69 @@
+"""`perdure logs`: what a job's handler has logged. Asks `app`. (How this program logs is in `logs`.)"""
+
+from __future__ import annotations
+
+import json as json_text
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli.show import Json, print_json, print_json_line, visible
+from perdure.cli.target import App, JobName, Url, find_job, front_door
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+    from perdure.job.job import Job
+    from perdure.store.answers import LogLine
+
+PAUSE_S = 1.0
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on until the job has ended, or Ctrl-C; with --json one per line.")
+]
+
+
+def logs(id: JobName, *, follow: Follow = False, url: Url = None, app: App = None, json: Json = False) -> None:
+    """Print what a job has logged.
+
+    The lines captured from all its runs, in the order they were written.
+    """
+    from perdure.cli.plain import plain_line
+
+    with front_door(url, app) as door:
+        job = find_job(door, id)
+        lines = _until_ended(door, job) if follow else door.logs(job)
+        if json and not follow:
+            print_json([plain_line(line) for line in lines])
+            return
+        none = True
+        for line in lines:
+            none = False
+            if json:
+                print_json_line(plain_line(line))
+            else:
+                print(_text(line), flush=follow)
+        if none and not json:
+            print("Nothing was logged.")
+
+
+def _text(line: LogLine) -> str:
+    from perdure.clock import to_datetime
+
+    at = f"{to_datetime(line.at):%Y-%m-%d %H:%M:%S}"
+    fields: dict[str, object] = {} if line.fields is None else json_text.loads(line.fields)
+    told = "".join(f" {name}={value}" for name, value in fields.items())
+    return visible(f"{at} {line.level:<7} {line.message}{told}")
+
+
+def _until_ended(door: Perdure, job: Job) -> Iterator[LogLine]:
+    """Every line as it comes, until the job has ended and all are given."""
+    last: LogLine | None = None
+    while True:
+        ended = door.existing(job).is_final  # asked before the lines: none can come after
+        while page := door.store.log(job.row.id, last, 200):
+            yield from page
+            last = page[-1]
+        if ended:
+            return
+        time.sleep(PAUSE_S)

@@ -1,0 +1,99 @@
+"""`perdure queues …`: whole queues. Asks `app.queues`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli.groups import Command, Commands
+from perdure.cli.show import Json, ago, moment_json, plural, print_json, print_table
+from perdure.cli.target import App, Url, front_door
+from perdure.errors import InvalidOption, shown
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+    from perdure.verbs.queues import Queue
+
+EVERYTHING = "*"
+
+queues = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; '*' (in quotes) stands for all of them.")]
+Force = Annotated[bool, typer.Option("--new", help="Also a queue that no job has used yet.")]
+
+
+@queues.callback()
+def list_queues(context: typer.Context, url: Url = None, app: App = None, json: Json = False) -> None:
+    """List queues and what is in them; pause and resume them."""
+    if context.invoked_subcommand is not None:
+        return
+    with front_door(url, app) as door:
+        found = door.queues.list()
+    if json:
+        print_json([_plain(queue) for queue in found])
+    elif not found:
+        print("No queues yet: the first job makes one.")
+    else:
+        columns = ("queue", "state", "queued", "running", "waiting")
+        print_table(columns, [_row(queue) for queue in found], keep=columns[1:])
+
+
+@queues.command(cls=Command)
+def pause(name: Name, *, new: Force = False, url: Url = None, app: App = None, json: Json = False) -> None:
+    """Claim nothing from this queue until it is resumed; jobs that run go on."""
+    with front_door(url, app) as door:
+        _check(door, name, new=new)
+        door.queues.pause(name)
+        _tell(door, name, json=json)
+
+
+@queues.command(cls=Command)
+def resume(name: Name, *, url: Url = None, app: App = None, json: Json = False) -> None:
+    """Let a paused queue go on."""
+    with front_door(url, app) as door:
+        _check(door, name, new=False)
+        door.queues.resume(name)
+        _tell(door, name, json=json)
+
+
+def _check(door: Perdure, name: str, *, new: bool) -> None:
+    """A mistyped name would pause a queue that nobody uses, and look as if it had worked."""
+    from difflib import get_close_matches
+
+    known = [queue.name for queue in door.queues.list()]
+    if name in (*known, EVERYTHING) or new:
+        return
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
+    raise InvalidOption(f"no queue is called {shown(name)}; {hint}", code="queue_unknown")
+
+
+def _tell(door: Perdure, name: str, *, json: bool) -> None:
+    queue = next((queue for queue in door.queues.list() if queue.name == name), None)
+    if json:
+        print_json(None if queue is None else _plain(queue))
+        return
+    what = "every queue" if name == EVERYTHING else f"queue {name}"
+    if queue is None or not queue.paused:
+        print(f"{what} goes on")
+    else:
+        print(f"{what} is paused; {plural(queue.queued, 'job')} queued in it, {queue.running} running")
+
+
+def _row(queue: Queue) -> tuple[str, ...]:
+    name = "* (all queues)" if queue.name == EVERYTHING else queue.name
+    state = f"paused {ago(queue.paused_at)}" if queue.paused else "open"
+    waiting = queue.live - queue.queued - queue.running
+    return name, state, str(queue.queued), str(queue.running), str(waiting)
+
+
+def _plain(queue: Queue) -> dict[str, object]:
+    return {
+        "name": queue.name,
+        "paused": queue.paused,
+        "paused_at": moment_json(queue.paused_at),
+        "queued": queue.queued,
+        "running": queue.running,
+        "live": queue.live,
+    }

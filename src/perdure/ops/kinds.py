@@ -1,0 +1,46 @@
+"""Which kinds the stored jobs are of. Asked by `perdure kinds` and `perdure check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+from perdure.ops.doctor import runner_of
+from perdure.store.protocols import Store
+from perdure.store.sql.engine import Call, Op
+
+
+class StoredKind(NamedTuple):
+    """The live jobs of one version of one kind."""
+
+    name: str
+    version: int
+    live: int
+
+
+class Orphans(NamedTuple):
+    """Live jobs that the code at hand cannot run."""
+
+    kind: StoredKind
+    reason: str
+
+
+def stored_kinds(store: Store) -> list[StoredKind]:
+    """The kinds of all jobs that have not ended, by name and version. Empty: there are no such jobs."""
+    return runner_of(store).read(_live_kinds)
+
+
+def _live_kinds() -> Op[list[StoredKind]]:
+    rows = (yield Call("live_kinds")).rows
+    return [StoredKind(*cast("tuple[str, int, int]", tuple(row))) for row in rows]
+
+
+def orphans(stored: Sequence[StoredKind], known: Mapping[str, int]) -> list[Orphans]:
+    """Those whose kind is gone, or that were written by newer code than this; `known`: name → newest version."""
+    found: list[Orphans] = []
+    for kind in stored:
+        if kind.name not in known:
+            found.append(Orphans(kind, "no kind of that name is declared"))
+        elif kind.version > known[kind.name]:
+            found.append(Orphans(kind, f"written as version {kind.version}, the code has {known[kind.name]}"))
+    return found

@@ -1,0 +1,66 @@
+"""What is going on, in six answers. Called by `perdure status`; asks the store one query each and changes nothing.
+
+No answer reads more rows than the numbers below, so that each stays quick with millions of jobs. With more than that,
+counts are of the oldest jobs or the newest runs, and `is_complete` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from perdure.clock import Micros
+from perdure.ids import id_floor
+from perdure.store.protocols import Store
+from perdure.store.tallies import Duplicates, Durations, Failures, Outstanding, Ran, Stuck
+
+HOUR_US = 3_600 * 1_000_000
+DAY_US = 24 * HOUR_US
+STUCK_AFTER_US = 300 * 1_000_000
+"""How long a job may wait or run before it may count as stuck, unless the asker says otherwise."""
+
+LIVE_COUNTED = 100_000
+FAILED_LOOKED_AT = 5_000
+RUNS_COUNTED = 50_000
+SAMPLED = 10_000
+"""How many of the newest runs, or jobs, percentiles and duplicates are taken from."""
+DUPLICATES_SHOWN = 20
+
+Asked = Callable[[], Sequence[Any]]
+
+
+class Status(NamedTuple):
+    """The six answers, as of `at`. Failures, durations and duplicates are of the last 24 hours, `ran` of the last hour:
+    of jobs that failed, jobs that were enqueued and runs that began in that time."""
+
+    at: Micros
+    outstanding: Sequence[Outstanding]
+    failed: Sequence[Failures]
+    stuck: Sequence[Stuck]
+    durations: Sequence[Durations]
+    duplicates: Sequence[Duplicates]
+    ran: Sequence[Ran]
+
+    @property
+    def is_complete(self) -> bool:
+        """False: there are more live jobs, or more runs in the last hour, than are counted."""
+        live, runs = sum(row.jobs for row in self.outstanding), sum(row.runs for row in self.ran)
+        return live < LIVE_COUNTED and runs < RUNS_COUNTED
+
+
+def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> Status:
+    """All six answers. Each is consistent in itself; between two of them work goes on."""
+    return Status(now, **{name: ask() for name, ask in asked(store, now, stuck_after_us).items()})
+
+
+def asked(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> dict[str, Asked]:
+    """The six questions, by the name of their answer."""
+    day, hour, stale = id_floor(now - DAY_US), id_floor(now - HOUR_US), Micros(now - stuck_after_us)
+    return {
+        "outstanding": lambda: store.outstanding(LIVE_COUNTED),
+        "failed": lambda: store.failures(Micros(now - DAY_US), FAILED_LOOKED_AT),
+        "stuck": lambda: store.stuck(now, stale, id_floor(stale), SAMPLED),
+        "durations": lambda: store.durations(day, SAMPLED),
+        "duplicates": lambda: store.duplicates(day, SAMPLED, DUPLICATES_SHOWN),
+        "ran": lambda: store.ran(hour, RUNS_COUNTED),
+    }

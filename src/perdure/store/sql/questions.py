@@ -1,0 +1,49 @@
+"""What is going on, one query per question. Called by `ops/status` through `store`; changes nothing.
+
+Each looks at `cap` rows of an index and no more, so that it costs the same however much there is.
+"""
+
+from __future__ import annotations
+
+from perdure.clock import Micros
+from perdure.store.answers import LAST_ID
+from perdure.store.sql.engine import Call, Op
+from perdure.store.tallies import Duplicates, Durations, Failures, Gate, Hitch, Outstanding, Ran, Sameness, Stuck
+
+
+def outstanding(cap: int) -> Op[list[Outstanding]]:
+    """The live jobs by kind, queue and state."""
+    return [Outstanding._make(row) for row in (yield Call("ask_outstanding", {"cap": cap, "last_id": LAST_ID})).rows]
+
+
+def failures(since: Micros, cap: int) -> Op[list[Failures]]:
+    """The jobs that failed by kind and type of error, the most frequent first."""
+    return [Failures._make(row) for row in (yield Call("ask_failures", {"since": since, "cap": cap})).rows]
+
+
+def stuck(now: Micros, stale: Micros, from_id: bytes, cap: int) -> Op[list[Stuck]]:
+    """The jobs that do not get on by reason, kind and queue."""
+    params = {"now": now, "stale": stale, "from_id": from_id, "cap": cap}
+    rows = (yield Call("ask_stuck", params)).rows
+    return [Stuck(Hitch(reason), *rest) for reason, *rest in rows]
+
+
+def durations(from_id: bytes, cap: int) -> Op[list[Durations]]:
+    """Percentiles of duration and wait by kind."""
+    return [Durations._make(row) for row in (yield Call("ask_durations", {"from_id": from_id, "cap": cap})).rows]
+
+
+def duplicates(from_id: bytes, cap: int, limit: int) -> Op[list[Duplicates]]:
+    """Work that may have been done twice, the most frequent first."""
+    rows = (yield Call("ask_duplicates", {"from_id": from_id, "cap": cap, "page": limit})).rows
+    return [Duplicates(Sameness(sort), *rest) for sort, *rest in rows]
+
+
+def ran(from_id: bytes, cap: int) -> Op[list[Ran]]:
+    """The runs by kind and how they stand."""
+    return [Ran._make(row) for row in (yield Call("ask_ran", {"from_id": from_id, "cap": cap})).rows]
+
+
+def gates(queue: str) -> Op[list[Gate]]:
+    """The queue, and the row that stands for every queue; each only where it was ever used."""
+    return [Gate._make(row) for row in (yield Call("read_gates", {"queue": queue})).rows]

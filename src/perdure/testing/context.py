@@ -1,0 +1,231 @@
+"""`t.context()`: a context for calling a handler directly, and for looking at what it said. Made by `kit`.
+
+No job stands behind it in the database, so nothing is written there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Self
+
+from perdure.clock import Micros
+from perdure.errors import InvalidOption, PerdureError, shown
+from perdure.ids import JobId, NodeId, RunId
+from perdure.job.job import Job
+from perdure.job.model import Claim, LiveJob, NewJob, Plan, RunRow
+from perdure.job.run import Run
+from perdure.job.states import RunState, State
+from perdure.kind import Draft, Kind
+from perdure.options import Options
+from perdure.verbs.declaring import Facts, declared
+from perdure.worker.context import Backstage, JobContext, entered, running_here
+from perdure.worker.signals import Stop
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+
+AnyKind = Kind[..., Any, ..., Any]
+
+
+class KitContext(JobContext):
+    """A `JobContext` that a test holds: what the handler told it is in `messages`, `progressed`, `measured`,
+    `artifacts` and `enqueued`. As a context manager it is what `current()` finds."""
+
+    def __init__(
+        self, claim: Claim, kind: AnyKind, backstage: Backstage, state: Mapping[str, Any], stop_after: int | None
+    ) -> None:
+        super().__init__(claim, kind, backstage, state)
+        self._looks_left = stop_after
+        self._before: JobContext | None = None
+        self.progressed: list[tuple[float, float | None, str | None]] = []
+        """Every `ctx.progress(…)`: done, total, note."""
+
+    @property
+    def messages(self) -> list[str]:
+        """What was logged with `ctx.log`, from INFO on."""
+        return [line.message for line in self._lines or ()]
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What was given to `ctx.metric(…)`, the newest of each name."""
+        return {name: value for name, value in (self._metrics or {}).items() if name != "progress"}
+
+    @property
+    def artifacts(self) -> list[str]:
+        """What was given to `ctx.artifact(…)`."""
+        return list(self._artifacts or ())
+
+    @property
+    def enqueued(self) -> list[Job]:
+        """What was asked for with `ctx.enqueue(…)`. It is not in the database: that takes a job that completes."""
+        return [Job.fresh(new, 0) for new in self.children]
+
+    # -- what differs from a worker's --------------------------------------------------------------------------------
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        super().progress(done, total, note)
+        self.progressed.append((done, total, note))
+
+    @property
+    def should_stop(self) -> bool:
+        self._look()
+        return super().should_stop
+
+    def checkpoint(self) -> None:
+        self._look()
+        super().checkpoint()
+
+    def _look(self) -> None:
+        if self._looks_left is None:
+            return
+        if self._looks_left == 0:
+            self.stop = self.stop or Stop.SHUTDOWN
+        else:
+            self._looks_left -= 1
+
+    def __enter__(self) -> Self:
+        self._before = running_here()
+        entered(self)
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        entered(self._before)
+
+
+class Offstage:
+    """What stands behind the context where no job does."""
+
+    def __init__(self, app: Perdure, job: Job, run: Run) -> None:
+        self._app = app
+        self._job = job
+        self._run = run
+
+    def get_job(self, ctx: JobContext) -> Job:
+        del ctx
+        return self._job
+
+    def get_run(self, ctx: JobContext) -> Run:
+        del ctx
+        return self._run
+
+    def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob:
+        return self._app.stage().lay_out(draft, ctx)
+
+    def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]:
+        raise self._detached(ctx)
+
+    def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:
+        del result, write
+        raise self._detached(ctx)
+
+    def now(self) -> Micros:
+        return self._app.clock.now()
+
+    def _detached(self, ctx: JobContext) -> PerdureError:
+        return PerdureError(
+            "ctx.transaction() ends a job in the database, and behind t.context() there is none; enqueue"
+            f" {ctx.kind.name} and run it with t.drain()",
+            code="context_detached",
+        )
+
+
+def new_context(
+    app: Perdure,
+    kind: AnyKind | None,
+    *,
+    attempt: int,
+    params: Mapping[str, Any] | None,
+    principal: str | None,
+    state: Mapping[str, Any],
+    stop_after: int | None,
+) -> KitContext:
+    """A context as the claim of such a job would have it."""
+    _check_whole("attempt", attempt, 1)
+    if stop_after is not None:
+        _check_whole("stop_after", stop_after, 0)
+    kind = kind or _nameless(app)
+    plan = kind.options(params=None if params is None else dict(params), principal=principal).plan
+    now = app.clock.now()
+    live = _running(app, plan, attempt, now)
+    job = Job.fresh(NewJob(live.job_id, plan, "{}", None, now, now, State.QUEUED.value), 0)
+    view = job.row._replace(
+        state=live.state, attempts=attempt, started_at=now, node_id=live.node_id, run_id=live.run_id
+    )
+    claim = Claim(live, "{}", None, plan.params, plan.options, plan.principal, plan.owner, now)
+    return KitContext(claim, kind, Offstage(app, Job(view), _open_run(claim)), state, stop_after)
+
+
+def _nameless(app: Perdure) -> AnyKind:
+    """Stands for the handler's kind where the test does not say which it is."""
+
+    def handler() -> None: ...
+
+    return declared(app, handler, Facts("handler", (), 1, {}, None), Options(queue=app.config.queue), app.config)
+
+
+def _running(app: Perdure, plan: Plan, attempt: int, now: Micros) -> LiveJob:
+    return LiveJob(
+        job_id=JobId(app.ids.new()),
+        queue=plan.queue,
+        kind=plan.kind,
+        kind_version=plan.kind_version,
+        rank=plan.rank,
+        position=0,
+        run_at=now,
+        queued_at=now,
+        crashes=0,
+        life=1,
+        max_attempts=plan.max_attempts,
+        as_new_job=plan.as_new_job,
+        timeout_ms=plan.timeout_ms,
+        waits_for=0,
+        limit_key=None,
+        business_key=None,
+        superseded_by=None,
+        paused=0,
+        cancel_requested=0,
+        last_error=None,
+        state=State.RUNNING.value,
+        started_at=now,
+        attempts=attempt,
+        node_id=NodeId(app.ids.new()),
+        run_id=RunId(app.ids.new()),
+        claimed_at=now,
+        deadline_at=None,
+        park_reason=None,
+        updated_at=now,
+        version=attempt + 1,
+    )
+
+
+def _open_run(claim: Claim) -> Run:
+    live = claim.live
+    assert live.node_id is not None
+    return Run(
+        RunRow(
+            id=claim.run_id,
+            job_id=live.job_id,
+            state=RunState.RUNNING.value,
+            node_id=live.node_id,
+            attempt=live.attempts,
+            life=live.life,
+            started_at=claim.created_at,
+            finished_at=None,
+            wait_ms=0,
+            duration_ms=None,
+            exit_code=None,
+            error_type=None,
+            error_message=None,
+            traceback=None,
+            artifacts=None,
+            log_path=None,
+            metrics=None,
+            kind=live.kind,
+        )
+    )
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidOption(f"{name} must be a whole number from {least} on, not {shown(value)}")

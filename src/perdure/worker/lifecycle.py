@@ -1,0 +1,132 @@
+"""Says what becomes of jobs: one log line for each event, the facts beside it. Called by `node`, `ladder` and `app`.
+
+The facts are in the record's attribute `perdure`, a dict; `cli/logs` prints them as JSON. Nobody listens unless the
+program sets up logging: the logger `perdure` has no handler of its own that prints.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from perdure.ids import to_uuid
+from perdure.job.job import Job
+from perdure.job.model import Claim, Failure, LiveJob, Telling
+from perdure.job.reports import Failed, Released, Report, Snoozed, TimedOut
+from perdure.job.states import FINAL, Park, State
+from perdure.store.answers import Answer, Finished
+
+if TYPE_CHECKING:
+    from perdure.worker.run import Ended  # which loads asyncio, and `app` comes by here
+
+logger = logging.getLogger("perdure.lifecycle")
+
+WRITTEN = Finished(Answer.APPLIED, State.COMPLETED)
+"""The end of a run that ended its job itself, by `ctx.transaction()`."""
+
+
+def tell_of_enqueued(jobs: Iterable[Job]) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        for job in jobs:
+            again = ", which was there already" if job.deduplicated else ""
+            facts = {"event": "enqueued", "job_id": str(job.id), "kind": job.kind, "queue": job.queue}
+            _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
+
+
+def tell_of_claims(claims: Iterable[Claim]) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        for claim in claims:
+            facts = _facts("claimed", claim.live)
+            _say(logging.DEBUG, f"claimed {_name(claim.live)}, attempt {claim.live.attempts}", facts)
+
+
+def tell_of_parked(parked: Iterable[LiveJob]) -> None:
+    for live in parked:
+        why = _PARKED.get(live.park_reason or "", "it cannot be read")
+        facts = _facts("parked", live) | {"reason": live.park_reason}
+        _say(logging.WARNING, f"parked {_name(live)}: {why}", facts)
+
+
+_PARKED = {
+    Park.UNKNOWN_KIND.value: "this worker has no kind of that name",
+    Park.NEWER_VERSION.value: "this worker's code is older than the one that enqueued it",
+}
+
+
+def tell_of_ends(reports: Sequence[Ended], answers: Iterable[Finished]) -> None:
+    """`answers`: of the reports that were not written by the handler itself, in their order."""
+    wants_all = logger.isEnabledFor(logging.INFO)
+    following = iter(answers)
+    for ended in reports:
+        finished = WRITTEN if ended.written else next(following)
+        if wants_all or finished.state is not State.COMPLETED or finished.answer is not Answer.APPLIED:
+            tell_of_end(ended, ended.report, finished)
+
+
+def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
+    """`report` is what was written, which may not be what the run had reported."""
+    live = ended.ctx.claim.live
+    if finished.answer is Answer.LOST:
+        message = f"{_name(live)} ended here, but the job had been taken from this node; nothing was written"
+        _say(logging.WARNING, message, _facts("lost", live))
+    elif isinstance(report, Failed | TimedOut):
+        _tell_of_failure(live, report.failure, finished, ended.telling)
+    else:
+        event, level, words = _event(report, finished)
+        facts = _facts(event, live) | _measured(ended.telling)
+        took = facts.get("duration_ms")
+        after = "" if took is None else f" after {took} ms"
+        again = f", attempt {live.attempts}" if live.attempts > 1 else ""
+        _say(level, f"{words} {_name(live)}{after}{again}{_shown(facts.get('metrics'))}", facts)
+
+
+def _event(report: Report, finished: Finished) -> tuple[str, int, str]:
+    if isinstance(report, Snoozed):
+        return "snoozed", logging.INFO, "snoozed"
+    if isinstance(report, Released) and finished.state is not State.CANCELLED:
+        return "released", logging.INFO, "gave back"
+    state = finished.state or State.COMPLETED
+    return state.value, logging.WARNING if state is State.PARKED else logging.INFO, state.value
+
+
+def _tell_of_failure(live: LiveJob, failure: Failure, finished: Finished, telling: Telling) -> None:
+    may_go_on = live.as_new_job and not failure.permanent and live.attempts < live.max_attempts
+    is_over = finished.state in FINAL and not may_go_on
+    facts = _facts("failed" if is_over else "retried", live) | _measured(telling)
+    facts |= {"error_type": failure.error_type, "error": failure.message}
+    what = "failed for good" if is_over else "failed and is tried again"
+    at = f"attempt {live.attempts} of {live.max_attempts}"
+    message = f"{_name(live)} {what} ({at}): {failure.error_type}: {failure.message}"
+    _say(logging.ERROR if is_over else logging.WARNING, message, facts)
+
+
+def _name(live: LiveJob) -> str:
+    return f"{live.kind} {to_uuid(live.job_id)}"
+
+
+def _facts(event: str, live: LiveJob) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "event": event,
+        "job_id": str(to_uuid(live.job_id)),
+        "kind": live.kind,
+        "queue": live.queue,
+        "attempt": live.attempts,
+    }
+    if live.run_id is not None:
+        facts["run_id"] = str(to_uuid(live.run_id))
+    return facts
+
+
+def _measured(telling: Telling) -> dict[str, Any]:
+    metrics = {} if telling.metrics is None else {"metrics": json.loads(telling.metrics)}
+    return {"duration_ms": telling.duration_ms, **metrics}
+
+
+def _shown(metrics: dict[str, Any] | None) -> str:
+    return "" if not metrics else " " + " ".join(f"{name}={value}" for name, value in metrics.items())
+
+
+def _say(level: int, message: str, facts: dict[str, Any]) -> None:
+    logger.log(level, "%s", message, extra={"perdure": facts})

@@ -1,0 +1,309 @@
+"""Why a job is where it is: every state, and everything that can keep a queued job from being claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure import Perdure
+from perdure.clock import Micros
+from perdure.ids import JobId, NodeId, to_uuid
+from perdure.job.reports import Completed, Failed, Unreadable
+from perdure.job.states import State
+from perdure.ops import doctor
+from perdure.ops.explain import Explanation, explain
+from perdure.ops.workers import has_kind
+from perdure.store.answers import NodeRow, Process
+from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
+from perdure.testing.contract.states import in_state
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(f"sqlite:///{tmp_path}/jobs.db")
+    yield rig
+    findings = doctor.examine(rig.store, rig.now)
+    rig.close()
+    assert doctor.is_healthy(findings), findings
+
+
+def why(rig: Rig, job_id: JobId) -> Explanation:
+    return explain(rig.store, rig.job(job_id), rig.now)
+
+
+def fact(found: Explanation, name: str) -> str:
+    [text] = [text for known, text in found.facts if known == name]
+    return text
+
+
+def worker(rig: Rig, *, kinds: str | None = None, queues: str | None = None, host: str = "web-1") -> NodeId:
+    node = NodeId(rig.ids.new())
+    rig.store.register(node, kinds, Process(host, 42), rig.now, queues)
+    return node
+
+
+# -- queued ----------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_ahead_are_counted(rig: Rig) -> None:
+    first, second, third = rig.enqueue_many(3)
+    worker(rig)
+
+    assert [fact(why(rig, job_id), "jobs ahead") for job_id in (first, second, third)] == ["0", "1", "2"]
+    assert fact(why(rig, third), "place in queue") == "3"
+    assert why(rig, first).why == f"it is the next of queue {rig.queue!r}, for 1 live worker"
+    assert why(rig, second).why == f"1 job of queue {rig.queue!r} goes first"
+    assert str(why(rig, third)).startswith(f"queued: 2 jobs of queue {rig.queue!r} go first. A worker")
+    assert why(rig, third).remedy is None
+
+
+def test_a_paused_queue_is_named(rig: Rig) -> None:
+    job_id = rig.enqueue(queue="night shift")
+    worker(rig)
+    rig.store.pause_queue("night shift", rig.now)
+
+    found = why(rig, job_id)
+    assert found.why == "queue 'night shift' is paused since 2030-01-01 00:00:00 UTC"
+    assert found.remedy == "perdure queues resume 'night shift'"
+    assert fact(found, "closed") == found.why
+
+
+def test_a_pause_of_every_queue_is_named(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    rig.store.pause_queue("*", rig.now)
+
+    assert why(rig, job_id).why.startswith("every queue is paused since")
+    assert why(rig, job_id).remedy == "perdure queues resume '*'"
+
+
+def test_a_reserved_queue_is_named(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    worker(rig)
+    until = rig.now + 60_000_000
+    rig.execute("UPDATE {queue} SET reserved_until = :until WHERE name = :name", until=until, name=rig.queue)
+
+    assert why(rig, job_id).why == f"queue {rig.queue!r} is reserved until 2030-01-01 00:01:00 UTC"
+    rig.clock.advance(seconds=60)
+    assert why(rig, job_id).why.startswith("it is the next")
+
+
+def test_no_worker_at_all(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    rig.store.stop(worker(rig), "clean_shutdown", rig.now)
+
+    assert why(rig, job_id).why == "no worker is registered"
+    assert fact(why(rig, job_id), "who could run it") == "no worker is live"
+
+
+def test_no_live_worker_for_that_queue(rig: Rig) -> None:
+    job_id = rig.enqueue(queue="mail")
+    worker(rig, queues="print,mailing")
+
+    found = why(rig, job_id)
+    assert found.why == "no live worker serves queue 'mail'"
+    assert found.remedy == "perdure worker MODULE:APP --queue mail"
+    assert fact(found, "who could run it") == "1 worker live, none for this queue"
+    worker(rig, queues="print,mail")
+    assert why(rig, job_id).remedy is None
+
+
+def test_no_live_worker_with_that_kind(rig: Rig) -> None:
+    job_id = rig.enqueue(kind="send")
+    worker(rig, kinds="report,sender")
+
+    assert why(rig, job_id).why == f"no live worker of queue {rig.queue!r} has kind 'send'"
+    worker(rig, kinds="report,send")
+    assert why(rig, job_id).remedy is None
+
+
+def test_a_silent_worker_is_told_by_its_last_beat_and_not_declared_dead(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    node = worker(rig)
+    rig.clock.advance(seconds=40)
+
+    named = f"node {to_uuid(node).hex[-8:]} on web-1 pid 42"
+    assert fact(why(rig, job_id), "who could run it") == f"{named}, last beat 40 s ago"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "has"),
+    [
+        (None, True),
+        ("send v3", True),
+        ("a,send v2,z", True),
+        ("a,send,z", False),
+        ("resend v2", False),
+        ("send v2x", False),
+        ("", False),
+    ],
+)
+def test_a_node_has_a_kind_in_its_version_or_an_earlier_one(kinds: str | None, has: bool) -> None:
+    never = Micros(0)
+    node = NodeRow(NodeId(b"n" * 16), kinds, 0, never, never, None, None, None, None, None, None, None)
+    assert has_kind(node, "send", 2) is has
+
+
+def test_a_worker_makes_known_what_it_serves_and_what_it_can_run(tmp_path: Path) -> None:
+    app = Perdure(tmp_path / "shop.db")
+
+    @app.job
+    def send() -> None: ...
+
+    @app.job(version=2)
+    def report() -> None: ...
+
+    with app.worker(["mail", "print"]).running():
+        [node] = app.store.live_nodes()
+    with app.worker().running():
+        [other] = app.store.live_nodes()
+    findings = doctor.examine(app.store)
+    app.close()
+    assert (node.kinds, node.queues, other.queues) == ("report v2,send", "mail,print", None)
+    assert has_kind(node, "report", 2)
+    assert findings == []
+
+
+# -- other waits -----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_for_later_names_its_time(rig: Rig) -> None:
+    job_id = rig.enqueue(delay_s=300)
+
+    found = why(rig, job_id)
+    assert found.why == "it may not start before 2030-01-01 00:05:00 UTC"
+    assert fact(found, "run_at") == "2030-01-01 00:05:00 UTC (in 5 min)"
+
+
+def test_a_retry_names_the_attempt_and_its_error(rig: Rig) -> None:
+    claim = rig.start(max_attempts=5)
+    rig.finish(claim, Failed(BROKEN, 60_000_000))
+
+    found = why(rig, claim.job_id)
+    ended = "attempt 1 of 5 ended with ValueError: it broke"
+    assert found.why == f"{ended}, and the next one may not start before 2030-01-01 00:01:00 UTC"
+    assert fact(found, "last error") == "ValueError: it broke"
+
+
+def test_a_job_whose_time_has_come_waits_for_a_worker_to_queue_it(rig: Rig) -> None:
+    job_id = rig.enqueue(delay_s=1)
+    rig.clock.advance(seconds=1)
+    assert "no worker is registered" in why(rig, job_id).why
+    assert why(rig, job_id).remedy == "perdure worker MODULE:APP"
+
+    worker(rig)
+    assert why(rig, job_id).next == "A worker queues it at its next turn"
+
+
+def test_a_blocked_job_names_what_it_waits_for(rig: Rig) -> None:
+    running = rig.start()
+    replacement = rig.new()
+    rig.store.supersede(running.job_id, replacement, rig.now)
+
+    found = why(rig, replacement.id)
+    assert found.why == f"it waits for 1 job to end ({to_uuid(running.job_id)})"
+    assert fact(found, "blocked by") == f"{to_uuid(running.job_id)} ({rig.kind}, running)"
+
+
+def test_a_held_job_names_its_limit(rig: Rig) -> None:
+    found = why(rig, in_state(rig, State.HELD))
+
+    assert found.why == "it waits for a permit of limit 'printer'"
+    assert fact(found, "held by") == "limit printer"
+
+
+def test_a_paused_job_names_the_way_out(rig: Rig) -> None:
+    job_id = in_state(rig, State.PAUSED)
+
+    assert why(rig, job_id).why == "it was paused by hand"
+    assert why(rig, job_id).remedy == f"perdure resume {to_uuid(job_id)}"
+    assert fact(why(rig, job_id), "paused since") == "2030-01-01 00:00:00 UTC"
+
+
+def test_a_parked_job_names_who_could_run_it(rig: Rig) -> None:
+    job_id = in_state(rig, State.PARKED, kind="send")
+    rig.store.stop(rig.node, "clean_shutdown", rig.now)
+    worker(rig, kinds="report")
+
+    assert fact(why(rig, job_id), "who could run it") == "no live worker has kind 'send'"
+    worker(rig, kinds="send", queues="elsewhere", host="far")
+    assert fact(why(rig, job_id), "who could run it").endswith("last beat 0 s ago: for other queues only")
+    assert why(rig, job_id).remedy == "perdure worker MODULE:APP"
+    worker(rig, kinds="send", host="near")
+    assert "on near" in fact(why(rig, job_id), "who could run it")
+    assert why(rig, job_id).remedy is None
+
+
+def test_a_job_parked_for_newer_code_names_the_version(rig: Rig) -> None:
+    job_id = rig.enqueue(kind="send", kind_version=3)
+    rig.claim(kinds={"send": 2})
+    rig.store.stop(rig.node, "clean_shutdown", rig.now)
+    worker(rig, kinds="send v2")
+
+    found = why(rig, job_id)
+    assert fact(found, "parked because") == "newer version"
+    assert fact(found, "who could run it") == "no live worker has kind 'send' in version 3 or later"
+    worker(rig, kinds="send v3")
+    assert why(rig, job_id).remedy is None
+
+
+def test_an_unreadable_job_waits_for_a_person(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Unreadable("no such field"))
+
+    found = why(rig, claim.job_id)
+    assert found.why == "its payload cannot be decoded"
+    assert fact(found, "last error") == "no such field"
+    assert found.remedy == f"perdure resume {to_uuid(claim.job_id)}"
+
+
+# -- running and ended -----------------------------------------------------------------------------------------------
+
+
+def test_a_running_job_names_its_holder(rig: Rig) -> None:
+    node = worker(rig)
+    rig.enqueue(timeout_ms=30_000)
+    claim = rig.claim_one(node=node)
+    rig.clock.advance(seconds=12)
+
+    found = why(rig, claim.job_id)
+    assert found.why == f"node {to_uuid(node)} runs attempt 1 of 3"
+    assert fact(found, "running for") == "12 s, since 2030-01-01 00:00:00 UTC"
+    assert fact(found, "time-out") == "30 s"
+    assert fact(found, "held by").endswith("on web-1 pid 42, last beat 12 s ago")
+
+    rig.store.stop(node, "crash", rig.now)
+    assert why(rig, claim.job_id).why.endswith("but that node has stopped")
+    assert fact(why(rig, claim.job_id), "held by").endswith("stopped 0 s ago (crash)")
+    rig.rescue(node)
+
+
+def test_a_cancel_that_was_asked_for_is_told(rig: Rig) -> None:
+    claim = rig.start()
+    rig.cancel(claim.job_id)
+
+    assert why(rig, claim.job_id).why.endswith("; a cancel was asked for")
+
+
+def test_an_ended_job_says_how(rig: Rig) -> None:
+    done = rig.start()
+    rig.finish(done, Completed())
+    failed = rig.start()
+    rig.finish(failed, Failed(HOPELESS))
+
+    assert str(why(rig, done.job_id)) == "completed: it completed after 1 attempt. Nothing more happens."
+    assert why(rig, failed.job_id).why == "it failed after 1 attempt with ValueError: it will never work"
+    assert why(rig, failed.job_id).remedy == f"perdure retry {to_uuid(failed.job_id)}"
+    assert fact(why(rig, failed.job_id), "ended") == "2030-01-01 00:00:00 UTC"
+
+
+@pytest.mark.parametrize("state", sorted(State))
+def test_every_state_is_explained_with_kind_queue_and_attempts(rig: Rig, state: State) -> None:
+    found = why(rig, in_state(rig, state))
+
+    assert found.state == state
+    assert [name for name, _ in found.facts[:3]] == ["kind", "queue", "attempts"]
+    assert found.why
+    assert found.next
+    assert str(found) == f"{state}: {found.why}. {found.next}."

@@ -1,0 +1,217 @@
+"""`perdure retry`, `cancel`, `pause`, `resume`, `delete`, `move`, `priority`: for jobs named, or for all that fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure import Job, State
+from perdure import Perdure as App
+from tests.cli.terminal import Perdure, Ran, at_a_keyboard, in_a_terminal, refusal
+
+URL = {"PERDURE_URL": "shop.db"}
+
+
+@pytest.fixture
+def waiting(here: App) -> list[Job]:
+    return [here.enqueue("resize", {"width": n}) for n in range(3)]
+
+
+@pytest.fixture
+def failed(here: App) -> list[Job]:
+    """Two mails that could not be sent."""
+    jobs = [here.enqueue("send", {"to": "nobody"}) for _ in range(2)]
+    here.worker().run(until_idle=True)
+    return jobs
+
+
+def states(app: App, jobs: list[Job]) -> list[State]:
+    return [app.existing(job).state for job in jobs]
+
+
+def told(ran: Ran) -> list[str]:
+    assert (ran.status, ran.err) == (0, ""), ran
+    return ran.out.splitlines()
+
+
+def test_jobs_are_paused_resumed_and_cancelled_by_name(
+    perdure: Perdure, here: App, waiting: list[Job], folder: Path
+) -> None:
+    first, second, third = waiting
+    names = (first.id.hex[-8:], str(second.id))
+
+    assert told(perdure("pause", *names, cwd=folder, **URL)) == [
+        f"{first.id} resize: queued → paused",
+        f"{second.id} resize: queued → paused",
+    ]
+    assert told(perdure("pause", names[0], cwd=folder, **URL)) == [f"{first.id} resize: is paused already"]
+    assert told(perdure("resume", names[0], cwd=folder, **URL)) == [f"{first.id} resize: paused → queued"]
+    assert told(perdure("cancel", names[1], cwd=folder, **URL)) == [f"{second.id} resize: paused → cancelled"]
+    assert states(here, waiting) == [State.QUEUED, State.CANCELLED, State.QUEUED]
+    assert third.id != second.id
+
+
+def test_a_verb_answers_with_the_jobs_as_they_now_are(
+    perdure: Perdure, here: App, waiting: list[Job], folder: Path
+) -> None:
+    [job] = perdure("pause", str(waiting[0].id), "--json", cwd=folder, **URL).json()
+
+    assert (job["id"], job["state"]) == (str(waiting[0].id), "paused")
+
+
+def test_the_impossible_is_one_line(perdure: Perdure, waiting: list[Job], folder: Path) -> None:
+    assert "[retry_refused]" in refusal(perdure("retry", str(waiting[0].id), cwd=folder, **URL))
+
+
+def test_of_several_the_impossible_ones_do_not_keep_the_others(
+    perdure: Perdure, here: App, failed: list[Job], waiting: list[Job], folder: Path
+) -> None:
+    done, again = failed[0], here.enqueue("resize", {"width": 9})
+
+    ran = perdure("retry", str(again.id), str(done.id), cwd=folder, **URL)
+
+    assert ran.status == 2
+    assert f"{done.id} send: failed → queued" in ran.out
+    assert "[retry_refused]" in ran.err
+    assert here.existing(done).state is State.QUEUED
+
+
+def test_one_wrong_name_and_nothing_is_done(perdure: Perdure, here: App, waiting: list[Job], folder: Path) -> None:
+    refusal(perdure("cancel", str(waiting[0].id), "zzzz", cwd=folder, **URL))
+
+    assert states(here, waiting) == [State.QUEUED] * 3
+
+
+def test_an_ended_job_runs_again_as_a_new_one(perdure: Perdure, here: App, failed: list[Job], folder: Path) -> None:
+    [line] = told(perdure("retry", str(failed[0].id), "--as-new", cwd=folder, **URL))
+
+    new = next(here.jobs(limit=1))
+    assert line == f"{failed[0].id} send: runs again as {new.id}"
+    assert new.retry_of == failed[0].id
+
+
+def test_many_are_changed_when_the_answer_is_given_beforehand(
+    perdure: Perdure, here: App, failed: list[Job], waiting: list[Job], folder: Path
+) -> None:
+    assert told(perdure("retry", "--kind", "send", "--yes", cwd=folder, **URL)) == ["2 jobs will run again."]
+    assert states(here, failed) == [State.QUEUED] * 2
+    assert told(perdure("pause", "--queue", "default", "-y", "--limit", "2", cwd=folder, **URL)) == ["2 jobs paused."]
+    assert told(perdure("resume", "--state", "paused", "-y", cwd=folder, **URL)) == ["2 jobs resumed."]
+    assert perdure("cancel", "--kind", "resize", "-y", "--json", cwd=folder, **URL).json() == {
+        "verb": "cancel",
+        "changed": 3,
+    }
+    assert states(here, waiting) == [State.CANCELLED] * 3
+    assert told(perdure("retry", "--kind", "resize", "-y", cwd=folder, **URL)) == ["No jobs to retry like that."]
+    assert told(perdure("retry", "--state", "cancelled", "-y", cwd=folder, **URL)) == ["3 jobs will run again."]
+
+
+def test_where_nobody_can_be_asked_many_are_refused(
+    perdure: Perdure, here: App, waiting: list[Job], folder: Path
+) -> None:
+    line = refusal(perdure("cancel", "--kind", "resize", cwd=folder, typed="y\n", **URL))
+
+    assert "3 jobs" in line
+    assert "--yes" in line
+    assert "[not_confirmed]" in line
+    assert states(here, waiting) == [State.QUEUED] * 3
+
+
+@pytest.mark.parametrize(("answer", "after"), [("y", State.CANCELLED), ("n", State.QUEUED), ("", State.QUEUED)])
+def test_at_a_keyboard_it_shows_what_it_would_touch_and_asks(
+    here: App, waiting: list[Job], folder: Path, answer: str, after: State
+) -> None:
+    more = [here.enqueue("resize", {"width": n}) for n in range(4)]
+
+    ran = at_a_keyboard("cancel", "--kind", "resize", cwd=folder, typed=f"{answer}\n", **URL)
+
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.count("queued") == 5
+    assert "… and 2 jobs more" in ran.out
+    assert "Cancel 7 jobs? [y/N]" in ran.out
+    assert ("Nothing was changed." in ran.out) is (after is State.QUEUED)
+    assert states(here, waiting + more) == [after] * 7
+
+
+@pytest.mark.parametrize(("key", "status"), [("\x03", 130), ("\x04", 1)])
+def test_ctrl_c_or_the_end_of_input_instead_of_an_answer_changes_nothing(
+    here: App, waiting: list[Job], folder: Path, key: str, status: int
+) -> None:
+    ran = in_a_terminal("cancel", "--kind", "resize", cwd=folder, prompt="[y/N]", typed=key, **URL)
+
+    assert ran.status == status
+    assert "Traceback" not in ran.out
+    assert states(here, waiting) == [State.QUEUED] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["cancel"], "by id, or choose them with a filter"),
+        (["cancel", "--yes"], "by id, or choose them with a filter"),
+        (["retry", "abcd", "--kind", "send"], "not both"),
+        (["retry", "--kind", "send", "--as-new"], "--as-new takes jobs by id"),
+        (["retry", "--state", "completed", "-y"], "retry takes failed, cancelled jobs"),
+        (["pause", "--state", "running", "-y"], "nothing to pause there"),
+        (["delete"], "by their ids"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    perdure: Perdure, arguments: list[str], part: str, waiting: list[Job], folder: Path
+) -> None:
+    assert part in refusal(perdure(*arguments, cwd=folder, **URL))
+
+
+def test_a_job_is_moved(perdure: Perdure, here: App, waiting: list[Job], folder: Path) -> None:
+    first, second, third = waiting
+
+    assert told(perdure("move", str(third.id), "--to", "front", cwd=folder, **URL)) == [
+        f"{third.id} resize: moved, 0 jobs of queue default before it"
+    ]
+    perdure("move", str(first.id), "--after", str(second.id), cwd=folder, **URL)
+    assert list(here.jobs(state="queued", queue="default")) == [here.get(job) for job in (third, second, first)]
+    perdure("move", str(first.id), "--before", third.id.hex[-8:], cwd=folder, **URL)
+    perdure("move", str(third.id), "--to", "back", cwd=folder, **URL)
+    assert list(here.jobs(state="queued", queue="default")) == [here.get(job) for job in (first, second, third)]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ([], "usage_error"),
+        (["--to", "front", "--before", "abcd"], "usage_error"),
+        (["--to", "top"], "option_invalid"),
+        (["--before", "zzzz"], "id_invalid"),
+    ],
+)
+def test_a_move_to_nowhere_is_refused(
+    perdure: Perdure, options: list[str], code: str, waiting: list[Job], folder: Path
+) -> None:
+    assert f"[{code}]" in refusal(perdure("move", str(waiting[0].id), *options, cwd=folder, **URL))
+
+
+@pytest.mark.parametrize("priority", [9, -9])
+def test_a_job_gets_another_priority(
+    perdure: Perdure, here: App, waiting: list[Job], folder: Path, priority: int
+) -> None:
+    assert told(perdure("priority", str(waiting[0].id), str(priority), cwd=folder, **URL)) == [
+        f"{waiting[0].id} resize: priority {priority}"
+    ]
+    assert here.existing(waiting[0]).priority == priority
+
+
+@pytest.mark.parametrize("priority", ["high", "9999999999999", "--kind"])
+def test_what_is_no_priority_is_refused(perdure: Perdure, waiting: list[Job], folder: Path, priority: str) -> None:
+    refusal(perdure("priority", str(waiting[0].id), priority, cwd=folder, **URL))
+
+
+def test_ended_jobs_are_deleted_when_that_is_meant(
+    perdure: Perdure, here: App, failed: list[Job], waiting: list[Job], folder: Path
+) -> None:
+    assert "[not_confirmed]" in refusal(perdure("delete", str(failed[0].id), cwd=folder, **URL))
+    assert told(perdure("delete", str(failed[0].id), "-y", cwd=folder, **URL)) == [f"{failed[0].id} send: deleted"]
+    assert here.get(failed[0]) is None
+    assert here.get(failed[1]) is not None
+    paused = here.enqueue("resize", {"width": 1})
+    assert "[delete_refused]" in refusal(perdure("delete", str(paused.id), "-y", cwd=folder, **URL))

@@ -1,0 +1,254 @@
+"""`perdure demo` as a stranger runs it: proves its claims, and leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from perdure import Perdure, State
+from perdure.cli.demo import jobs, programme
+from perdure.cli.demo.express import PINGS
+from perdure.ops.doctor import examine
+from tests.cli.terminal import SOURCE, Ran, process
+
+JOBS = 200
+DEMO = [sys.executable, "-P", "-m", "perdure", "demo", "--jobs", str(JOBS)]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept") / "kept.db"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> Ran:
+    """One whole demo that keeps its database; the folder it may use is empty afterwards."""
+    folder = tmp_path_factory.mktemp("temporary")
+    ran = process("demo", "--jobs", str(JOBS), "--keep", str(kept), cwd=folder, TMPDIR=str(folder), COLUMNS="80")
+    assert_nothing_left(folder)
+    return ran
+
+
+def figures(ran: Ran) -> dict[str, int]:
+    """The counts in the closing table."""
+    rows = re.findall(r"^ (\w[\w ]+?) {2,}([\d,]+)  ", ran.out, re.MULTILINE)
+    return {name: int(value.replace(",", "")) for name, value in rows}
+
+
+def sentences(ran: Ran) -> str:
+    return " ".join(ran.out.split())
+
+
+def test_it_ends_well_and_says_what_was_proven(ran: Ran) -> None:
+    assert (ran.status, ran.err) == (0, "")
+    assert "no accepted job was lost, and none ran twice without a recorded reason." in sentences(ran)
+    assert "The idempotency key order-17 was used twice, and there is one job of it." in sentences(ran)
+    assert "no worker is registered" in sentences(ran)
+    assert re.search(r"stood behind 201 others. Moved to the front, it started \d+ ms after", sentences(ran))
+    assert "`perdure init`" in ran.out
+
+
+def test_its_counts_add_up(ran: Ran) -> None:
+    counts = figures(ran)
+    parents = 1 + sum(draft.kind.name == "order" for draft in programme.drafts(JOBS))
+
+    assert counts["jobs accepted"] == JOBS + 2 + 1 + PINGS + JOBS
+    assert counts["jobs ended"] == counts["jobs accepted"] + parents
+    assert counts["attempts"] == counts["jobs ended"] + counts["tried again"]
+    assert counts["handler starts"] <= counts["attempts"]
+    assert counts["doctor"] == 0
+
+
+def test_a_worker_was_killed_with_jobs_in_hand_and_all_of_them_were_rescued(ran: Ran) -> None:
+    killed = re.search(r"Killed worker (\d+) with SIGKILL, (\d+) jobs in hand", sentences(ran))
+    rescued = re.search(r"Worker (\d+) noticed and took back (\d+) of (\d+) jobs", sentences(ran))
+
+    assert killed is not None
+    assert rescued is not None
+    assert killed[1] != rescued[1]
+    assert int(killed[2]) >= 1
+    assert killed[2] == rescued[2] == rescued[3]
+    assert f"All {killed[2]} rescued jobs were completed by worker {rescued[1]}." in sentences(ran)
+
+
+def test_it_prints_plainly_where_there_is_no_terminal_and_fits_eighty_columns(ran: Ran) -> None:
+    assert "\x1b" not in ran.out
+    assert max(len(line) for line in ran.out.splitlines() if "--url" not in line) <= 80
+
+
+def test_the_kept_database_is_whole_and_holds_what_was_told(ran: Ran, kept: Path) -> None:
+    app = Perdure(kept)
+    lost = list(app.runs(state="lost"))
+    (failed,) = app.jobs(state="failed")
+
+    assert f"perdure status --url {kept}" in ran.out
+    assert [path.name for path in kept.parent.iterdir() if "kept" not in path.name] == []
+    assert sum(1 for _ in app.jobs()) == figures(ran)["jobs ended"]
+    assert len(lost) == figures(ran)["tried again"] - sum(
+        1 for run in app.runs(state="failed") if run.job_id != failed.id
+    )
+    assert failed.error == "the card has expired"
+    assert {job.state for job in app.jobs(kind=jobs.report.name)} == {State.COMPLETED}
+    assert [found.name for found in examine(app.store) if found.severity == "violation"] == []
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--keep", "there.db"), "there.db is there already"),
+        (("--keep", "nowhere/new.db"), "nowhere is no folder"),
+        (("--jobs", "1"), "--jobs"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_done(
+    tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    (tmp_path / "there.db").write_text("mine")
+
+    ran = process("demo", *arguments, cwd=tmp_path, TMPDIR=str(tmp_path))
+
+    assert (ran.status, ran.out) == (2, "")
+    assert complaint in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["there.db"]
+
+
+def test_a_worker_that_does_not_start_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os, sys\nif 'worker' in sys.orig_argv:\n    os.write(2, b'no worker today')\n    os._exit(9)\n"
+    )
+    (tmp_path / "temporary").mkdir()
+
+    ran = process(
+        "demo", "--jobs", "100", cwd=tmp_path, TMPDIR=str(tmp_path / "temporary"), PYTHONPATH=f"{site}:{SOURCE}"
+    )
+
+    assert ran.status == 2
+    assert re.search(r"worker \d+ ended with status 9; the end of its log:\n +no worker today", ran.err)
+    assert_nothing_left(tmp_path / "temporary")
+
+
+def test_a_job_that_disappears_makes_it_exit_with_1(tmp_path: Path) -> None:
+    with started(tmp_path, stdout=subprocess.PIPE) as demo:
+        assert demo.stdout is not None
+        read_until(demo.stdout, b"latency")
+        (path,) = tmp_path.glob("perdure-demo-*/jobs.db")
+        with sqlite3.connect(path, timeout=30) as connection:
+            connection.execute(
+                "DELETE FROM perdure_job WHERE id = (SELECT MIN(id) FROM perdure_job WHERE kind = 'fetch')"
+            )
+        connection.close()
+        out = " ".join(demo.stdout.read().decode().split())
+
+    assert demo.returncode == 1
+    assert "PROBLEM 1 accepted jobs are missing" in out
+    assert "doctor: " in out
+    assert "proven" not in out
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        (b"perdure ", signal.SIGINT),  # enqueueing
+        (b"explain", signal.SIGTERM),  # starting two workers
+        (b"reorder", signal.SIGINT),  # both at work
+        (b"rescue", signal.SIGHUP),  # one dead, one at work, one starting
+    ],
+)
+def test_a_signal_at_any_stage_leaves_nothing_behind(tmp_path: Path, stage: bytes, number: signal.Signals) -> None:
+    with started(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+        assert demo.stdout is not None
+        read_until(demo.stdout, stage)
+        demo.send_signal(number)
+        demo.send_signal(number)  # who is impatient changes nothing
+        out, err = demo.communicate(timeout=60)
+
+    assert demo.returncode == 128 + number, (out, err)
+    assert err.decode() == f"perdure demo: ended by {number.name}; nothing is left behind\n"
+    assert_nothing_left(tmp_path)
+
+
+def test_ctrl_c_in_a_terminal_leaves_no_half_drawn_display(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with started(tmp_path, stdout=theirs, stderr=theirs, TERM="xterm") as demo, os.fdopen(ours, "rb", 0) as terminal:
+        os.close(theirs)
+        seen = read_until(terminal, b"SIGKILL")
+        demo.send_signal(signal.SIGINT)
+        for chunk in chunks(terminal):
+            seen += chunk
+
+    assert demo.returncode == 130
+    assert b"in hand" in seen
+    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l")  # the cursor is shown again
+    assert seen.endswith(b"perdure demo: ended by SIGINT; nothing is left behind\r\n")
+    assert_nothing_left(tmp_path)
+
+
+# -- a demo to interfere with ----------------------------------------------------------------------------------------
+
+
+def started(folder: Path, *, stdout: int, stderr: int | None = None, **environment: str) -> subprocess.Popen[bytes]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PERDURE_", "NO_COLOR"))}
+    return subprocess.Popen(
+        DEMO,
+        cwd=folder,
+        env=clean | {"PYTHONPATH": str(SOURCE), "TMPDIR": str(folder), "COLUMNS": "80", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+    )
+
+
+def chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    """What comes, as it comes. A terminal whose last writer has gone answers with an error."""
+    try:
+        while chunk := os.read(stream.fileno(), 65_536):
+            yield chunk
+    except OSError:
+        return
+
+
+def read_until(stream: IO[bytes], word: bytes) -> bytes:
+    seen = b""
+    for chunk in chunks(stream):
+        seen += chunk
+        if word in seen:
+            return seen
+    raise AssertionError(f"{word!r} was not said in {seen!r}")
+
+
+def assert_nothing_left(folder: Path) -> None:
+    """No file, and no process that was started for it: every one of them has the folder's name in its environment.
+
+    The processes of a killed worker are killed by the kernel, a moment after it.
+    """
+    assert list(folder.glob("perdure-demo-*")) == []
+    deadline = time.monotonic() + 30
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left == []
+
+
+def processes_of(folder: Path) -> list[str]:
+    mine, found = str(folder).encode(), list[str]()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if mine in (place / "environ").read_bytes():
+                found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found

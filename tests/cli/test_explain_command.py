@@ -1,0 +1,118 @@
+"""`perdure explain ID`: one sentence, what it rests on, and what to type next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.clock import ManualClock, SystemClock
+from perdure.ids import JobId, to_uuid
+from perdure.job.model import Failure
+from perdure.job.reports import Failed
+from perdure.job.states import State
+from perdure.ops import doctor
+from perdure.testing.contract.rig import Rig
+from perdure.testing.contract.states import in_state
+from tests.cli.terminal import Perdure, process, refusal
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(f"sqlite:///{tmp_path}/jobs.db")
+    rig.clock = ManualClock(SystemClock().now())
+    yield rig
+    findings = doctor.examine(rig.store, rig.now)
+    rig.close()
+    assert doctor.is_healthy(findings), findings
+
+
+def lines(out: str) -> list[str]:
+    return [re.sub(r" {2,}", "  ", line.strip()) for line in out.splitlines()]
+
+
+def text(job_id: JobId) -> str:
+    return str(to_uuid(job_id))
+
+
+def test_one_sentence_a_table_and_the_next_command(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    job_id = rig.enqueue(kind="send", queue="mail")
+    rig.store.pause_queue("mail", rig.now)
+
+    ran = perdure("explain", text(job_id), "--url", "jobs.db", cwd=tmp_path)
+    sentence, blank, *table = lines(ran.out)
+    assert ran.status == 0
+    assert re.fullmatch(r"send is queued: queue 'mail' is paused since .* UTC\.", sentence)
+    assert blank == ""
+    assert f"job  {text(job_id)}" in table
+    assert "jobs ahead  0" in table
+    assert "who could run it  no worker is live" in table
+    assert table[-1] == "next  perdure queues resume mail"
+
+
+def test_the_command_it_names_is_one_that_helps(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    job_id = in_state(rig, State.PAUSED, kind="send")
+    named = perdure("explain", text(job_id), "--json", "--url", "jobs.db", cwd=tmp_path).json()["command"]
+
+    assert perdure(*named.split()[1:], "--url", "jobs.db", cwd=tmp_path).status == 0
+    assert rig.job(job_id).state == State.QUEUED
+
+
+def test_where_nobody_has_to_do_anything_it_says_what_happens(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    job_id = rig.enqueue(delay_s=3_600)
+
+    out = perdure("explain", text(job_id), "--url", "jobs.db", cwd=tmp_path).out
+    assert lines(out)[-1] == "next  It is queued then."
+
+
+def test_a_tail_of_the_id_is_enough(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    job_id = rig.enqueue(kind="send")
+
+    assert text(job_id) in perdure("explain", text(job_id)[-6:], "--url", "jobs.db", cwd=tmp_path).out
+
+
+@pytest.mark.parametrize("state", sorted(State))
+def test_every_state_is_explained_in_80_columns(perdure: Perdure, rig: Rig, tmp_path: Path, state: State) -> None:
+    job_id = in_state(rig, state, kind="send")
+
+    ran = perdure("explain", text(job_id), "--url", "jobs.db", cwd=tmp_path, COLUMNS="80")
+    assert ran.status == 0
+    sentence, *table = ran.out.splitlines()
+    assert sentence.startswith(f"send is {state}: ")
+    assert all(len(line.rstrip()) <= 80 for line in table)
+
+
+def test_json_has_stable_keys(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    job_id = rig.enqueue(kind="send", queue="mail")
+
+    found = perdure("explain", text(job_id), "--json", "--url", "jobs.db", cwd=tmp_path).json()
+    assert list(found) == ["id", "state", "why", "next", "command", "facts"]
+    assert (found["id"], found["state"], found["why"]) == (text(job_id), "queued", "no worker is registered")
+    assert found["facts"][:2] == [{"name": "kind", "text": "send"}, {"name": "queue", "text": "mail"}]
+
+
+def test_an_error_cannot_talk_to_the_terminal(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(Failure("E", "first\n\x1b]0;title\x07", permanent=True)))
+
+    out = perdure("explain", text(claim.job_id), "--url", "jobs.db", cwd=tmp_path).out
+    assert "\x1b" not in out
+    assert "first" in out.splitlines()[0]
+
+
+def test_what_is_not_there_is_refused_in_one_line(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    rig.enqueue()
+    nobody = text(JobId(rig.ids.new()))
+
+    assert "there is no job" in refusal(perdure("explain", nobody, "--url", "jobs.db", cwd=tmp_path))
+    assert "is not an id" in refusal(perdure("explain", "hello", "--url", "jobs.db", cwd=tmp_path))
+
+
+def test_the_real_program_explains(rig: Rig, tmp_path: Path) -> None:
+    job_id = rig.enqueue(kind="send")
+
+    ran = process("explain", text(job_id), "--url", "jobs.db", cwd=tmp_path)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.startswith("send is queued: no worker is registered.\n")

@@ -1,0 +1,239 @@
+"""`perdure status`: six questions, each with its answer, for people, for programs, and live."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.clock import ManualClock, Micros, SystemClock
+from perdure.ids import to_uuid
+from perdure.job.model import Failure, Telling
+from perdure.job.reports import Completed, Failed
+from perdure.job.states import State
+from perdure.ops import doctor
+from perdure.testing.contract.rig import BROKEN, Rig
+from perdure.testing.contract.states import in_state
+from tests.cli.terminal import PROGRAM, SOURCE, Perdure, in_a_terminal, refusal, started, surroundings
+
+QUESTIONS = [
+    "What is outstanding?",
+    "What failed in the last 24 hours, and why?",
+    "What is stuck?",
+    "How long do jobs take?",
+    "Are there duplicates?",
+    "What ran in the last hour?",
+]
+DEADLINE_S = 60
+LEAVE_SCREEN = b"\x1b[?1049l"
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    """A database as jobs.db whose clock stands ten minutes back: what waits there now has waited long."""
+    rig = Rig(f"sqlite:///{tmp_path}/jobs.db")
+    rig.clock = ManualClock(Micros(SystemClock().now() - 600_000_000))
+    yield rig
+    findings = doctor.examine(rig.store, rig.now)
+    rig.close()
+    assert doctor.is_healthy(findings), findings
+
+
+def answer(out: str, question: str) -> list[str]:
+    """The lines below a question, with two blanks between columns."""
+    lines = [re.sub(r" {2,}", "  ", line.strip()) for line in out.splitlines()]
+    below = lines[lines.index(question) + 1 :]
+    return below[: below.index("")] if "" in below else below
+
+
+def busy(rig: Rig) -> None:
+    """Something to tell for every question."""
+    for kind, wanted in (("send", 3), ("report", 1)):
+        rig.enqueue_many(wanted, kind=kind, queue="mail")
+    rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), Telling(duration_ms=1_500))
+    rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), Telling(duration_ms=0))
+    broken = Failure("ValueError", "no such address\nsecond line", permanent=True)
+    rig.finish(rig.start(kind="send"), Failed(broken))
+    rig.finish(rig.start(kind="send", max_attempts=2), Failed(BROKEN, 3_600_000_000))
+
+
+def test_a_new_database_answers_all_six_with_nothing(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    ran = perdure("status", "--url", "jobs.db", cwd=tmp_path)
+    rig.store.upgrade()
+    assert "there is no database" in refusal(ran)
+
+    ran = perdure("status", "--url", "jobs.db", cwd=tmp_path)
+    assert ran.status == 0
+    assert [line for line in ran.out.splitlines() if line.endswith("?")] == QUESTIONS
+    assert answer(ran.out, QUESTIONS[0]) == ["Nothing: no job waits or runs."]
+    assert answer(ran.out, QUESTIONS[4]) == ["None."]
+
+
+def test_each_question_is_answered_below_its_heading(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    busy(rig)
+    out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
+    outstanding, failed, stuck, durations, duplicates, ran = (answer(out, question) for question in QUESTIONS)
+
+    assert outstanding[0] == "kind  queue  queued  scheduled  oldest"
+    assert "send  mail  3  -  10 min" in outstanding
+    assert "report  mail  1  -  10 min" in outstanding
+    assert failed == [
+        "kind  jobs  last  error",
+        "send  1  10 min  ValueError: no such address",
+        "perdure jobs --state failed --kind send",
+    ]
+    head = rig.in_order("mail")[0]
+    assert stuck == [
+        "kind  queue  jobs  for  why",
+        "send  mail  1  10 min  first in queue, nobody takes it",
+        f"perdure explain {to_uuid(head)}",
+    ]
+    assert durations == [
+        "kind  runs  p50  p95  p99  wait p50  p95  p99",
+        "send  2  <1 ms  1.5 s  1.5 s  <1 ms  <1 ms  <1 ms",
+    ]
+    assert duplicates == [
+        "kind  jobs  what they share",
+        "send  2  business key order 7",
+        "perdure jobs --business-key 'order 7'",
+    ]
+    assert ran == ["kind  runs  completed  failed  retried  lost  other  running", "send  4  2  1  1  -  -  -"]
+
+
+def test_the_way_out_of_a_paused_queue_is_named(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    rig.enqueue(queue="night shift")
+    rig.store.pause_queue("night shift", rig.now)
+
+    out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
+    assert "perdure queues resume 'night shift'" in answer(out, "What is stuck?")
+
+
+def test_parked_jobs_are_stuck(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    job_id = in_state(rig, State.PARKED, kind="send", queue=rig.queue)
+
+    stuck = answer(perdure("status", "--url", "jobs.db", cwd=tmp_path).out, "What is stuck?")
+    assert "no worker here can run it" in stuck[1]
+    assert stuck[2] == f"perdure explain {to_uuid(job_id)}"
+
+
+def test_how_long_is_too_long_can_be_said(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    rig.enqueue()
+
+    patient = perdure("status", "--stuck-after", "3600", "--url", "jobs.db", cwd=tmp_path)
+    assert answer(patient.out, "What is stuck?") == ["Nothing."]
+    assert len(answer(perdure("status", "--url", "jobs.db", cwd=tmp_path).out, "What is stuck?")) == 3
+    assert perdure("status", "--stuck-after", "0", "--url", "jobs.db", cwd=tmp_path).status == 2
+
+
+def test_everything_fits_into_80_columns(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    long = "shop.orders.jobs.send_a_reminder_to_every_customer"
+    rig.enqueue_many(12_345, kind=long, queue="a-queue-with-a-long-name")
+    busy(rig)
+    for state in (State.FAILED, State.RUNNING, State.PAUSED, State.SCHEDULED, State.PARKED):
+        in_state(rig, state, kind=long)
+
+    out = perdure("status", "--url", "jobs.db", cwd=tmp_path, COLUMNS="80").out
+    assert [line for line in out.splitlines() if len(line.rstrip()) > 80 and "perdure " not in line] == []
+    assert re.search(r"shop\.order.*…  a-queue-.*…  12,345 .* 10 min$", out, re.MULTILINE)
+    assert all(head in out for head in (" oldest", " error", " why", " wait p50", " what they share", " running\n"))
+
+
+def test_long_answers_are_cut_and_say_so(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    for number in range(13):
+        rig.enqueue(kind=f"kind-{number:02}")
+
+    out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
+    assert answer(out, QUESTIONS[0])[-1] == "and 3 more; --json shows all"
+
+
+def test_what_a_job_brought_along_cannot_talk_to_the_terminal(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    rig.finish(rig.start(kind="ev\x1b[31mil"), Failed(Failure("E", "\x1b]0;title\x07", permanent=True)))
+
+    assert "\x1b" not in perdure("status", "--url", "jobs.db", cwd=tmp_path).out
+
+
+def test_json_has_the_documented_keys(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    busy(rig)
+    found = perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()
+
+    assert list(found) == ["at", "complete", "outstanding", "failed", "stuck", "durations", "duplicates", "ran"]
+    assert found["complete"] is True
+    page = (SOURCE.parent / "docs" / "status.md").read_text("utf-8")
+    for question, rows in list(found.items())[2:]:
+        (documented,) = re.findall(rf"^\| `{question}` \| (.*) \|$", page, re.MULTILINE)
+        assert re.findall(r"`(\w+)`", documented) == list(rows[0])
+    assert found["failed"][0]["message"] == "no such address\nsecond line"
+    assert found["stuck"][0]["since"].endswith("Z")
+
+
+# -- live ------------------------------------------------------------------------------------------------------------
+
+
+def read_until(descriptor: int, wanted: bytes) -> bytes:
+    """What comes out until it holds `wanted`."""
+    seen, end = b"", time.monotonic() + DEADLINE_S
+    while wanted not in seen:
+        ready, _, _ = select.select([descriptor], [], [], max(0, end - time.monotonic()))
+        assert ready, f"waited in vain for {wanted!r} after {seen[-2000:]!r}"
+        seen += os.read(descriptor, 65536)
+    return seen
+
+
+def test_watching_goes_on_with_what_is_new(rig: Rig, tmp_path: Path) -> None:
+    rig.enqueue(kind="early")
+    shown, terminal = pty.openpty()
+    wide = surroundings({"TERM": "xterm", "COLUMNS": "80", "LINES": "50"})
+    with subprocess.Popen(
+        [*PROGRAM, "status", "--url", "jobs.db", "--watch"], cwd=tmp_path, stdout=terminal, env=wide
+    ) as it:
+        try:
+            read_until(shown, b"early")
+            rig.enqueue(kind="late")
+            read_until(shown, b"late")
+        finally:
+            it.send_signal(signal.SIGINT)
+            end = read_until(shown, LEAVE_SCREEN)
+    assert it.returncode == 0
+    assert b"Traceback" not in end
+    os.close(terminal)
+    os.close(shown)
+
+
+def test_all_six_are_seen_in_24_lines_and_ctrl_c_ends_it_well(rig: Rig, tmp_path: Path) -> None:
+    busy(rig)
+
+    small = {"TERM": "xterm", "LINES": "24", "COLUMNS": "80"}
+    asked = ("status", "--watch", "--url", "jobs.db")
+    ran = in_a_terminal(*asked, cwd=tmp_path, prompt="What ran in the last hour?", typed="\x03", **small)
+    assert ran.status == 0
+    assert all(question in ran.out for question in QUESTIONS)
+    assert "Traceback" not in ran.out
+
+
+def test_watching_with_json_prints_a_line_each_time(rig: Rig, tmp_path: Path) -> None:
+    rig.enqueue(kind="early")
+    with started("status", "--watch", "--json", "--url", "jobs.db", cwd=tmp_path) as watcher:
+        assert watcher.stdout is not None
+        first, second = (json.loads(watcher.stdout.readline()) for _ in range(2))
+        watcher.send_signal(signal.SIGINT)
+        _, errors = watcher.communicate()
+    assert (watcher.returncode, errors) == (0, "")
+    assert first["at"] < second["at"]
+    assert first["outstanding"] == second["outstanding"] != []
+
+
+def test_watching_without_a_terminal_prints_once(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    rig.enqueue()
+
+    ran = perdure("status", "--watch", "--url", "jobs.db", cwd=tmp_path)
+    assert ran.status == 0
+    assert ran.out.count(QUESTIONS[0]) == 1

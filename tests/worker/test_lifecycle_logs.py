@@ -1,0 +1,166 @@
+"""What is logged of jobs: one line for each event, with the facts beside it, and nothing unless somebody listens."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze
+
+ONCE = Retry(2, backoff="none")
+
+
+class Lines:
+    """What was said of jobs: (level, facts) for each line."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def of(self, event: str) -> list[tuple[str, dict[str, Any]]]:
+        return [
+            (record.levelname, facts)
+            for record in self._caplog.records
+            if (facts := getattr(record, "perdure", None)) and facts["event"] == event
+        ]
+
+    def one(self, event: str) -> tuple[str, dict[str, Any]]:
+        (line,) = self.of(event)
+        return line
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+    caplog.set_level(logging.DEBUG, "perdure")
+    return Lines(caplog)
+
+
+def test_a_job_that_completes_is_told_of_three_times(app: Perdure, lines: Lines) -> None:
+    @app.job(queue="mail")
+    def send(ctx: JobContext, to: str) -> None:
+        ctx.metric(bytes=12)
+
+    job = send.enqueue(to="a")
+    app.worker().run(until_idle=True)
+
+    about = {"job_id": str(job.id), "kind": "send", "queue": "mail"}
+    assert lines.one("enqueued") == ("DEBUG", {"event": "enqueued", **about})
+    level, facts = lines.one("claimed")
+    assert (level, facts["attempt"], facts["job_id"]) == ("DEBUG", 1, str(job.id))
+    level, facts = lines.one("completed")
+    assert level == "INFO"
+    assert facts.items() >= {**about, "attempt": 1, "metrics": {"bytes": 12}}.items()
+    assert isinstance(facts["duration_ms"], int)
+
+
+def test_a_failure_is_a_warning_while_there_is_another_attempt_and_an_error_at_the_last(
+    app: Perdure, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(retry=ONCE)
+    def fetch() -> None:
+        raise ConnectionError("no route")
+
+    fetch.enqueue()
+    app.worker().run(until_idle=True)
+
+    level, facts = lines.one("retried")
+    assert (level, facts["attempt"], facts["error_type"], facts["error"]) == (
+        "WARNING",
+        1,
+        "ConnectionError",
+        "no route",
+    )
+    level, facts = lines.one("failed")
+    assert (level, facts["attempt"]) == ("ERROR", 2)
+    assert "failed for good (attempt 2 of 2): ConnectionError: no route" in caplog.text
+
+
+def test_an_attempt_that_is_followed_by_a_job_of_its_own_is_no_error(app: Perdure, lines: Lines) -> None:
+    @app.job(retry=Retry(2, backoff="none", as_new_job=True))
+    def fetch() -> None:
+        raise ConnectionError("no route")
+
+    fetch.enqueue()
+    app.worker().run(until_idle=True)
+    assert [level for level, _ in lines.of("retried")] == ["WARNING"]
+    assert [level for level, _ in lines.of("failed")] == ["ERROR"]
+
+
+@pytest.mark.parametrize(("leaves", "event"), [(Skip("nothing new"), "skipped"), (Cancel(), "cancelled")])
+def test_other_ends_are_told_of_too(app: Perdure, lines: Lines, leaves: Exception, event: str) -> None:
+    @app.job
+    async def leave() -> None:
+        raise leaves
+
+    leave.enqueue()
+    app.worker().run(until_idle=True)
+    assert lines.one(event)[0] == "INFO"
+
+
+def test_a_snooze_is_told_of(app: Perdure, lines: Lines) -> None:
+    @app.job
+    def later(ctx: JobContext) -> None:
+        raise Snooze(3600)
+
+    later.enqueue()
+    app.worker().run(until_idle=True)
+    assert lines.one("snoozed")[0] == "INFO"
+
+
+def test_a_job_that_ends_itself_is_told_of_once(app: Perdure, lines: Lines) -> None:
+    @app.job
+    def write(ctx: JobContext) -> None:
+        with ctx.transaction():
+            pass
+
+    write.enqueue()
+    app.worker().run(until_idle=True)
+    assert lines.one("completed")[0] == "INFO"
+
+
+def test_a_job_that_this_worker_does_not_know_is_told_of_when_it_is_parked(
+    app: Perdure, path: Path, lines: Lines
+) -> None:
+    @app.job
+    def strange() -> None: ...
+
+    job = strange.enqueue()
+    Perdure(path, durability="normal").worker().run(until_idle=True)
+    level, facts = lines.one("parked")
+    assert (level, facts["job_id"], facts["reason"]) == ("WARNING", str(job.id), "unknown_kind")
+
+
+def test_secrets_are_not_told(app: Perdure, lines: Lines, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job
+    def login(password: SecretStr) -> None:
+        raise Fail(f"{password.get_secret_value()} is wrong")
+
+    login.enqueue(password=SecretStr("hunter2!"))
+    app.worker().run(until_idle=True)
+    assert lines.one("failed")[0] == "ERROR"
+    assert "hunter2!" not in caplog.text
+
+
+PROGRAM = """
+import sys
+from perdure import Fail, Perdure
+
+app = Perdure(sys.argv[1])
+
+@app.job
+def fail() -> None:
+    raise Fail("no")
+
+fail.enqueue()
+app.worker().run(until_idle=True)
+"""
+
+
+def test_a_program_that_sets_up_no_logging_hears_nothing(path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
