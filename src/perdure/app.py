@@ -21,7 +21,7 @@ from perdure.job.job import Job
 from perdure.job.model import NewJob, Plan
 from perdure.job.ordering import rank_of
 from perdure.job.run import Run
-from perdure.job.states import TRANSITIONS, State, Verb
+from perdure.job.states import Verb
 from perdure.kind import Draft, Kind, P, R, Registry, Upgrade
 from perdure.lazy import lazy
 from perdure.options import OptionFields, Options, check_name, listed
@@ -344,25 +344,25 @@ class Perdure:
         """Cancel every live job that fits the filters, at most `limit`; answers how many."""
         from perdure.verbs.bulk import change_all
 
-        return change_all(self, self.cancel, _LIVE_STATES, filters, limit)
+        return change_all(self, Verb.CANCEL, filters, limit)
 
     def pause_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Pause every waiting job that fits the filters, at most `limit`; answers how many."""
         from perdure.verbs.bulk import change_all
 
-        return change_all(self, self.pause, _PAUSABLE_STATES, filters, limit)
+        return change_all(self, Verb.PAUSE, filters, limit)
 
     def resume_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Resume every paused or parked job that fits the filters, at most `limit`; answers how many."""
         from perdure.verbs.bulk import change_all
 
-        return change_all(self, self.resume, (State.PAUSED, State.PARKED), filters, limit)
+        return change_all(self, Verb.RESUME, filters, limit)
 
     def retry_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
         from perdure.verbs.bulk import change_all
 
-        return change_all(self, self.retry, (State.FAILED,), filters, limit)
+        return change_all(self, Verb.RETRY, filters, limit)
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
@@ -431,8 +431,9 @@ class Perdure:
     ) -> AbstractContextManager[Kit]:
         """`with app.testing() as t:` the app is on a temporary file, with a clock that stands still, for this process.
 
-        Its own database is not touched, and everything is as before when the block ends. `start`: the time at its
-        beginning, now by default; `state`: what handlers find as `ctx.state`. See docs/testing.md.
+        Its own database is not touched, and is the app's again when the block ends, as are its clock and ids. Kinds and
+        middleware declared inside stay declared: a module is imported once. `start`: the time at its beginning, now by
+        default; `state`: what handlers find as `ctx.state`. See docs/testing.md.
         """
         from perdure.testing.block import testing
 
@@ -449,10 +450,6 @@ class Perdure:
         return (
             f"<Perdure {without_password(os.fspath(self._url)) if self._url is not None else 'from the environment'}>"
         )
-
-
-_LIVE_STATES = tuple(state for state in State if state in TRANSITIONS[Verb.CANCEL].sources)
-_PAUSABLE_STATES = tuple(state for state in _LIVE_STATES if state not in (State.RUNNING, State.PAUSED))
 
 
 def job_id_of(job: JobLike) -> JobId:

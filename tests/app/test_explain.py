@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +12,18 @@ import pytest
 from perdure import Perdure
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, to_uuid
+from perdure.job.model import Failure
 from perdure.job.reports import Completed, Failed, Unreadable
 from perdure.job.states import State
 from perdure.ops import doctor
 from perdure.ops.explain import Explanation, explain
-from perdure.ops.workers import has_kind
+from perdure.ops.workers import has_kind, serves
 from perdure.store.answers import NodeRow, Process
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 from perdure.testing.contract.states import in_state
+from perdure.worker.liveness import ProcLiveness
+
+ELSEWHERE = Process("web-1", 42)
 
 
 @pytest.fixture
@@ -38,10 +44,24 @@ def fact(found: Explanation, name: str) -> str:
     return text
 
 
-def worker(rig: Rig, *, kinds: str | None = None, queues: str | None = None, host: str = "web-1") -> NodeId:
+def worker(
+    rig: Rig,
+    *,
+    kinds: dict[str, int] | None = None,
+    queues: list[str] | None = None,
+    process: Process = ELSEWHERE,
+) -> NodeId:
     node = NodeId(rig.ids.new())
-    rig.store.register(node, kinds, Process(host, 42), rig.now, queues)
+    named = [None if names is None else json.dumps(names) for names in (kinds, queues)]
+    rig.store.register(node, named[0], process, rig.now, named[1])
     return node
+
+
+def ended_process() -> Process:
+    """One of this machine that has ended."""
+    with subprocess.Popen(["/bin/true"]) as ended:
+        own = ProcLiveness().own()
+    return own._replace(pid=ended.pid, process_start="1")
 
 
 # -- queued ----------------------------------------------------------------------------------------------------------
@@ -99,22 +119,22 @@ def test_no_worker_at_all(rig: Rig) -> None:
 
 def test_no_live_worker_for_that_queue(rig: Rig) -> None:
     job_id = rig.enqueue(queue="mail")
-    worker(rig, queues="print,mailing")
+    worker(rig, queues=["print", "mail,ing"])
 
     found = why(rig, job_id)
     assert found.why == "no live worker serves queue 'mail'"
     assert found.remedy == "perdure worker MODULE:APP --queue mail"
-    assert fact(found, "who could run it") == "1 worker live, none for this queue"
-    worker(rig, queues="print,mail")
+    assert fact(found, "who could run it").endswith("last beat 0 s ago: for other queues only")
+    worker(rig, queues=["print", "mail"])
     assert why(rig, job_id).remedy is None
 
 
 def test_no_live_worker_with_that_kind(rig: Rig) -> None:
     job_id = rig.enqueue(kind="send")
-    worker(rig, kinds="report,sender")
+    worker(rig, kinds={"report": 1, "sender": 1})
 
     assert why(rig, job_id).why == f"no live worker of queue {rig.queue!r} has kind 'send'"
-    worker(rig, kinds="report,send")
+    worker(rig, kinds={"report": 1, "send": 1})
     assert why(rig, job_id).remedy is None
 
 
@@ -127,19 +147,60 @@ def test_a_silent_worker_is_told_by_its_last_beat_and_not_declared_dead(rig: Rig
     assert fact(why(rig, job_id), "who could run it") == f"{named}, last beat 40 s ago"
 
 
+def test_a_job_whose_only_worker_is_silent_says_for_how_long(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    node = worker(rig)
+    rig.clock.advance(seconds=60)
+    assert why(rig, job_id).why.startswith("it is the next")
+
+    rig.clock.advance(seconds=60)
+    found = why(rig, job_id)
+    assert found.why == "the only worker for it was last heard of 2 min ago"
+    assert found.next == "If it is dead, another worker takes over: start one"
+    assert found.remedy == "perdure worker MODULE:APP"
+    rig.store.beat(node, rig.now)
+    assert why(rig, job_id).remedy is None
+
+
+def test_a_job_whose_workers_are_all_silent_names_the_last_sign_of_them(rig: Rig) -> None:
+    job_id = rig.enqueue(queue="mail")
+    worker(rig, queues=["mail"])
+    rig.clock.advance(seconds=30)
+    worker(rig, queues=["mail"])
+    rig.clock.advance(seconds=90)
+    worker(rig, queues=["print"])
+
+    found = why(rig, job_id)
+    assert found.why == "none of the 2 workers for it was heard of lately, the last one 90 s ago"
+    assert found.remedy == "perdure worker MODULE:APP --queue mail"
+    worker(rig)
+    assert why(rig, job_id).why == "it is the next of queue 'mail', for 1 live worker"
+
+
+def test_a_job_whose_only_worker_was_killed_here_says_so_at_once(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    worker(rig, process=ended_process())
+
+    found = why(rig, job_id)
+    assert found.why == "the process of the only worker for it has ended; it was last heard of 0 s ago"
+    assert found.next == "Another worker takes over: start one"
+    assert found.remedy == "perdure worker MODULE:APP"
+
+
 @pytest.mark.parametrize(
     ("kinds", "has"),
     [
         (None, True),
-        ("send v3", True),
-        ("a,send v2,z", True),
-        ("a,send,z", False),
-        ("resend v2", False),
-        ("send v2x", False),
-        ("", False),
+        ('{"send": 3}', True),
+        ('{"a": 1, "send": 2}', True),
+        ('{"a": 2, "send": 1}', False),
+        ('{"send v2": 2, "a,send": 2}', False),
+        ("{}", False),
+        ("send,resend v2", True),
     ],
 )
 def test_a_node_has_a_kind_in_its_version_or_an_earlier_one(kinds: str | None, has: bool) -> None:
+    """One that says nothing, or not in a way that is understood, may have it."""
     never = Micros(0)
     node = NodeRow(NodeId(b"n" * 16), kinds, 0, never, never, None, None, None, None, None, None, None)
     assert has_kind(node, "send", 2) is has
@@ -154,14 +215,24 @@ def test_a_worker_makes_known_what_it_serves_and_what_it_can_run(tmp_path: Path)
     @app.job(version=2)
     def report() -> None: ...
 
-    with app.worker(["mail", "print"]).running():
+    @app.job(name="a,b v2")
+    def odd() -> None: ...
+
+    with app.worker(["mail", "a,b"]).running():
         [node] = app.store.live_nodes()
     with app.worker().running():
         [other] = app.store.live_nodes()
     findings = doctor.examine(app.store)
     app.close()
-    assert (node.kinds, node.queues, other.queues) == ("report v2,send", "mail,print", None)
+    assert (node.kinds, node.queues, other.queues) == (
+        '{"a,b v2": 1, "report": 2, "send": 1}',
+        '["mail", "a,b"]',
+        None,
+    )
     assert has_kind(node, "report", 2)
+    assert has_kind(node, "a,b v2", 1)
+    assert [has_kind(node, name, 1) for name in ("a", "b", "a,b")] == [False] * 3
+    assert [serves(node, queue) for queue in ("a,b", "a", "b")] == [True, False, False]
     assert findings == []
 
 
@@ -194,6 +265,9 @@ def test_a_job_whose_time_has_come_waits_for_a_worker_to_queue_it(rig: Rig) -> N
 
     worker(rig)
     assert why(rig, job_id).next == "A worker queues it at its next turn"
+    rig.clock.advance(seconds=90)
+    assert why(rig, job_id).why.endswith("but the only worker for it was last heard of 90 s ago")
+    assert why(rig, job_id).remedy == "perdure worker MODULE:APP"
 
 
 def test_a_blocked_job_names_what_it_waits_for(rig: Rig) -> None:
@@ -204,6 +278,16 @@ def test_a_blocked_job_names_what_it_waits_for(rig: Rig) -> None:
     found = why(rig, replacement.id)
     assert found.why == f"it waits for 1 job to end ({to_uuid(running.job_id)})"
     assert fact(found, "blocked by") == f"{to_uuid(running.job_id)} ({rig.kind}, running)"
+
+
+def test_a_blocked_job_for_later_names_its_time_as_well(rig: Rig) -> None:
+    running = rig.start()
+    replacement = rig.new(delay_s=300)
+    rig.store.supersede(running.job_id, replacement, rig.now)
+
+    found = why(rig, replacement.id)
+    assert found.next == "It is queued when they have ended, and not before 2030-01-01 00:05:00 UTC"
+    assert fact(found, "run_at") == "2030-01-01 00:05:00 UTC (in 5 min)"
 
 
 def test_a_held_job_names_its_limit(rig: Rig) -> None:
@@ -224,13 +308,13 @@ def test_a_paused_job_names_the_way_out(rig: Rig) -> None:
 def test_a_parked_job_names_who_could_run_it(rig: Rig) -> None:
     job_id = in_state(rig, State.PARKED, kind="send")
     rig.store.stop(rig.node, "clean_shutdown", rig.now)
-    worker(rig, kinds="report")
+    worker(rig, kinds={"report": 1})
 
     assert fact(why(rig, job_id), "who could run it") == "no live worker has kind 'send'"
-    worker(rig, kinds="send", queues="elsewhere", host="far")
+    worker(rig, kinds={"send": 1}, queues=["elsewhere"], process=Process("far", 42))
     assert fact(why(rig, job_id), "who could run it").endswith("last beat 0 s ago: for other queues only")
     assert why(rig, job_id).remedy == "perdure worker MODULE:APP"
-    worker(rig, kinds="send", host="near")
+    worker(rig, kinds={"send": 1}, process=Process("near", 42))
     assert "on near" in fact(why(rig, job_id), "who could run it")
     assert why(rig, job_id).remedy is None
 
@@ -239,12 +323,12 @@ def test_a_job_parked_for_newer_code_names_the_version(rig: Rig) -> None:
     job_id = rig.enqueue(kind="send", kind_version=3)
     rig.claim(kinds={"send": 2})
     rig.store.stop(rig.node, "clean_shutdown", rig.now)
-    worker(rig, kinds="send v2")
+    worker(rig, kinds={"send": 2})
 
     found = why(rig, job_id)
     assert fact(found, "parked because") == "newer version"
     assert fact(found, "who could run it") == "no live worker has kind 'send' in version 3 or later"
-    worker(rig, kinds="send v3")
+    worker(rig, kinds={"send": 3})
     assert why(rig, job_id).remedy is None
 
 
@@ -279,6 +363,33 @@ def test_a_running_job_names_its_holder(rig: Rig) -> None:
     rig.rescue(node)
 
 
+def test_a_running_job_whose_worker_is_silent_says_for_how_long(rig: Rig) -> None:
+    node = worker(rig)
+    rig.enqueue()
+    claim = rig.claim_one(node=node)
+    rig.clock.advance(seconds=61)
+
+    found = why(rig, claim.job_id)
+    assert found.why.endswith("runs attempt 1 of 3, but that node was last heard of 61 s ago")
+    assert found.next == "If it is dead, another worker takes the job back: start one"
+    assert found.remedy == "perdure worker MODULE:APP"
+
+    worker(rig, queues=["another"])
+    assert why(rig, claim.job_id).next == "If it is dead, another worker takes the job back"
+    assert why(rig, claim.job_id).remedy is None
+
+
+def test_a_running_job_whose_worker_was_killed_here_says_so_at_once(rig: Rig) -> None:
+    node = worker(rig, process=ended_process())
+    rig.enqueue()
+    claim = rig.claim_one(node=node)
+
+    found = why(rig, claim.job_id)
+    assert found.why.endswith("but the process of that node has ended")
+    assert found.next == "Another worker takes the job back: start one"
+    assert found.remedy == "perdure worker MODULE:APP"
+
+
 def test_a_cancel_that_was_asked_for_is_told(rig: Rig) -> None:
     claim = rig.start()
     rig.cancel(claim.job_id)
@@ -296,6 +407,24 @@ def test_an_ended_job_says_how(rig: Rig) -> None:
     assert why(rig, failed.job_id).why == "it failed after 1 attempt with ValueError: it will never work"
     assert why(rig, failed.job_id).remedy == f"perdure retry {to_uuid(failed.job_id)}"
     assert fact(why(rig, failed.job_id), "ended") == "2030-01-01 00:00:00 UTC"
+
+
+def test_a_job_that_completed_although_another_one_takes_its_place_says_both(rig: Rig) -> None:
+    claim = rig.start()
+    replacement = rig.new()
+    rig.store.supersede(claim.job_id, replacement, rig.now)
+    rig.finish(claim, Completed())
+
+    found = why(rig, claim.job_id)
+    assert found.state == State.COMPLETED
+    assert found.why == f"it completed after 1 attempt, and job {to_uuid(replacement.id)} takes its place"
+
+
+def test_only_the_first_line_of_an_error_is_in_the_sentence(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(Failure("ValueError", "one\ntwo\nthree", permanent=True)))
+
+    assert str(why(rig, claim.job_id)).startswith("failed: it failed after 1 attempt with ValueError: one. app.retry")
 
 
 @pytest.mark.parametrize("state", sorted(State))

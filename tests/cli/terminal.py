@@ -9,7 +9,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from select import select
@@ -82,8 +82,11 @@ def at_a_keyboard(*arguments: str, cwd: Path, typed: str, **environment: str) ->
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def in_a_terminal(*arguments: str, cwd: Path, prompt: str, typed: str, **environment: str) -> Ran:
-    """The same with a terminal for everything, where these keys are pressed once the program asks."""
+def in_a_terminal(*arguments: str, cwd: Path, prompt: str, typed: str | Callable[[], str], **environment: str) -> Ran:
+    """The same with a terminal for everything, where these keys are pressed once the program asks.
+
+    Given as a function, they are thought of while it waits for them.
+    """
     terminal, other_end = pty.openpty()
     # Only what a session leader opens by itself becomes its terminal, whose Ctrl-C is a signal.
     in_it = ("sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(other_end))
@@ -92,8 +95,9 @@ def in_a_terminal(*arguments: str, cwd: Path, prompt: str, typed: str, **environ
     )
     try:
         shown = _until(terminal, prompt)
+        keys = typed if isinstance(typed, str) else typed()
         os.close(other_end)
-        shown += _pressed(terminal, typed)
+        shown += _pressed(terminal, keys)
         return Ran(going_on.wait(), shown, "")
     finally:
         going_on.kill()

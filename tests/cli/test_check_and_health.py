@@ -10,6 +10,7 @@ from perdure import Perdure as App
 from perdure.clock import Micros
 from perdure.ids import NodeId
 from perdure.store.answers import Process
+from perdure.worker.liveness import ProcLiveness
 from tests.cli.terminal import Perdure, refusal
 
 BROKEN = """
@@ -120,6 +121,16 @@ def test_a_worker_heard_of_lately_is_health(
     sentence = perdure("health", *options, "--url", "shop.db", cwd=folder).out
     assert sentence.startswith("healthy: " if status == 0 else "unhealthy: ")
     assert "2 workers" in sentence
+
+
+def test_a_worker_whose_process_has_ended_is_no_health(perdure: Perdure, here: App, folder: Path) -> None:
+    node = NodeId(here.ids.new())
+    here.store.register(node, None, ProcLiveness().own()._replace(pid=2**22 - 1), here.clock.now())
+
+    ran = perdure("health", "--app", "shop:app", cwd=folder)
+
+    assert (ran.status, ran.out) == (1, "unhealthy: the database answers, but the process of every worker has ended\n")
+    here.store.stop(node, "crash", here.clock.now())
 
 
 def test_no_worker_is_no_health(perdure: Perdure, here: App, folder: Path) -> None:

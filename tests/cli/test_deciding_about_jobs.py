@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
 
 from perdure import Job, State
 from perdure import Perdure as App
+from perdure.cli import bulk
+from perdure.verbs.bulk import TAKEN
 from tests.cli.terminal import Perdure, Ran, at_a_keyboard, in_a_terminal, refusal
 
 URL = {"PERDURE_URL": "shop.db"}
@@ -101,6 +105,8 @@ def test_many_are_changed_when_the_answer_is_given_beforehand(
     assert perdure("cancel", "--kind", "resize", "-y", "--json", cwd=folder, **URL).json() == {
         "verb": "cancel",
         "changed": 3,
+        "skipped": 0,
+        "more": False,
     }
     assert states(here, waiting) == [State.CANCELLED] * 3
     assert told(perdure("retry", "--kind", "resize", "-y", cwd=folder, **URL)) == ["No jobs to retry like that."]
@@ -128,10 +134,108 @@ def test_at_a_keyboard_it_shows_what_it_would_touch_and_asks(
 
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.count("queued") == 5
-    assert "… and 2 jobs more" in ran.out
+    assert "… and 2 more jobs\n" in ran.out
     assert "Cancel 7 jobs? [y/N]" in ran.out
     assert ("Nothing was changed." in ran.out) is (after is State.QUEUED)
     assert states(here, waiting + more) == [after] * 7
+
+
+def test_only_what_was_shown_is_touched_and_what_has_moved_on_is_skipped(
+    here: App, waiting: list[Job], folder: Path
+) -> None:
+    come_later: list[Job] = []
+
+    def answer() -> str:
+        come_later.extend(here.enqueue("resize", {"width": n}) for n in range(9))
+        here.cancel(waiting[0])
+        here.pause(waiting[1])
+        return "y\n"
+
+    ran = in_a_terminal("pause", "--kind", "resize", cwd=folder, prompt="Pause 3 jobs? [y/N]", typed=answer, **URL)
+
+    assert ran.status == 0
+    assert "1 job paused." in ran.out
+    assert "2 jobs skipped: changed meanwhile" in ran.out
+    assert states(here, waiting) == [State.CANCELLED, State.PAUSED, State.PAUSED]
+    assert states(here, come_later) == [State.QUEUED] * 9
+
+
+def test_a_job_that_left_the_state_asked_for_is_skipped_though_the_verb_could_be_used(
+    here: App, waiting: list[Job], folder: Path
+) -> None:
+    def answer() -> str:
+        here.pause(waiting[0])
+        return "y\n"
+
+    ran = in_a_terminal("cancel", "--state", "queued", cwd=folder, prompt="Cancel 3 jobs?", typed=answer, **URL)
+
+    assert "2 jobs cancelled" in ran.out
+    assert "1 job skipped" in ran.out
+    assert states(here, waiting) == [State.PAUSED, State.CANCELLED, State.CANCELLED]
+
+
+@pytest.mark.parametrize(("limit", "more"), [([], True), (["--limit", "9"], True), (["--limit", "2"], False)])
+def test_of_very_many_the_first_are_taken_and_the_command_can_be_repeated(
+    perdure: Perdure,
+    here: App,
+    waiting: list[Job],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    limit: list[str],
+    more: bool,
+) -> None:
+    monkeypatch.setattr(bulk, "MOST", 2)
+    command = ("cancel", "--kind", "resize", "-y", *limit)
+
+    lines = ["2 jobs cancelled, or asked to stop."]
+    assert told(perdure(*command, cwd=folder, **URL)) == [
+        *lines,
+        *(["There are more; the same command takes the next ones."] if more else []),
+    ]
+    assert perdure(*command, "--json", cwd=folder, **URL).json() == {
+        "verb": "cancel",
+        "changed": 1,
+        "skipped": 0,
+        "more": False,
+    }
+    assert states(here, waiting) == [State.CANCELLED] * 3
+
+
+def test_the_question_says_that_there_are_more(
+    waiting: list[Job], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keyboard(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Keyboard("y\n"))
+    bulk.agreed("cancel", waiting, 10_000, yes=False, json=False, more=True)
+
+    out = capsys.readouterr().out
+    assert "… and 9,997 more jobs\n" in out
+    assert "There are more, but only 10,000 are changed at once; repeat the command" in out
+    assert "Cancel 10,000 jobs?" in out
+
+
+@pytest.mark.parametrize("verb", list(TAKEN))
+def test_the_command_takes_the_states_that_the_front_door_takes(
+    perdure: Perdure, here: App, folder: Path, verb: str
+) -> None:
+    """One job in each state that is easily made; whatever the command leaves, `…_all` leaves too."""
+    queued, paused, cancelled = (here.enqueue("resize", {"width": n}) for n in range(3))
+    failed = here.enqueue("send", {"to": "nobody"})
+    here.pause(paused)
+    here.cancel(cancelled)
+    here.worker(queues=["mail"]).run(until_idle=True)
+    assert states(here, [queued, paused, cancelled, failed]) == ["queued", "paused", "cancelled", "failed"]
+
+    done = perdure(verb, "--since", "1h", "-y", "--json", cwd=folder, **URL).json()
+
+    assert done["changed"] == {"cancel": 2, "pause": 1, "resume": 1, "retry": 1}[verb]
+    assert done["skipped"] == 0
+    if verb != "retry":
+        assert getattr(here, f"{verb}_all")() == 0
 
 
 @pytest.mark.parametrize(("key", "status"), [("\x03", 130), ("\x04", 1)])

@@ -182,6 +182,31 @@ def test_a_signal_at_any_stage_leaves_nothing_behind(tmp_path: Path, stage: byte
     assert_nothing_left(tmp_path)
 
 
+def test_a_signal_while_the_database_is_kept_comes_too_late(tmp_path: Path) -> None:
+    """It is sent by the demo to itself in the moment in which the file is made."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'open' and str(arguments[0]).endswith('kept.db'):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.addaudithook(hook)\n"
+    )
+    kept = tmp_path / "kept.db"
+
+    ran = process(
+        *("demo", "--jobs", "100", "--keep", str(kept)),
+        cwd=tmp_path,
+        TMPDIR=str(tmp_path),
+        PYTHONPATH=f"{tmp_path / 'site'}:{SOURCE}",
+    )
+
+    assert (ran.status, ran.err) == (0, "")
+    assert f"perdure status --url {kept}" in ran.out
+    assert kept.exists()
+    assert_nothing_left(tmp_path)
+
+
 def test_ctrl_c_in_a_terminal_leaves_no_half_drawn_display(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     with started(tmp_path, stdout=theirs, stderr=theirs, TERM="xterm") as demo, os.fdopen(ours, "rb", 0) as terminal:
@@ -203,14 +228,18 @@ def test_ctrl_c_in_a_terminal_leaves_no_half_drawn_display(tmp_path: Path) -> No
 
 def started(folder: Path, *, stdout: int, stderr: int | None = None, **environment: str) -> subprocess.Popen[bytes]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PERDURE_", "NO_COLOR"))}
-    return subprocess.Popen(
-        DEMO,
-        cwd=folder,
-        env=clean | {"PYTHONPATH": str(SOURCE), "TMPDIR": str(folder), "COLUMNS": "80", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-    )
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and the demo would inherit that
+    try:
+        return subprocess.Popen(
+            DEMO,
+            cwd=folder,
+            env=clean | {"PYTHONPATH": str(SOURCE), "TMPDIR": str(folder), "COLUMNS": "80", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
 
 
 def chunks(stream: IO[bytes]) -> Iterator[bytes]:

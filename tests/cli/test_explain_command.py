@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,19 @@ from perdure.job.states import State
 from perdure.ops import doctor
 from perdure.testing.contract.rig import Rig
 from perdure.testing.contract.states import in_state
-from tests.cli.terminal import Perdure, process, refusal
+from tests.cli.terminal import Perdure, process, refusal, started
+
+SHOP = """
+import threading
+from perdure import Perdure
+
+app = Perdure("jobs.db")
+
+@app.job(name="send")
+def send(n: int) -> None:
+    with open("begun", "wb"):
+        threading.Event().wait()
+"""
 
 
 @pytest.fixture
@@ -91,6 +104,22 @@ def test_json_has_stable_keys(perdure: Perdure, rig: Rig, tmp_path: Path) -> Non
     assert list(found) == ["id", "state", "why", "next", "command", "facts"]
     assert (found["id"], found["state"], found["why"]) == (text(job_id), "queued", "no worker is registered")
     assert found["facts"][:2] == [{"name": "kind", "text": "send"}, {"name": "queue", "text": "mail"}]
+
+
+def test_a_worker_that_was_killed_is_not_waited_for(rig: Rig, tmp_path: Path) -> None:
+    """The real thing: the only worker, killed in the middle of a job."""
+    (tmp_path / "shop.py").write_text(SHOP, "utf-8")
+    os.mkfifo(tmp_path / "begun")
+    with started("worker", "shop:app", "--concurrency", "1", cwd=tmp_path) as it:
+        running, waiting = rig.enqueue(kind="send"), rig.enqueue(kind="send")
+        with (tmp_path / "begun").open("rb"):  # until the job opens the other end
+            it.kill()
+            it.communicate()
+
+    found = [process("explain", text(each), "--url", "jobs.db", cwd=tmp_path).out for each in (running, waiting)]
+    assert "but the process of that node has ended." in found[0].splitlines()[0]
+    assert "the process of the only worker for it has ended" in found[1].splitlines()[0]
+    assert all(lines(out)[-1] == "next  perdure worker MODULE:APP" for out in found)
 
 
 def test_an_error_cannot_talk_to_the_terminal(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from perdure import Perdure as App
 from perdure.cli import target
+from perdure.cli.following import KNOWN
 from perdure.cli.plain import JOB_KEYS, RUN_KEYS
 from perdure.ids import IdFactory
 from tests.cli.terminal import Perdure, refusal, started
@@ -278,6 +279,13 @@ def test_following_prints_what_is_there_then_what_comes_and_what_changes(here: A
         (str(second.id), "queued"),
         (str(first.id), "paused"),
     ]
+
+
+@pytest.mark.parametrize("command", ["jobs", "runs"])
+def test_how_far_back_changes_are_seen_is_said(perdure: Perdure, folder: Path, command: str) -> None:
+    said = " ".join(perdure(command, "--help", cwd=folder).out.split())
+
+    assert f"Changes are seen in the newest {KNOWN} or so." in said
 
 
 def test_following_runs_prints_their_starts_and_ends(here: App, folder: Path) -> None:

@@ -65,9 +65,9 @@ def test_a_mistyped_queue_is_refused_with_what_was_meant(perdure: Perdure, here:
 def test_nodes_are_listed_with_what_they_do(perdure: Perdure, here: App, folder: Path) -> None:
     here.worker().run(until_idle=True)
     silent = NodeId(here.ids.new())
-    here.store.register(silent, "send,resize", Process("far", 7), Micros(here.clock.now() - 120_000_000))
+    here.store.register(silent, '{"send": 1, "a,b": 2}', Process("far", 7), Micros(here.clock.now() - 120_000_000))
     live = NodeId(here.ids.new())
-    here.store.register(live, "send", Process("near", 8), here.clock.now())
+    here.store.register(live, '{"send": 1}', Process("near", 8), here.clock.now())
 
     listed = perdure("nodes", "--json", cwd=folder, **URL).json()
     table = perdure("nodes", cwd=folder, COLUMNS="80", **URL).out.splitlines()
@@ -76,7 +76,7 @@ def test_nodes_are_listed_with_what_they_do(perdure: Perdure, here: App, folder:
         ("live", "near", 8),
         ("silent", "far", 7),
     ]
-    assert listed[1]["kinds"] == ["send", "resize"]
+    assert listed[1]["kinds"] == ["send", "a,b v2"]
     assert (listed[2]["state"], listed[2]["stop_reason"]) == ("stopped", "clean_shutdown")
     assert max(map(len, table)) <= 80
     assert [line.split()[1] for line in table[2:]] == ["live", "silent", "stopped"]

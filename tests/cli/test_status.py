@@ -134,6 +134,39 @@ def test_how_long_is_too_long_can_be_said(perdure: Perdure, rig: Rig, tmp_path: 
     assert perdure("status", "--stuck-after", "0", "--url", "jobs.db", cwd=tmp_path).status == 2
 
 
+def test_a_first_run_that_takes_long_is_not_called_slower_than_usual(
+    perdure: Perdure, rig: Rig, tmp_path: Path
+) -> None:
+    rig.start(kind="send")
+    rig.store.beat(rig.node, SystemClock().now())
+
+    stuck = answer(perdure("status", "--url", "jobs.db", cwd=tmp_path, COLUMNS="80").out, "What is stuck?")
+    assert stuck[1].endswith("running long, none to compare it with")
+
+
+def test_a_job_of_a_worker_not_heard_of_is_stuck(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    rig.start(kind="send")
+
+    stuck = answer(perdure("status", "--url", "jobs.db", cwd=tmp_path, COLUMNS="80").out, "What is stuck?")
+    assert stuck[1].endswith("on a worker not heard of for long")
+
+
+def test_it_is_not_complete_if_more_failed_than_is_looked_at(
+    perdure: Perdure, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if none of them is shown: one that was left out might be."""
+    claim = rig.start()
+    rig.finish(claim, Failed(Failure("E", "it broke", permanent=True)))
+    rig.store.retry(claim.job_id, rig.now)
+    rig.finish(rig.claim_one(), Completed())
+    assert perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()["complete"] is True
+
+    monkeypatch.setattr("perdure.ops.status.FAILED_LOOKED_AT", 1)
+    found = perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()
+    assert (found["complete"], found["failed"]) == (False, [])
+    assert "There may be more than is counted" in perdure("status", "--url", "jobs.db", cwd=tmp_path).out
+
+
 def test_everything_fits_into_80_columns(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     long = "shop.orders.jobs.send_a_reminder_to_every_customer"
     rig.enqueue_many(12_345, kind=long, queue="a-queue-with-a-long-name")

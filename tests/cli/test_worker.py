@@ -165,13 +165,36 @@ def test_log_lines_can_be_had_as_json_whatever_the_app_has_set_up(folder: Path, 
 
     ran = process("worker", "shop", "--until-idle", "--log-format", "json", "--log-level", "debug", cwd=folder)
 
+    assert ran.out == "", "everything is in the log lines"
     lines = [json.loads(line) for line in ran.err.splitlines()]
+    assert next(line["kinds"] for line in lines if line.get("event") == "started") == ["more", "send"]
     (completed,) = (line for line in lines if line.get("event") == "completed")
     assert completed["job_id"] == str(job.id)
     assert (completed["level"], completed["kind"], completed["attempt"]) == ("info", "send", 1)
     assert [line["message"] for line in lines if line["logger"] == "shop"] == ["sending to you"]
     assert [line["job_id"] for line in lines if line["message"] == "sent"] == [str(job.id)]
     assert [line["event"] for line in lines if line["level"] == "debug" and "event" in line] == ["claimed"]
+
+
+def test_a_kind_that_cannot_run_is_told_of_at_the_start(folder: Path, here: App) -> None:
+    with (folder / "more_jobs.py").open("a") as module:
+        module.write("\n@app.job\ndef broken(*args: int) -> None: ...\n")
+    job = here.enqueue("send", {"to": "you"})
+
+    ran = process("worker", "shop", "--until-idle", cwd=folder)
+    assert "ERROR   jobs of kind broken cannot run: " in ran.err
+    assert here.existing(job).state is State.COMPLETED
+
+
+def test_a_level_counts_where_the_app_keeps_its_own_logging(folder: Path, here: App) -> None:
+    (folder / "shop.py").write_text(
+        "import logging\nlogging.basicConfig(format='own %(message)s')\n" + SHOP.format(url='"jobs.db", ')
+    )
+    here.enqueue("send", {"to": "you"})
+
+    ran = process("worker", "shop", "--until-idle", "--log-level", "info", cwd=folder)
+    assert "own completed send" in ran.err
+    assert "sending" not in ran.err
 
 
 def test_the_first_screen_counts_the_other_nodes(folder: Path, here: App) -> None:

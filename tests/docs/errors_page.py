@@ -21,8 +21,7 @@ HEAD = """\
 
 Every error is a `PerdureError` with a stable `code` and a message that says what happened, which value it was, and what
 to do next. Catch the class, report the code: `error.code`, `error.message`. After a refusal nothing was written. The
-command line prints message and code on one line and exits with 2; there `usage_error` is a wrong command or option, and
-`internal_error` a mistake of ours: `--debug` shows where, please report it.
+command line prints message and code on one line and exits with 2.
 
 ```text
 {tree}
@@ -33,7 +32,10 @@ command line prints message and code on one line and exits with 2; there `usage_
 
 
 class Section(NamedTuple):
-    """A part of the page. `composed`: the class of codes that the source puts together and nobody can look up."""
+    """A part of the page.
+
+    `composed`: the class of codes that the source puts together and nobody can look up; empty: they have none.
+    """
 
     title: str
     composed: str
@@ -61,7 +63,7 @@ def _parts() -> Iterator[str]:
     for section in sections():
         yield f"\n## {section.title}\n\n| code | class | means |\n|---|---|---|\n"
         for code, means in section.codes.items():
-            classes = ", ".join(f"`{name}`" for name in sorted(found.get(code) or {section.composed}))
+            classes = ", ".join(f"`{name}`" if name else "–" for name in sorted(found.get(code) or {section.composed}))
             yield f"| `{code}` | {classes} | {means} |\n"
 
 

@@ -152,12 +152,14 @@ def test_a_worker_inside_the_block_is_refused(app: Perdure, t: Kit) -> None:
     assert refused.value.code == "testing_worker"
 
 
-def test_a_drain_beside_a_worker_that_was_made_before_the_block_is_refused(tmp_path: Path) -> None:
+def test_a_worker_that_was_made_before_the_block_does_not_start_inside(tmp_path: Path) -> None:
     app = Perdure(tmp_path / "real.db", durability="normal")
     worker = app.worker()
-    with app.testing() as t, worker.running(), pytest.raises(PerdureError) as refused:
-        t.drain()
+    with app.testing(), pytest.raises(PerdureError) as refused, worker.running():
+        pass
     assert refused.value.code == "testing_worker"
+    assert not (tmp_path / "real.db").exists()
+    worker.run(until_idle=True)
     app.close()
 
 

@@ -126,6 +126,19 @@ def test_a_heart_goes_on_after_an_error_that_nobody_thought_of(app: Perdure, cap
     assert "no clock today" in caplog.text
 
 
+def test_a_worker_that_stops_does_not_wait_for_ever_for_a_beat(app: Perdure) -> None:
+    store, hung = NeverAnswers(), threading.Event()
+    node = Steps(app)
+    moves = count()
+    heart = Heart(node, store, app.clock, lease_s=0.6, hung=hung.set, moves=lambda: next(moves))  # type: ignore[arg-type]
+    heart.start()
+    assert store.asked.wait(60)
+    heart.stop()
+    assert hung.is_set()
+    store.answer.set()
+    app.store.stop(node.id, "clean_shutdown", app.clock.now())
+
+
 class NeverAnswers:
     """A store whose beats do not come back."""
 

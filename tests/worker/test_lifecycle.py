@@ -184,7 +184,7 @@ def test_a_worker_that_stops_takes_nothing_new_and_waits_for_what_runs(
     with app.worker(concurrency=1).running() as worker:
         assert entered.wait(60)
         worker.stop()
-        eventually(lambda: "stopping; 1 jobs have 25 s to finish" in caplog.text)
+        eventually(lambda: "stopping; one job has 25 s to finish" in caplog.text)
         go.set()
 
     assert app.existing(running).result == "to the end"

@@ -12,6 +12,8 @@ import pytest
 from pydantic import SecretStr
 
 from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze
+from perdure.ids import NodeId, RunId
+from perdure.store.answers import Claimer, Lane, Process
 
 ONCE = Retry(2, backoff="none")
 
@@ -144,6 +146,66 @@ def test_secrets_are_not_told(app: Perdure, lines: Lines, caplog: pytest.LogCapt
     app.worker().run(until_idle=True)
     assert lines.one("failed")[0] == "ERROR"
     assert "hunter2!" not in caplog.text
+
+
+def test_a_secret_that_a_handler_logs_is_not_passed_on(
+    app: Perdure, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    def login(ctx: JobContext, password: SecretStr) -> None:
+        ctx.log.info("using %s", password.get_secret_value())
+        try:
+            raise ValueError(password.get_secret_value())
+        except ValueError:
+            ctx.log.exception("odd")
+
+    login.enqueue(password=SecretStr("hunter2!"))
+    app.worker().run(until_idle=True)
+    assert "using •••" in caplog.text
+    assert "ValueError: •••" in caplog.text
+    assert "hunter2!" not in caplog.text
+
+
+# -- what was written counts, not what the run reported ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leaves", [ValueError("no"), Snooze(60)])
+@pytest.mark.parametrize("as_new_job", [False, True])
+def test_a_job_that_was_cancelled_meanwhile_is_neither_failed_nor_tried_again(
+    app: Perdure, lines: Lines, leaves: Exception, as_new_job: bool
+) -> None:
+    @app.job(retry=Retry(3, as_new_job=as_new_job))
+    def leave(ctx: JobContext) -> None:
+        app.cancel(ctx.job_id)
+        raise leaves
+
+    job = leave.enqueue()
+    app.worker().run(until_idle=True)
+    assert app.existing(job).state == "cancelled"
+    assert lines.one("cancelled")[0] == "INFO"
+    assert lines.of("failed") + lines.of("retried") + lines.of("snoozed") == []
+
+
+def test_a_job_that_fails_with_its_dead_node_is_an_error_and_the_others_are_rescued(app: Perdure, lines: Lines) -> None:
+    @app.job(retry=1)
+    def last() -> None: ...
+
+    @app.job
+    def other() -> None: ...
+
+    jobs = [last.enqueue(), other.enqueue()]
+    node = NodeId(app.ids.new())
+    app.store.register(node, None, Process(), app.clock.now())
+    run_ids = [RunId(run_id) for run_id in app.ids.new_many(2)]
+    app.store.claim([Lane("default", 2)], Claimer(node, None, run_ids, 60_000_000), app.clock.now())
+    app.store.stop(node, "crash", app.clock.now())
+
+    app.worker().run(until_idle=True)
+    assert [app.existing(job).state for job in jobs] == ["failed", "completed"]
+    level, facts = lines.one("failed")
+    assert (level, facts["job_id"], facts["error_type"]) == ("ERROR", str(jobs[0].id), "NodeLost")
+    level, facts = lines.one("rescued")
+    assert (level, facts["jobs"]) == ("WARNING", 1)
 
 
 PROGRAM = """

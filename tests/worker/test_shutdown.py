@@ -165,7 +165,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(shop: Perdure, tmp_path: Pa
     with worker("shop:app", "--grace", "3600", cwd=tmp_path) as process:
         process.until("entered")
         process.send(signal.SIGTERM)
-        process.until("stopping; 1 jobs have 3600 s")
+        process.until("stopping; one job has 3600 s")
         process.send(signal.SIGTERM)
         assert process.ended() == 0
 
@@ -184,7 +184,7 @@ def test_a_handler_that_cannot_be_stopped_is_left_and_its_job_rescued(shop: Perd
         process.send(signal.SIGINT)
         assert process.ended() == EXIT_LEFT_BEHIND
 
-    assert "1 handlers did not end" in process.said()
+    assert "handlers that did not end: 1" in process.said()
     assert (shop.existing(job).state, ends(shop)) == (State.RUNNING, [None])
     assert finish_here(shop, job).result == "done here"
     assert ends(shop) == ["clean_shutdown", "crash"]

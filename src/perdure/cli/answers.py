@@ -29,14 +29,15 @@ _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
 _HITCHES = {
     Hitch.LOST: "on a worker that has stopped",
+    Hitch.SILENT: "on a worker not heard of for long",
     Hitch.OVERTIME: "running past the time-out",
     Hitch.SLOW: "running far longer than usual",
+    Hitch.LONG: "running long, none to compare it with",
     Hitch.PARKED: "parked: no worker here can run it",
     Hitch.DUE: "due, and no worker has queued it",
     Hitch.PAUSED: "first of a paused queue",
     Hitch.WAITING: "first in queue, nobody takes it",
 }
-_MORE = "There is more than is counted: numbers are of the oldest jobs and the newest runs."
 _RED = ("failed", "lost")
 
 
@@ -69,7 +70,7 @@ def screen(found: Status, space: Space) -> Group:
             parts += [_heading(f"\n{question}" if parts else question), *given]
     if not found.is_complete:
         parts.append(
-            _line("\nThere is more than is counted: numbers are of the oldest jobs and the newest runs.", "yellow")
+            _line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "yellow")
         )
     return Group(*parts)
 

@@ -27,7 +27,13 @@ Until = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")]
 Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on and print what is new, until Ctrl-C; with --json one per line.")
+    bool,
+    typer.Option(
+        "--follow",
+        "-f",
+        help="Go on and print what is new or has changed, until Ctrl-C; with --json one per line. Changes are seen in"
+        " the newest 200 or so.",
+    ),
 ]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

@@ -46,7 +46,7 @@ def sql(
     dialect: Annotated[str, typer.Option(help="sqlite or postgres")] = "sqlite",
     statements: Annotated[bool, typer.Option("--statements", help="Also the statements Perdure runs.")] = False,
 ) -> None:
-    """Print the SQL that makes a Perdure database: piped into an empty one, it is ready for use."""
+    """Print the SQL that makes a Perdure database. Piped into an empty one, it is ready for use."""
     from perdure.ops.sql_texts import schema_sql, statements_sql
 
     for statement in schema_sql(dialect):
@@ -63,7 +63,7 @@ def backup(
     url: Url = None,
     app: App = None,
 ) -> None:
-    """Copy an SQLite database, while jobs go on, to a new file that only you may read."""
+    """Copy an SQLite database to a new file, while jobs go on. Only you may read the copy."""
     from perdure.ops.database_check import back_up
 
     with database(url, app) as store:

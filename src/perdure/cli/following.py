@@ -20,6 +20,8 @@ _REMEMBERED = 20_000
 def news(read: Callable[[], Iterable[T]], mark: Callable[[T], tuple[object, object]], first: int) -> Iterator[T]:
     """What is new or stands otherwise than when it was given, oldest first; then sleeps and looks again, for ever.
 
+    What changes further back than the newest `KNOWN` or so is not seen: a look does not read everything again.
+
     `read` gives the newest first. `mark` says what a thing is and how it stands. The first look gives `first` of them.
     """
     seen: dict[object, object] = {}

@@ -30,7 +30,8 @@ class Health(NamedTuple):
 
 
 def health(*, max_beat_age: MaxBeatAge = 60.0, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Tell whether the database answers and a worker lives. Exits with 0 if so, else with 1."""
+    """Tell whether the database answers and a worker lives. Exits with 0 if so, with 1 if not, with 2 if it cannot
+    tell: no database was named, or no driver for it is installed."""
     with database(url, app) as store:
         try:
             found = _look(store, max_beat_age)
@@ -46,11 +47,14 @@ def health(*, max_beat_age: MaxBeatAge = 60.0, url: Url = None, app: App = None,
 def _look(store: Store, max_beat_age: float) -> Health:
     from perdure.clock import SystemClock
     from perdure.ops.database_check import require_current
+    from perdure.worker.liveness import ProcLiveness
 
     require_current(store)
-    beats = [node.beat_at for node in store.live_nodes()]
+    nodes = store.live_nodes()
+    beats = [node.beat_at for node in nodes if not ProcLiveness().is_gone(node)]
     if not beats:
-        return Health(False, True, 0, None, "the database answers, but no worker is registered")
+        why = "no worker is registered" if not nodes else "the process of every worker has ended"
+        return Health(False, True, 0, None, f"the database answers, but {why}")
     age = max(0.0, (SystemClock().now() - max(beats)) / 1_000_000)
     workers = f"{len(beats)} worker{'' if len(beats) == 1 else 's'}"
     if not age <= max_beat_age:

@@ -25,12 +25,14 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def log_on_stderr(form: LogFormat | None = None, level: LogLevel = LogLevel.INFO) -> None:
-    """Show what is logged by Perdure and by the handlers.
+def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) -> None:
+    """Show what is logged by Perdure and by the handlers, from INFO on or the level given.
 
-    An app that has set up logging keeps it, unless a form is asked for: then this replaces it.
+    An app that has set up logging keeps it, unless a form is asked for: then this replaces it. A level is set anyway.
     """
     root = logging.getLogger()
+    if level is not None:
+        logging.getLogger("perdure").setLevel(level.upper())
     if root.handlers and form is None:
         return
     handler = logging.StreamHandler()
@@ -38,7 +40,7 @@ def log_on_stderr(form: LogFormat | None = None, level: LogLevel = LogLevel.INFO
     for other in list(root.handlers):
         root.removeHandler(other)
     root.addHandler(handler)
-    root.setLevel(level.upper())
+    root.setLevel((level or LogLevel.INFO).upper())
 
 
 class Lines(logging.Formatter):

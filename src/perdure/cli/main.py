@@ -65,7 +65,8 @@ def perdure(
     after the command; where one is given twice, the last counts. Jobs are named by their id or its last 4 or more
     characters.
 
-    Exit status: 0 done, nothing wrong; 1 something wrong was found; 2 it could not be done.
+    Exit status: 0 done, nothing wrong; 1 something wrong was found; 2 it could not be done. 0 also where the reader of
+    the output has closed it, as head does.
     """
 
 
@@ -77,6 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:
         _leave_the_pipe()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich make a status of it themselves
+            _leave_the_pipe()
+        raise
     except typer.Abort as abort:
         if isinstance(abort.__context__, KeyboardInterrupt):
             print(file=sys.stderr)  # the line of the question is still open
@@ -120,6 +125,9 @@ def _fail(message: str, error: BaseException | None = None, status: int = ERROR)
 
 
 def _leave_the_pipe() -> NoReturn:
-    """Whoever read our output has seen enough. Nothing may be written at exit either, or Python would complain."""
+    """Whoever read our output has seen enough: always status 0, whether it was met by a write or by the last flush.
+
+    Nothing may be written at exit either, or Python would complain.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)

@@ -10,12 +10,10 @@ from perdure.cli.show import Json, ago, id_text, print_json, print_table
 from perdure.cli.target import App, Url, existing
 from perdure.clock import SystemClock, to_datetime
 from perdure.ids import to_uuid
+from perdure.store.tallies import SILENT_US
 
 if TYPE_CHECKING:
     from perdure.store.answers import NodeRow
-
-SILENT_S = 60
-"""A live node that has not beaten for a usual lease is shown as silent; its jobs are about to be rescued."""
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="How many stopped ones to show.")]
 
@@ -42,10 +40,12 @@ def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = Fa
 def _state(node: NodeRow, now: int) -> str:
     if node.stopped_at is not None:
         return "stopped"
-    return "silent" if now - node.beat_at > SILENT_S * 1_000_000 else "live"
+    return "silent" if now - node.beat_at > SILENT_US else "live"
 
 
 def _row(node: NodeRow, state: str, running: int) -> tuple[str, ...]:
+    from perdure.cli.plain import kind_names
+
     beat = ago(to_datetime(node.beat_at))
     if node.stopped_at is not None:
         beat = (node.stop_reason or "stopped").replace("_", " ")
@@ -56,5 +56,5 @@ def _row(node: NodeRow, state: str, running: int) -> tuple[str, ...]:
         ago(to_datetime(node.started_at)),
         beat,
         f"{'?' if node.pid is None else node.pid} on {node.host or '?'}",
-        (node.kinds or "").replace(",", ", "),
+        ", ".join(kind_names(node)),
     )

@@ -56,13 +56,20 @@ def plain_node(node: NodeRow, state: str, running: int) -> dict[str, object]:
         "state": state,
         "host": node.host,
         "pid": node.pid,
-        "kinds": node.kinds.split(",") if node.kinds else [],
+        "kinds": kind_names(node),
         "running": running,
         "started_at": moment_json(to_datetime(node.started_at)),
         "beat_at": moment_json(to_datetime(node.beat_at)),
         "stopped_at": None if node.stopped_at is None else moment_json(to_datetime(node.stopped_at)),
         "stop_reason": node.stop_reason,
     }
+
+
+def kind_names(node: NodeRow) -> list[str]:
+    """The kinds a node has, those of a later version with it: `send v2`. Empty as well if it names none."""
+    from perdure.ops.workers import kinds_of
+
+    return [name if version == 1 else f"{name} v{version}" for name, version in (kinds_of(node) or {}).items()]
 
 
 def _plain(value: object) -> object:

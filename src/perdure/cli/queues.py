@@ -41,7 +41,7 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
 
 @queues.command(cls=Command)
 def pause(name: Name, *, new: Force = False, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Claim nothing from this queue until it is resumed; jobs that run go on."""
+    """Claim nothing more from this queue. Jobs that run go on; `resume` ends it."""
     with front_door(url, app) as door:
         _check(door, name, new=new)
         door.queues.pause(name)

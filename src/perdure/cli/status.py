@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EVERY_S = 2.0
 _PIPED = 100
 _INSTANTS = ("since", "last")
+_ANSWERS = ("outstanding", "failed", "stuck", "durations", "duplicates", "ran")
 
 Watch = Annotated[
     bool,
@@ -100,7 +101,7 @@ def _console() -> Console:
 
 def plain_status(found: Status) -> dict[str, object]:
     """The answers as JSON data; the keys are those of `store/tallies`."""
-    answers = {name: [_plain(row._asdict()) for row in rows] for name, rows in found._asdict().items() if name != "at"}
+    answers = {name: [_plain(row._asdict()) for row in getattr(found, name)] for name in _ANSWERS}
     return {"at": _instant(found.at), "complete": found.is_complete, **answers}
 
 

@@ -33,7 +33,9 @@ Exclusive = Annotated[
 Format = Annotated[
     LogFormat | None, typer.Option("--log-format", help="How to write log lines; else as the app has set it up.")
 ]
-Level = Annotated[LogLevel, typer.Option("--log-level", help="From which level on log lines are shown.")]
+Level = Annotated[
+    LogLevel | None, typer.Option("--log-level", help="From which level on log lines are shown; info by default.")
+]
 
 
 def worker(
@@ -48,7 +50,7 @@ def worker(
     grace: Grace = 25.0,
     exclusive: Exclusive = None,
     log_format: Format = None,
-    log_level: Level = LogLevel.INFO,
+    log_level: Level = None,
 ) -> None:
     """Run jobs until a signal says stop.
 
@@ -69,15 +71,20 @@ def worker(
     place = _database(found)
 
     def tell() -> None:
-        kinds = ", ".join(sorted(kind.name for kind in found.kinds))
-        print(f"app       {name}")
-        print(f"database  {place}")
-        print(f"node      {running.health().node_id}")
-        print(f"queues    {', '.join(queue) if queue else 'all'}")
-        print(f"kinds     {kinds or 'none: this worker can run nothing'}")
-        print(f"others    {_others(found, running)}", flush=True)
+        if log_format is not LogFormat.JSON:  # whoever reads JSON has it in the log lines
+            _show_first_screen(found, running, name, place, queue)
 
     _leave(running.run(until_idle=until_idle, started=tell))
+
+
+def _show_first_screen(app: Perdure, running: Worker, name: str, place: str, queues: list[str] | None) -> None:
+    kinds = ", ".join(sorted(kind.name for kind in app.kinds))
+    print(f"app       {name}")
+    print(f"database  {place}")
+    print(f"node      {running.health().node_id}")
+    print(f"queues    {', '.join(queues) if queues else 'all'}")
+    print(f"kinds     {kinds or 'none: this worker can run nothing'}")
+    print(f"others    {_others(app, running)}", flush=True)
 
 
 def _database(app: Perdure) -> str:

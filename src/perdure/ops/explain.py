@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import NamedTuple
 
@@ -11,12 +11,14 @@ from perdure.ids import to_uuid
 from perdure.job.job import Job
 from perdure.job.states import Park, State
 from perdure.ops.spans import counted, distance, moment, span
-from perdure.ops.workers import Crew, about, crew_for, name_of, summary
+from perdure.ops.workers import Crew, about, crew_for, kind_of, name_of, silence, summary
+from perdure.store.answers import NodeRow
 from perdure.store.protocols import Store
 from perdure.store.tallies import EVERY_QUEUE, Gate
 
 _SHOWN = 5
 _NODES_LOOKED_AT = 100
+START_A_WORKER = "perdure worker MODULE:APP"
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -37,17 +39,10 @@ class Explanation(NamedTuple):
         return f"{self.state}: {self.why}. {self.next}."
 
 
-class _Reason(NamedTuple):
-    why: str
-    next: str
-    facts: Facts = ()
-    remedy: str | None = None
-
-
 def explain(store: Store, job: Job, now: Micros) -> Explanation:
-    """What keeps the job where it is, from the database alone."""
-    reason = _reason(store, job, now)
-    return Explanation(job.state, reason.why, reason.next, (*_common(job), *reason.facts), reason.remedy)
+    """What keeps the job where it is: from the database, and of workers of this machine whether they still run."""
+    found = _explained(store, job, now)
+    return found._replace(facts=(*_common(job), *found.facts))
 
 
 def _common(job: Job) -> Facts:
@@ -61,7 +56,7 @@ def _common(job: Job) -> Facts:
     return tuple(facts)
 
 
-def _reason(store: Store, job: Job, now: Micros) -> _Reason:
+def _explained(store: Store, job: Job, now: Micros) -> Explanation:
     match job.state:
         case State.QUEUED:
             return _queued(store, job, now)
@@ -84,78 +79,91 @@ def _reason(store: Store, job: Job, now: Micros) -> _Reason:
 # -- waiting ---------------------------------------------------------------------------------------------------------
 
 
-def _queued(store: Store, job: Job, now: Micros) -> _Reason:
+def _queued(store: Store, job: Job, now: Micros) -> Explanation:
     ahead = store.count_ahead(job)
     gates = store.gates(job.queue)
-    crew = crew_for(store, job)
+    crew = crew_for(store, job, now)
     facts = (
         ("queued since", moment(max(job.row.queued_at, job.row.run_at))),
         *_last_error(job),
         ("place in queue", f"{ahead + 1:,}"),
         ("jobs ahead", f"{ahead:,}"),
         *_gate_facts(gates, now),
-        ("who could run it", summary(crew, now)),
+        ("who could run it", summary(crew, job, now)),
     )
     for gate in gates:
         if closed := _closed(gate, now):
             return closed._replace(facts=facts)
-    return (_shortage(job, crew) or _in_line(job, ahead, crew))._replace(facts=facts)
+    return (_shortage(job, crew, now) or _in_line(job, ahead, crew))._replace(facts=facts)
 
 
-def _in_line(job: Job, ahead: int, crew: Crew) -> _Reason:
-    if not ahead:
-        workers = counted(len(crew.able), "live worker")
-        return _Reason(f"it is the next of queue {job.queue!r}, for {workers}", "A worker with a free place claims it")
-    first = f"{counted(ahead, 'job')} of queue {job.queue!r} {'goes' if ahead == 1 else 'go'} first"
-    return _Reason(first, "A worker with a free place claims it")
+def _in_line(job: Job, ahead: int, crew: Crew) -> Explanation:
+    why = f"it is the next of queue {job.queue!r}, for {counted(len(crew.ready), 'live worker')}"
+    if ahead:
+        why = f"{counted(ahead, 'job')} of queue {job.queue!r} {'goes' if ahead == 1 else 'go'} first"
+    return Explanation(State.QUEUED, why, "A worker with a free place claims it")
 
 
-def _shortage(job: Job, crew: Crew) -> _Reason | None:
+def _shortage(job: Job, crew: Crew, now: Micros) -> Explanation | None:
     """None: there is a worker for it."""
     if not crew.live:
-        return _Reason(
-            "no worker is registered", "Start a worker for this database", remedy="perdure worker MODULE:APP"
+        return Explanation(
+            State.QUEUED, "no worker is registered", "Start a worker for this database", remedy=START_A_WORKER
         )
+    for_the_queue = f"{START_A_WORKER} --queue {quote(job.queue)}"
     if not crew.serving:
-        return _Reason(
-            f"no live worker serves queue {job.queue!r}",
-            "Start one that does",
-            remedy=f"perdure worker MODULE:APP --queue {quote(job.queue)}",
+        return Explanation(
+            State.QUEUED, f"no live worker serves queue {job.queue!r}", "Start one that does", remedy=for_the_queue
         )
     if not crew.able:
-        return _Reason(
-            f"no live worker of queue {job.queue!r} has {_kind(job)}",
+        return Explanation(
+            State.QUEUED,
+            f"no live worker of queue {job.queue!r} has {kind_of(job)}",
             "A worker that reaches the job sets it aside for one that has it; start such a worker",
-            remedy="perdure worker MODULE:APP",
+            remedy=START_A_WORKER,
         )
+    if not crew.ready:
+        remedy = START_A_WORKER if any(node.queues is None for node in crew.able) else for_the_queue
+        return Explanation(State.QUEUED, silence(crew.able, crew, now), _take_over(crew.able, crew), remedy=remedy)
     return None
 
 
-def _scheduled(store: Store, job: Job, now: Micros) -> _Reason:
-    run_at, crew = job.row.run_at, crew_for(store, job)
+def _take_over(nodes: Sequence[NodeRow], crew: Crew) -> str:
+    if all(node in crew.gone for node in nodes):
+        return "Another worker takes over: start one"
+    return f"If {'it is' if len(nodes) == 1 else 'they are'} dead, another worker takes over: start one"
+
+
+def _scheduled(store: Store, job: Job, now: Micros) -> Explanation:
+    run_at, crew = job.row.run_at, crew_for(store, job, now)
     facts = (
         ("run_at", f"{moment(run_at)} ({distance(run_at, now)})"),
         *_last_error(job),
         *_gate_facts(store.gates(job.queue), now),
-        ("who could run it", summary(crew, now)),
+        ("who could run it", summary(crew, job, now)),
     )
     why = f"it may not start before {moment(run_at)}"
     if job.attempts and job.error:
         after = f"attempt {job.attempts} of {job.max_attempts} ended with {_first_line(job.error)}"
         why = f"{after}, and the next one may not start before {moment(run_at)}"
     if run_at > now:
-        return _Reason(why, "It is queued then", facts)
+        return Explanation(State.SCHEDULED, why, "It is queued then", facts)
+    why += ", which has passed"
     if not crew.live:
-        return _Reason(
-            f"{why}, which has passed, but no worker is registered",
+        return Explanation(
+            State.SCHEDULED,
+            f"{why}, but no worker is registered",
             "Start a worker for this database",
             facts,
-            "perdure worker MODULE:APP",
+            START_A_WORKER,
         )
-    return _Reason(f"{why}, which has passed", "A worker queues it at its next turn", facts)
+    if not crew.awake:  # any worker queues what is due, whatever it serves
+        silent = f"{why}, but {silence(crew.live, crew, now)}"
+        return Explanation(State.SCHEDULED, silent, _take_over(crew.live, crew), facts, START_A_WORKER)
+    return Explanation(State.SCHEDULED, why, "A worker queues it at its next turn", facts)
 
 
-def _blocked(store: Store, job: Job, now: Micros) -> _Reason:
+def _blocked(store: Store, job: Job, now: Micros) -> Explanation:
     ids = store.waited_for(job.row.id, _SHOWN)
     others = [store.get(other) for other in ids]
     named = ", ".join(str(to_uuid(other)) for other in ids)
@@ -165,21 +173,26 @@ def _blocked(store: Store, job: Job, now: Micros) -> _Reason:
     ]
     if job.waits_for > len(ids):
         facts.append(("blocked by", f"{job.waits_for - len(ids)} more"))
-    why = f"it waits for {counted(job.waits_for, 'job')} to end ({named})"
-    return _Reason(why, "It is queued when they have ended", (*facts, *_gate_facts(store.gates(job.queue), now)))
+    why, then = f"it waits for {counted(job.waits_for, 'job')} to end ({named})", "It is queued when they have ended"
+    if job.row.run_at > now:
+        facts.append(("run_at", f"{moment(job.row.run_at)} ({distance(job.row.run_at, now)})"))
+        then += f", and not before {moment(job.row.run_at)}"
+    return Explanation(State.BLOCKED, why, then, (*facts, *_gate_facts(store.gates(job.queue), now)))
 
 
-def _held(store: Store, job: Job) -> _Reason:
+def _held(store: Store, job: Job) -> Explanation:
     live = store.live(job.row.id)
     limit = None if live is None else live.limit_key
     why = "it waits for a permit" + (f" of limit {limit!r}" if limit else "")
-    return _Reason(why, "It is queued when one is free", (("held by", f"limit {limit}" if limit else "a limit"),))
+    facts = (("held by", f"limit {limit}" if limit else "a limit"),)
+    return Explanation(State.HELD, why, "It is queued when one is free", facts)
 
 
-def _paused(store: Store, job: Job) -> _Reason:
+def _paused(store: Store, job: Job) -> Explanation:
     live = store.live(job.row.id)
     facts = () if live is None else (("paused since", moment(live.updated_at)),)
-    return _Reason(
+    return Explanation(
+        State.PAUSED,
         "it was paused by hand",
         "app.resume(job) lets it go on",
         (*facts, *_last_error(job)),
@@ -188,86 +201,106 @@ def _paused(store: Store, job: Job) -> _Reason:
 
 
 _PARKED = {
-    Park.UNKNOWN_KIND: _Reason(
+    Park.UNKNOWN_KIND: Explanation(
+        State.PARKED,
         "a worker reached it that has no kind of that name",
         "A worker that has it takes the job; else app.cancel(job)",
     ),
-    Park.NEWER_VERSION: _Reason(
+    Park.NEWER_VERSION: Explanation(
+        State.PARKED,
         "a worker reached it whose code is older than the one that enqueued it",
         "A worker with the newer code takes the job",
     ),
-    Park.UNREADABLE: _Reason("its payload cannot be decoded", "Mend it and app.resume(job), or app.cancel(job)"),
+    Park.UNREADABLE: Explanation(
+        State.PARKED,
+        "its payload cannot be decoded",
+        "Mend it and app.resume(job), or app.cancel(job)",
+    ),
 }
 
 
-def _parked(store: Store, job: Job, now: Micros) -> _Reason:
+def _parked(store: Store, job: Job, now: Micros) -> Explanation:
     reason = Park(job.park_reason or Park.UNREADABLE)
     parked = _PARKED[reason]
     facts = (("parked because", reason.value.replace("_", " ")), *_last_error(job))
     if reason is Park.UNREADABLE:
         return parked._replace(facts=facts, remedy=f"perdure resume {job.id}")
-    crew = crew_for(store, job)
-    facts = (*facts, *_gate_facts(store.gates(job.queue), now), ("who could run it", _who(job, crew, now)))
-    if crew.able:
+    crew = crew_for(store, job, now)
+    facts = (*facts, *_gate_facts(store.gates(job.queue), now), ("who could run it", summary(crew, job, now)))
+    if crew.ready:
         return parked._replace(next="A live worker has it and takes the job at its next turn", facts=facts)
-    return parked._replace(facts=facts, remedy="perdure worker MODULE:APP")
-
-
-def _who(job: Job, crew: Crew, now: Micros) -> str:
-    if crew.able:
-        return about(crew.able, now)
-    if crew.knowing:
-        return f"{about(crew.knowing, now)}: for other queues only"
-    return f"no live worker has {_kind(job)}"
+    return parked._replace(facts=facts, remedy=START_A_WORKER)
 
 
 # -- running and ended -----------------------------------------------------------------------------------------------
 
 
-def _running(store: Store, job: Job, now: Micros) -> _Reason:
+def _running(store: Store, job: Job, now: Micros) -> Explanation:
     asked = "; a cancel was asked for" if job.cancel_requested else ""
     why = f"node {job.node_id} runs attempt {job.attempts} of {job.max_attempts}{asked}"
-    live = store.live(job.row.id)
-    facts: list[tuple[str, str]] = []
-    if live is not None and live.claimed_at is not None:
-        facts.append(("running for", f"{span(now - live.claimed_at)}, since {moment(live.claimed_at)}"))
-        if live.timeout_ms is not None:
-            facts.append(("time-out", f"{live.timeout_ms / 1_000:g} s"))
-    node = next((node for node in store.nodes(_NODES_LOOKED_AT) if node.id == job.row.node_id), None)
+    facts = list(_run_facts(store, job, now))
+    crew = crew_for(store, job, now)
+    node = _holder(store, job, crew)
     if node is None:
-        facts.append(("held by", f"node {job.node_id}"))
-    elif node.stopped_at is None:
-        facts.append(("held by", about([node], now)))
-    else:
+        return Explanation(State.RUNNING, why, "It ends by itself", (*facts, ("held by", f"node {job.node_id}")))
+    if node.stopped_at is not None:
         stopped = f"{name_of(node)}, stopped {distance(node.stopped_at, now)}"
         facts.append(("held by", f"{stopped} ({(node.stop_reason or 'unknown').replace('_', ' ')})"))
-        return _Reason(f"{why}, but that node has stopped", "A live worker takes the job back", tuple(facts))
-    return _Reason(why, "It ends by itself", tuple(facts))
+        return _left_behind(f"{why}, but that node has stopped", crew, tuple(facts))
+    facts.append(("held by", about([node], now)))
+    if node in crew.gone:
+        return _left_behind(f"{why}, but the process of that node has ended", crew, tuple(facts))
+    if node in crew.silent:
+        silent = f"{why}, but that node was last heard of {distance(node.beat_at, now)}"
+        return _left_behind(silent, crew, tuple(facts), if_dead="If it is dead, ")
+    return Explanation(State.RUNNING, why, "It ends by itself", tuple(facts))
 
 
-def _ended(job: Job) -> _Reason:
+def _run_facts(store: Store, job: Job, now: Micros) -> Iterator[tuple[str, str]]:
+    live = store.live(job.row.id)
+    if live is not None and live.claimed_at is not None:
+        yield "running for", f"{span(now - live.claimed_at)}, since {moment(live.claimed_at)}"
+        if live.timeout_ms is not None:
+            yield "time-out", f"{live.timeout_ms / 1_000:g} s"
+
+
+def _holder(store: Store, job: Job, crew: Crew) -> NodeRow | None:
+    """None: it has stopped, and many nodes have come and gone since."""
+    nodes = (*crew.live, *store.nodes(_NODES_LOOKED_AT))
+    return next((node for node in nodes if node.id == job.row.node_id), None)
+
+
+def _left_behind(why: str, crew: Crew, facts: Facts, if_dead: str = "") -> Explanation:
+    """Any worker takes back what a dead one held; somebody has to start one if there is none."""
+    then = f"{if_dead}another worker takes the job back"
+    then = then[0].upper() + then[1:]
+    if crew.awake:
+        return Explanation(State.RUNNING, why, then, facts)
+    return Explanation(State.RUNNING, why, f"{then}: start one", facts, START_A_WORKER)
+
+
+def _ended(job: Job) -> Explanation:
     attempts = f"after {counted(job.attempts, 'attempt')}"
     facts = () if job.row.finished_at is None else (("ended", moment(job.row.finished_at)),)
-    if job.superseded_by is not None:
-        return _Reason(f"job {job.superseded_by} took its place", "That one goes on", facts)
-    if job.successor is not None:
-        return _Reason(f"job {job.successor} goes on with its work", "Look there", facts)
     if job.state == State.COMPLETED:
-        return _Reason(f"it completed {attempts}", "Nothing more happens", facts)
+        why, then = f"it completed {attempts}", "Nothing more happens"
+        if job.superseded_by is not None:
+            why, then = f"{why}, and job {job.superseded_by} takes its place", "That one goes on"
+        return Explanation(job.state, why, then, facts)
+    if job.superseded_by is not None:
+        return Explanation(job.state, f"job {job.superseded_by} took its place", "That one goes on", facts)
+    if job.successor is not None:
+        return Explanation(job.state, f"job {job.successor} goes on with its work", "Look there", facts)
     why = f"it {'failed' if job.state == State.FAILED else f'was {job.state}'} {attempts}"
     if job.error:
-        why += f" with {': '.join(part for part in (job.error_type, job.error) if part)}"
+        why += f" with {': '.join(part for part in (job.error_type, _first_line(job.error)) if part)}"
     if job.state == State.SKIPPED:
         again = "app.retry(job, as_new=True) runs it as a new job"
-        return _Reason(why, again, facts, f"perdure retry {job.id} --as-new")
-    return _Reason(why, "app.retry(job) opens a new life", facts, f"perdure retry {job.id}")
+        return Explanation(job.state, why, again, facts, f"perdure retry {job.id} --as-new")
+    return Explanation(job.state, why, "app.retry(job) opens a new life", facts, f"perdure retry {job.id}")
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------
-
-
-def _kind(job: Job) -> str:
-    return f"kind {job.kind!r}" + (f" in version {job.kind_version} or later" if job.kind_version > 1 else "")
 
 
 def _last_error(job: Job) -> Facts:
@@ -282,16 +315,19 @@ def _gate_facts(gates: Sequence[Gate], now: Micros) -> Facts:
     return tuple(("closed", closed.why) for gate in gates if (closed := _closed(gate, now)))
 
 
-def _closed(gate: Gate, now: Micros) -> _Reason | None:
+def _closed(gate: Gate, now: Micros) -> Explanation | None:
     name = "every queue" if gate.name == EVERY_QUEUE else f"queue {gate.name!r}"
     if gate.paused_at is not None:
-        return _Reason(
+        return Explanation(
+            State.QUEUED,
             f"{name} is paused since {moment(gate.paused_at)}",
             f"app.queues.resume({gate.name!r}) lets it go on",
             remedy=f"perdure queues resume {quote(gate.name)}",
         )
     if gate.reserved_until is not None and gate.reserved_until > now:
-        return _Reason(
-            f"{name} is reserved until {moment(gate.reserved_until)}", "It goes on when the reservation ends"
+        return Explanation(
+            State.QUEUED,
+            f"{name} is reserved until {moment(gate.reserved_until)}",
+            "It goes on when the reservation ends",
         )
     return None

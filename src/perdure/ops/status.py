@@ -1,7 +1,8 @@
 """What is going on, in six answers. Called by `perdure status`; asks the store one query each and changes nothing.
 
 No answer reads more rows than the numbers below, so that each stays quick with millions of jobs. With more than that,
-counts are of the oldest jobs or the newest runs, and `is_complete` says so.
+counts are of the oldest jobs, the newest runs, or the jobs that failed and were enqueued last; `is_complete` says so.
+Percentiles and duplicates are always of a sample.
 """
 
 from __future__ import annotations
@@ -40,26 +41,32 @@ class Status(NamedTuple):
     durations: Sequence[Durations]
     duplicates: Sequence[Duplicates]
     ran: Sequence[Ran]
+    failed_lives: int
+    """How many lives failed, retried or not, whenever that was; never more than are looked at."""
 
     @property
     def is_complete(self) -> bool:
-        """False: there are more live jobs, or more runs in the last hour, than are counted."""
+        """False: there may be more live, stuck or failed jobs, or more runs in the last hour, than are counted."""
         live, runs = sum(row.jobs for row in self.outstanding), sum(row.runs for row in self.ran)
-        return live < LIVE_COUNTED and runs < RUNS_COUNTED
+        stuck = sum(row.jobs for row in self.stuck)
+        are_counted = live < LIVE_COUNTED and runs < RUNS_COUNTED and stuck < RUNS_COUNTED
+        return are_counted and self.failed_lives < FAILED_LOOKED_AT
 
 
 def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> Status:
     """All six answers. Each is consistent in itself; between two of them work goes on."""
-    return Status(now, **{name: ask() for name, ask in asked(store, now, stuck_after_us).items()})
+    answers = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
+    return Status(now, **answers, failed_lives=store.count_failed(FAILED_LOOKED_AT))
 
 
 def asked(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> dict[str, Asked]:
     """The six questions, by the name of their answer."""
     day, hour, stale = id_floor(now - DAY_US), id_floor(now - HOUR_US), Micros(now - stuck_after_us)
+    lately = id_floor(max(stale, now - HOUR_US))  # no further back than `ran`, whose count says if this was too much
     return {
         "outstanding": lambda: store.outstanding(LIVE_COUNTED),
         "failed": lambda: store.failures(Micros(now - DAY_US), FAILED_LOOKED_AT),
-        "stuck": lambda: store.stuck(now, stale, id_floor(stale), SAMPLED),
+        "stuck": lambda: store.stuck(now, stale, lately, RUNS_COUNTED),
         "durations": lambda: store.durations(day, SAMPLED),
         "duplicates": lambda: store.duplicates(day, SAMPLED, DUPLICATES_SHOWN),
         "ran": lambda: store.ran(hour, RUNS_COUNTED),

@@ -1,55 +1,122 @@
-"""Which live workers could take a job. Asked by `explain`; asks the store for its nodes.
+"""Which workers could take a job. Asked by `explain`; asks the store for its nodes, and /proc about those of this host.
 
-A node is live until it is declared stopped. One that is silent may be dead or only slow: its last beat is told, and
-nothing is concluded from it.
+A node is live until it is declared stopped. One that is silent may be dead or only slow: how long ago it was heard of
+is told, and no more is concluded. Only of a process of this machine it can be known that it has ended.
 """
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
 from perdure.ids import to_uuid
 from perdure.job.job import Job
-from perdure.ops.spans import counted, distance
+from perdure.ops.spans import distance
 from perdure.store.answers import NodeRow
 from perdure.store.protocols import Store
+from perdure.store.tallies import SILENT_US
+from perdure.worker.liveness import ProcLiveness
 
 SHOWN = 3
 _TAIL = 8
 
 
 class Crew(NamedTuple):
-    """The live nodes, and those of them that serve a job's queue, that have its kind, and that do both."""
+    """The live nodes, and those of them that serve a job's queue, that have its kind, and that do both.
+
+    Of the live ones, `silent` have not been heard of for long, and the processes of `gone` have ended.
+    """
 
     live: list[NodeRow]
     serving: list[NodeRow]
     knowing: list[NodeRow]
     able: list[NodeRow]
+    silent: list[NodeRow]
+    gone: list[NodeRow]
+
+    @property
+    def awake(self) -> list[NodeRow]:
+        """The live ones of which nothing speaks against it."""
+        return [node for node in self.live if node not in self.silent and node not in self.gone]
+
+    @property
+    def ready(self) -> list[NodeRow]:
+        """Those that are able and awake: they will take the job."""
+        return [node for node in self.awake if node in self.able]
 
 
-def crew_for(store: Store, job: Job) -> Crew:
-    live = store.live_nodes()
+def crew_for(store: Store, job: Job, now: Micros) -> Crew:
+    live, liveness = store.live_nodes(), ProcLiveness()
     serving = [node for node in live if serves(node, job.queue)]
     knowing = [node for node in live if has_kind(node, job.kind, job.kind_version)]
-    return Crew(live, serving, knowing, [node for node in serving if node in knowing])
+    return Crew(
+        live,
+        serving,
+        knowing,
+        able=[node for node in serving if node in knowing],
+        silent=[node for node in live if now - node.beat_at > SILENT_US],
+        gone=[node for node in live if liveness.is_gone(node)],
+    )
+
+
+# -- what a node says of itself --------------------------------------------------------------------------------------
 
 
 def serves(node: NodeRow, queue: str) -> bool:
     """Whether the node was started for this queue, or for all."""
-    return node.queues is None or f",{queue}," in f",{node.queues},"
+    queues = _said(node.queues)
+    return not isinstance(queues, list) or queue in queues
 
 
 def has_kind(node: NodeRow, kind: str, version: int) -> bool:
     """Whether the node has the kind in this version or a later one; a node that names none takes any."""
-    if node.kinds is None:
-        return True
-    found = re.search(rf"(?:^|,){re.escape(kind)}(?: v(\d+))?(?:,|$)", node.kinds)
-    return found is not None and int(found[1] or 1) >= version
+    kinds = kinds_of(node)
+    return kinds is None or kinds.get(kind, 0) >= version
 
 
-def about(nodes: list[NodeRow], now: Micros) -> str:
+def kinds_of(node: NodeRow) -> dict[str, int] | None:
+    """The kinds that the node names, with their versions. None: it names none, and may have any."""
+    kinds = _said(node.kinds)
+    return cast("dict[str, int]", kinds) if isinstance(kinds, dict) else None
+
+
+def _said(text: str | None) -> Any:
+    """What a node wrote as JSON. None: nothing, or another release wrote it in another way."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return None
+
+
+# -- in words --------------------------------------------------------------------------------------------------------
+
+
+def summary(crew: Crew, job: Job, now: Micros) -> str:
+    """Who could run the job, in a few words."""
+    if not crew.live:
+        return "no worker is live"
+    if crew.able:
+        return about(crew.able, now)
+    if crew.knowing:
+        return f"{about(crew.knowing, now)}: for other queues only"
+    return f"no live worker has {kind_of(job)}"
+
+
+def silence(nodes: Sequence[NodeRow], crew: Crew, now: Micros) -> str:
+    """That none of these nodes, all of them silent or gone, was heard of lately."""
+    last = max(nodes, key=lambda node: node.beat_at)
+    if len(nodes) > 1:
+        return (
+            f"none of the {len(nodes)} workers for it was heard of lately, the last one {distance(last.beat_at, now)}"
+        )
+    if last in crew.gone:
+        return f"the process of the only worker for it has ended; it was last heard of {distance(last.beat_at, now)}"
+    return f"the only worker for it was last heard of {distance(last.beat_at, now)}"
+
+
+def about(nodes: Sequence[NodeRow], now: Micros) -> str:
     """A few of the nodes, each with its last sign of life."""
     named = [f"{name_of(node)}, last beat {distance(node.beat_at, now)}" for node in nodes[:SHOWN]]
     more = [f"and {len(nodes) - SHOWN} more"] if len(nodes) > SHOWN else []
@@ -64,12 +131,6 @@ def name_of(node: NodeRow) -> str:
     return f"node {to_uuid(node.id).hex[-_TAIL:]}" + (f" {place}" if place else "")
 
 
-def summary(crew: Crew, now: Micros) -> str:
-    """Who could run the job, in a few words."""
-    if not crew.live:
-        return "no worker is live"
-    if not crew.serving:
-        return f"{counted(len(crew.live), 'worker')} live, none for this queue"
-    if not crew.able:
-        return f"{counted(len(crew.serving), 'live worker')} for this queue, none with this kind"
-    return about(crew.able, now)
+def kind_of(job: Job) -> str:
+    """The job's kind, with its version where that matters."""
+    return f"kind {job.kind!r}" + (f" in version {job.kind_version} or later" if job.kind_version > 1 else "")

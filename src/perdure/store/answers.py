@@ -54,6 +54,8 @@ class Finished(NamedTuple):
 
     answer: Answer
     state: State | None = None
+    has_successor: bool = False
+    """The job has ended, and a job of its own goes on with its work."""
 
 
 class Edit(NamedTuple):
@@ -124,7 +126,7 @@ class LogLine(NamedTuple):
 class NodeRow(NamedTuple):
     """A worker process lifetime. `stopped_at` set: it can claim nothing any more.
 
-    `kinds` and `queues` are names with commas between them, a kind of a later version as `name v2`; None means all.
+    `kinds` is a JSON object of names and versions, `queues` a JSON list of names; None means all.
     """
 
     id: NodeId
@@ -167,6 +169,13 @@ class Claimed(NamedTuple):
 
     claims: list[Claim]
     parked: tuple[LiveJob, ...]
+
+
+class Rescued(NamedTuple):
+    """A job that was taken back from a dead node, as it was, and what became of it."""
+
+    live: LiveJob
+    finished: Finished
 
 
 class Turned(NamedTuple):

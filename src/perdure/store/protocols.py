@@ -31,6 +31,7 @@ from perdure.store.answers import (
     Place,
     Process,
     QueueRow,
+    Rescued,
     RunFilter,
     Turn,
     Turned,
@@ -180,7 +181,7 @@ class Rescue(Protocol):
         next_ids: Sequence[JobId],
         now: Micros,
         only: JobId | None = None,
-    ) -> int:
+    ) -> list[Rescued]:
         """Take back up to len(next_ids) jobs from a dead node; the attempt counts. Fewer: it holds no more.
 
         `only` this one, if the node holds it.
@@ -316,14 +317,19 @@ class Questions(Protocol):
     def failures(self, since: Micros, cap: int) -> list[Failures]:
         """Jobs that failed for good since then and were not retried, the most frequent first.
 
-        Looked for among the `cap` newest jobs that failed.
+        Looked for among the `cap` jobs that failed which were enqueued last.
         """
+        ...
+
+    def count_failed(self, cap: int) -> int:
+        """How many lives failed, retried or not, whenever that was. As many as `cap`: there may be more."""
         ...
 
     def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:
         """Jobs that do not get on, for the reasons of `Hitch`. Long means: since before `stale`.
 
-        A queue is served if one of the newest `cap` runs since `from_id` was of a job of it.
+        A queue waits if nothing of it runs on a node that beats, and no run since `from_id` was of a job of it. With
+        `cap` runs or more since then that is not known, and no queue is said to wait.
         """
         ...
 

@@ -14,6 +14,10 @@ from perdure.ids import JobId
 EVERY_QUEUE = "*"
 """The queue that stands for all of them where one is paused or reserved."""
 
+SILENT_US = 60 * 1_000_000
+"""For how long nothing may be heard of a live node before it is called silent: a usual lease, in which it beats six
+times. The others may be about to rescue its jobs, or it may only be slow."""
+
 
 class Gate(NamedTuple):
     """What may keep the jobs of a queue from being claimed."""
@@ -49,10 +53,14 @@ class Hitch(StrEnum):
 
     LOST = "lost"
     """It runs on a node that has stopped: no worker has taken it back yet."""
+    SILENT = "silent"
+    """It runs on a node of which nothing was heard for long, and which may be dead."""
     OVERTIME = "overtime"
     """It runs longer than its time-out allows."""
     SLOW = "slow"
     """It has no time-out, and runs far longer than those of its kind before it."""
+    LONG = "long"
+    """It has no time-out and runs for long, and none of its kind before it completed: there is nothing to compare."""
     PARKED = "parked"
     """No worker that reached it could run it."""
     DUE = "due"
@@ -60,7 +68,7 @@ class Hitch(StrEnum):
     PAUSED = "paused"
     """It is the first of a queue that is paused."""
     WAITING = "waiting"
-    """It is the first of a queue from which nobody takes jobs."""
+    """It is the first of a queue of which nothing runs and nothing was begun for long."""
 
 
 class Stuck(NamedTuple):
@@ -88,18 +96,19 @@ class Durations(NamedTuple):
 
 
 class Sameness(StrEnum):
-    """In what way work may have been done twice."""
+    """What jobs have in common that may have done work twice."""
 
     BUSINESS_KEY = "business_key"
-    """Several jobs of one kind had this business key, one after the other."""
+    """Several jobs of one kind had this business key, one after the other, whether or not they ran. Retries are left
+    out, and jobs that another one took the place of."""
     IDEMPOTENCY_KEY = "idempotency_key"
-    """Several jobs of one kind have this idempotency key; the store prevents that."""
+    """The same with this idempotency key; the store prevents that."""
     BEGUN_AGAIN = "begun_again"
     """Jobs whose node died in the middle, and that were begun again."""
 
 
 class Duplicates(NamedTuple):
-    """Jobs of one kind that may have done the same work. `key`: None if it is not a key they share."""
+    """Jobs of one kind that may have done work twice, by what they share. `key`: None if that is no key."""
 
     sort: Sameness
     kind: str

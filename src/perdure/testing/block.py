@@ -13,8 +13,8 @@ from perdure.clock import Micros, SystemClock, to_micros
 from perdure.errors import InvalidOption, PerdureError, shown
 from perdure.store.open import open_store
 from perdure.testing.clock import KitClock, kit_ids
-from perdure.testing.drain import refuse_worker
 from perdure.testing.kit import Kit
+from perdure.worker.worker import is_at_work
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -64,7 +64,11 @@ def _refuse(app: Perdure) -> None:
             " fixture and a block of your own do not go together)",
             code="testing_nested",
         )
-    refuse_worker(app)
+    if is_at_work(app.kinds):
+        raise PerdureError(  # it would run the same jobs, or lose its database
+            "a worker of this app runs in this process; end it first, and run jobs with t.drain()",
+            code="testing_worker",
+        )
 
 
 def _instant(start: object) -> Micros:

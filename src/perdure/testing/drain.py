@@ -23,7 +23,6 @@ from perdure.worker.liveness import ProcLiveness
 from perdure.worker.node import Duty, Node, Parts
 from perdure.worker.run import AnyKind, Assignment, Ended, Middleware
 from perdure.worker.signals import Stop
-from perdure.worker.worker import is_at_work
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -83,7 +82,6 @@ class Drain:
     # -- for the kit -------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        refuse_worker(self._app)
         self._refuse_transaction()
         self._node.register()
         return self
@@ -187,15 +185,6 @@ class Drain:
                 "t.drain() inside app.transaction(): jobs run once it is committed; drain after the block",
                 code="drain_in_transaction",
             ) from None
-
-
-def refuse_worker(app: Perdure) -> None:
-    """A worker would run the same jobs, or lose its database."""
-    if is_at_work(app.kinds):
-        raise PerdureError(
-            "a worker of this app runs in this process; end it first, and run jobs with t.drain()",
-            code="testing_worker",
-        )
 
 
 def _ring() -> None:

@@ -13,10 +13,11 @@ from perdure.errors import PerdureError
 from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
-from perdure.store.answers import Answer, NodeRow
+from perdure.store.answers import Answer, NodeRow, Rescued
 from perdure.store.protocols import Store
 from perdure.store.sql.engine import AWAY
 from perdure.worker.lease import Overtime, Watch
+from perdure.worker.lifecycle import tell_of_failure, tell_of_rescue
 from perdure.worker.liveness import Liveness
 
 BATCH = 100
@@ -61,27 +62,25 @@ class Rescuer:
 
     def _take_back(self, node_id: NodeId) -> int:
         """By the batch; where the database refuses one, each by itself, so that no job keeps the others."""
-        saved, taken = 0, BATCH
+        taken: list[Rescued] = []
         try:
-            while taken == BATCH:
-                taken = self._rescue(node_id, BATCH)
-                saved += taken
+            while len(batch := self._rescue(node_id, BATCH)) == BATCH:
+                taken += batch
+            taken += batch
         except AWAY:
             raise
         except PerdureError:
-            saved += sum(self._rescue_one(live) for live in self._store.held_by(node_id))
-        if saved:
-            facts = {"event": "rescued", "jobs": saved, "node_id": str(to_uuid(node_id))}
-            jobs = "a job" if saved == 1 else f"{saved} jobs"
-            logger.warning("rescued %s of node %s", jobs, to_uuid(node_id), extra={"perdure": facts})
-        return saved
+            for live in self._store.held_by(node_id):
+                taken += self._rescue_one(live)
+        tell_of_rescue(node_id, taken)
+        return len(taken)
 
-    def _rescue(self, node_id: NodeId, room: int, only: JobId | None = None) -> int:
+    def _rescue(self, node_id: NodeId, room: int, only: JobId | None = None) -> list[Rescued]:
         failure = Failure("NodeLost", f"node {to_uuid(node_id)} died while it ran this job")
         spare = [JobId(job_id) for job_id in self._ids.new_many(room)]
         return self._store.rescue(node_id, failure, self._max_crashes, spare, self._clock.now(), only)
 
-    def _rescue_one(self, live: LiveJob) -> int:
+    def _rescue_one(self, live: LiveJob) -> list[Rescued]:
         assert live.node_id is not None
         try:
             return self._rescue(live.node_id, 1, live.job_id)
@@ -89,7 +88,7 @@ class Rescuer:
             raise
         except PerdureError as error:
             self._could_not("be taken back from the dead node that ran it", live, error)
-            return 0
+            return []
 
     def _could_not(self, be_done: str, live: LiveJob, error: PerdureError) -> None:
         """It is tried again at every look; said once is enough."""
@@ -113,5 +112,5 @@ class Rescuer:
                 continue
             if finished.answer is Answer.APPLIED:
                 closed += 1
-                logger.warning("closed an overdue run of job %s (%s)", to_uuid(live.job_id), live.kind)
+                tell_of_failure(live, failure, finished)
         return closed

@@ -1,51 +1,78 @@
-"""Verbs over many jobs. Called by `app`; each job is one guarded transition of its own."""
+"""Verbs over many jobs. Called by `app` and the command line; each job is one guarded transition of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import JobNotFound, TransitionRefused
 from perdure.job.job import Job
-from perdure.job.states import State
+from perdure.job.states import TRANSITIONS, State, Verb
 from perdure.verbs.filters import job_filter
 from perdure.verbs.paging import checked_limit
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.ids import JobId
 
 TOGETHER = 500
 """How many jobs one transaction takes."""
 
 
-def change_all(
-    app: Perdure, verb: Callable[..., Job], states: Sequence[State], filters: Mapping[str, Any], limit: int | None
-) -> int:
-    """Apply a verb to the jobs that fit and are in one of these states; one that has moved on meanwhile is left out."""
+def _sources(verb: Verb, *but: State) -> tuple[State, ...]:
+    return tuple(state for state in State if state in TRANSITIONS[verb].sources and state not in but)
+
+
+POSSIBLE: Mapping[Verb, tuple[State, ...]] = {
+    verb: _sources(verb) for verb in (Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.RETRY)
+}
+"""The verbs that can be used on many jobs, and the states in which a job allows them."""
+
+TAKEN: Mapping[Verb, tuple[State, ...]] = {
+    **POSSIBLE,
+    Verb.PAUSE: _sources(Verb.PAUSE, State.PAUSED),
+    Verb.RETRY: _sources(Verb.RETRY, State.CANCELLED),
+}
+"""The states from which a verb takes jobs if none is asked for: who cancelled a job did it on purpose."""
+
+
+def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int | None) -> int:
+    """Apply a verb to the jobs that fit; one that has moved on meanwhile is left out."""
     left = checked_limit(limit)
     wanted = job_filter(filters)
     done = 0
-    for state in states if wanted.state is None else (State(wanted.state),):
+    for state in TAKEN[verb] if wanted.state is None else (State(wanted.state),):
         last: Job | None = None
         while left is None or done < left:
             size = TOGETHER if left is None else min(TOGETHER, left - done)
             page = app.store.jobs(wanted._replace(state=state.value), last, size)
-            done += _apply(app, verb, page)
+            done += _apply(app, verb, (state,), [job.row.id for job in page])
             if len(page) < size:
                 break
             last = page[-1]
     return done
 
 
-def _apply(app: Perdure, verb: Callable[..., Job], page: Sequence[Job]) -> int:
-    if not page:
+def change_these(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[JobId]) -> int:
+    """Apply a verb to these jobs and no others; answers how many it changed.
+
+    One that is gone, is in none of these states any more, or has nothing to be changed is left as it is.
+    """
+    return sum(_apply(app, verb, states, ids[first : first + TOGETHER]) for first in range(0, len(ids), TOGETHER))
+
+
+def _apply(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[JobId]) -> int:
+    if not ids:
         return 0
+    change: Callable[[Job], Job] = getattr(app, verb.value)
     done = 0
     with app.store.transaction(join=True):
-        for job in page:
+        for job_id in ids:
+            job = app.store.get(job_id)
+            if job is None or job.state not in states:
+                continue
             try:
-                after = verb(job)
+                done += change(job).version != job.version
             except (TransitionRefused, JobNotFound):
                 continue
-            done += after.version != job.version or after.state != job.state
     return done

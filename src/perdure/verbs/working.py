@@ -51,16 +51,21 @@ def worker_of(
     options: WorkerFields,
 ) -> Worker:
     """A worker for the jobs of this app's database. Imports the modules named by `imports=`, opens nothing."""
+    refuse_in_a_test(app)
+    checked = checked_options(queues, concurrency, options, app.config.lease_s)
+    import_kinds(app)
+
+    parts = WorkerParts(app.store, app.kinds, app.clock, app.ids, _lay_out(app), check=lambda: refuse_in_a_test(app))
+    return Worker(parts, checked._replace(middleware=app.middlewares, busy_timeout_s=app.config.busy_timeout_s))
+
+
+def refuse_in_a_test(app: Perdure) -> None:
+    """Also when a worker is started that was made before the block."""
     if app.kit is not None:
         raise PerdureError(
             "inside app.testing() there is no worker, since its clock stands still; run what is due with t.drain()",
             code="testing_worker",
         )
-    checked = checked_options(queues, concurrency, options, app.config.lease_s)
-    import_kinds(app)
-
-    parts = WorkerParts(app.store, app.kinds, app.clock, app.ids, _lay_out(app))
-    return Worker(parts, checked._replace(middleware=app.middlewares, busy_timeout_s=app.config.busy_timeout_s))
 
 
 def stage_of(app: Perdure) -> Stage:

@@ -334,6 +334,9 @@ class _RunLogger(logging.Logger):
         if job_logger.isEnabledFor(record.levelno):
             ctx = self._ctx
             record.perdure = {"job_id": str(ctx.job_id), "kind": ctx.kind.name, "run_id": str(ctx.run_id)}
+            if ctx.claim.secrets is not None:  # whoever listens gets what is kept
+                record.msg, record.args = ctx.fit(_text_of(record)), ()
+                record.exc_info = record.exc_text = None
             job_logger.handle(record)
 
 

@@ -101,10 +101,13 @@ class Heart:
         self._stopped.set()
 
     def stop(self) -> None:
-        """Beat no more, and wait for a beat that is under way."""
+        """Beat no more, and wait for a beat that is under way; not for ever."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(self._patience_s)
+            if self._thread.is_alive():
+                logger.critical("the last heartbeat does not come back; this node gives up")
+                self._hung()
 
     def _serve(self) -> None:
         next_beat = self._clock.boottime() + self._beat_every_s

@@ -11,12 +11,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perdure.ids import to_uuid
+from perdure.ids import NodeId, to_uuid
 from perdure.job.job import Job
 from perdure.job.model import Claim, Failure, LiveJob, Telling
 from perdure.job.reports import Failed, Released, Report, Snoozed, TimedOut
-from perdure.job.states import FINAL, Park, State
-from perdure.store.answers import Answer, Finished
+from perdure.job.states import Park, State
+from perdure.job.transitions import INTERRUPTED, NOTHING_TOLD
+from perdure.store.answers import Answer, Finished, Rescued
 
 if TYPE_CHECKING:
     from perdure.worker.run import Ended  # which loads asyncio, and `app` comes by here
@@ -71,35 +72,55 @@ def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
     if finished.answer is Answer.LOST:
         message = f"{_name(live)} ended here, but the job had been taken from this node; nothing was written"
         _say(logging.WARNING, message, _facts("lost", live))
-    elif isinstance(report, Failed | TimedOut):
-        _tell_of_failure(live, report.failure, finished, ended.telling)
+    elif isinstance(report, Failed | TimedOut) and finished.state is not State.CANCELLED:
+        tell_of_failure(live, report.failure, finished, ended.telling)
+    elif finished.state is State.FAILED:
+        tell_of_failure(live, INTERRUPTED, finished, ended.telling)
     else:
-        event, level, words = _event(report, finished)
+        event, words = _event(report, finished)
         facts = _facts(event, live) | _measured(ended.telling)
         took = facts.get("duration_ms")
-        after = "" if took is None else f" after {took} ms"
+        after = "" if took is None else f" after {_duration(took)}"
         again = f", attempt {live.attempts}" if live.attempts > 1 else ""
+        level = logging.WARNING if event == "parked" else logging.INFO
         _say(level, f"{words} {_name(live)}{after}{again}{_shown(facts.get('metrics'))}", facts)
 
 
-def _event(report: Report, finished: Finished) -> tuple[str, int, str]:
-    if isinstance(report, Snoozed):
-        return "snoozed", logging.INFO, "snoozed"
-    if isinstance(report, Released) and finished.state is not State.CANCELLED:
-        return "released", logging.INFO, "gave back"
+def _event(report: Report, finished: Finished) -> tuple[str, str]:
+    """What was written counts: a cancel that was asked for meanwhile wins over a snooze or a release."""
+    if finished.state is not State.CANCELLED:
+        if isinstance(report, Snoozed):
+            return "snoozed", "snoozed"
+        if isinstance(report, Released):
+            return "released", "gave back"
     state = finished.state or State.COMPLETED
-    return state.value, logging.WARNING if state is State.PARKED else logging.INFO, state.value
+    return state.value, state.value
 
 
-def _tell_of_failure(live: LiveJob, failure: Failure, finished: Finished, telling: Telling) -> None:
-    may_go_on = live.as_new_job and not failure.permanent and live.attempts < live.max_attempts
-    is_over = finished.state in FINAL and not may_go_on
+def tell_of_failure(live: LiveJob, failure: Failure, finished: Finished, telling: Telling = NOTHING_TOLD) -> None:
+    is_over = finished.state is State.FAILED and not finished.has_successor
     facts = _facts("failed" if is_over else "retried", live) | _measured(telling)
     facts |= {"error_type": failure.error_type, "error": failure.message}
     what = "failed for good" if is_over else "failed and is tried again"
     at = f"attempt {live.attempts} of {live.max_attempts}"
-    message = f"{_name(live)} {what} ({at}): {failure.error_type}: {failure.message}"
+    message = f"{_name(live)} {what} ({at}): {failure.error_type}: {' '.join(failure.message.split())}"
     _say(logging.ERROR if is_over else logging.WARNING, message, facts)
+
+
+def tell_of_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
+    """Of those that go on once for all, of those that have failed with their node one by one."""
+    if not rescued:
+        return
+    lost = Failure("NodeLost", f"node {to_uuid(node_id)} died while it ran this job")
+    going_on = 0
+    for live, finished in rescued:
+        if finished.state is State.FAILED and not finished.has_successor:
+            tell_of_failure(live, lost, finished)
+        else:
+            going_on += 1
+    jobs = "a job" if going_on == 1 else f"{going_on} jobs"
+    facts = {"event": "rescued", "jobs": going_on, "node_id": str(to_uuid(node_id))}
+    _say(logging.WARNING, f"rescued {jobs} of node {to_uuid(node_id)}", facts)
 
 
 def _name(live: LiveJob) -> str:
@@ -122,6 +143,10 @@ def _facts(event: str, live: LiveJob) -> dict[str, Any]:
 def _measured(telling: Telling) -> dict[str, Any]:
     metrics = {} if telling.metrics is None else {"metrics": json.loads(telling.metrics)}
     return {"duration_ms": telling.duration_ms, **metrics}
+
+
+def _duration(ms: int) -> str:
+    return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
 
 
 def _shown(metrics: dict[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ calls it as it likes. What runs have to say comes in through the inbox; claimed 
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from collections import Counter, defaultdict
@@ -18,7 +19,7 @@ from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Claim
 from perdure.job.reports import Finish
 from perdure.kind import Registry
-from perdure.store.answers import Claimer, Glance, Lane, Turn
+from perdure.store.answers import Claimer, Glance, Lane, Turn, Turned
 from perdure.store.protocols import Store
 from perdure.store.sql.engine import AWAY
 from perdure.worker.context import Backstage, JobContext
@@ -108,9 +109,8 @@ class Node:
         self._register_as(self.id)
 
     def _register_as(self, node_id: NodeId) -> None:
-        versions = sorted(self._parts.kinds.versions().items())
-        kinds = ",".join(name if version == 1 else f"{name} v{version}" for name, version in versions)
-        queues = None if self._duty.queues is None else ",".join(self._duty.queues)
+        kinds = json.dumps(self._parts.kinds.versions(), sort_keys=True)
+        queues = None if self._duty.queues is None else json.dumps(self._duty.queues)
         self._store.register(node_id, kinds, self._parts.liveness.own(), self._now(), queues)
         self.id = node_id
         self._next_reckoning = self._at() + self._duty.lease_s
@@ -177,47 +177,57 @@ class Node:
         self._look()
         if self._uncertain or self._at() >= self._next_reckoning:
             self._reckon()
-        finishes = self._finishes()
-        lanes = self._lanes()
-        due = self.accepting and self._is_something_due()
-        ended = [each.ctx for each in self._unwritten]
-        notes = self._notepad.gather(ended, (task.ctx for task in self.held.values()))
-        if not finishes and notes is None and not lanes and not due:
+        wanted = self._wanted()
+        if wanted is None:
             tell_of_ends(self._unwritten, ())
             self._unwritten = []
             return self._pause()
-        room = self._room()
-        wanted = Turn(
-            finishes,
-            notes,
-            PROMOTED_AT_ONCE if due else 0,
-            lanes,
-            self._claimer(room) if lanes else None,
-        )
         try:
             turned = self._store.turn(wanted, self._now())
         except AWAY:
             raise  # nobody's fault: the same again later
         except PerdureError as error:
-            if not finishes and notes is None:
+            if not wanted.finishes and wanted.notes is None:
                 raise
-            logger.error("the database refused a batch of %d finishes: %s", len(finishes), error)  # noqa: TRY400 - said
-            self._uncertain = True
-            self._ladder.write_each(self._unwritten)
-            self._notepad.write_alone(ended)
+            self._write_one_by_one(error)
             return 0.0
+        self._take_in(wanted, turned)
+        return self._pause()
+
+    def _wanted(self) -> Turn | None:
+        """None: there is nothing to write."""
+        finishes, lanes = self._finishes(), self._lanes()
+        due = self.accepting and self._is_something_due()
+        notes = self._notepad.gather(self._ended_contexts(), (task.ctx for task in self.held.values()))
+        if not finishes and notes is None and not lanes and not due:
+            return None
+        promote = PROMOTED_AT_ONCE if due else 0
+        return Turn(finishes, notes, promote, lanes, self._claimer() if lanes else None)
+
+    def _take_in(self, wanted: Turn, turned: Turned) -> None:
         tell_of_ends(self._unwritten, turned.finished)
         self._unwritten = []
         self._notepad.clear()
-        if lanes:
+        if wanted.claimer is not None:
             self._claims_made += 1
-            self._dry = len(turned.claims) < min(room, sum(lane.room for lane in lanes))
+            room = min(len(wanted.claimer.run_ids), sum(lane.room for lane in wanted.lanes))
+            self._dry = len(turned.claims) < room
             tell_of_parked(turned.parked)
             tell_of_claims(turned.claims)
             self._begin(turned.claims)
         if turned.promoted or turned.finished:  # what has ended may have queued more: a retry, a child
             self._stirred = True
-        return self._pause()
+
+    def _write_one_by_one(self, error: PerdureError) -> None:
+        """The database refused the turn: whatever it does not take must keep nothing else."""
+        logger.error("the database refused a batch of %d finishes: %s", len(self._unwritten), error)
+        self._uncertain = True
+        ended = self._ended_contexts()
+        self._ladder.write_each(self._unwritten)
+        self._notepad.write_alone(ended)
+
+    def _ended_contexts(self) -> list[JobContext]:
+        return [ended.ctx for ended in self._unwritten]
 
     def _collect(self) -> None:
         for ended in self._parts.inbox.take():
@@ -294,9 +304,9 @@ class Node:
     def _room(self) -> int:
         return self._duty.concurrency - len(self.held)
 
-    def _claimer(self, room: int) -> Claimer:
+    def _claimer(self) -> Claimer:
         suspect = any(task.claim.live.crashes for task in self.held.values())
-        run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(room)]
+        run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(self._room())]
         lease_us = round(self._duty.lease_s * 1_000_000)
         return Claimer(self.id, self._parts.kinds.versions(), run_ids, lease_us, suspect)
 

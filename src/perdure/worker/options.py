@@ -44,3 +44,5 @@ class WorkerParts(NamedTuple):
     ids: IdFactory
     lay_out: LayOut
     liveness: Liveness = ProcLiveness()
+    check: Callable[[], object] = bool
+    """Raises where the worker may not be started now."""

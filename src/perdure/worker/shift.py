@@ -111,13 +111,14 @@ class Shift:
         node, clock = self._node, self._clock
         node.tell_to_stop()
         if node.held:
-            logger.info("stopping; %d jobs have %g s to finish", len(node.held), self._grace_s)
+            logger.info("stopping; %s %g s to finish", _have(len(node.held)), self._grace_s)
         self._drain(clock.boottime() + self._grace_s, or_hurry=True)
         if not node.is_empty:
+            logger.info("interrupting what still runs (%d)", len(node.held))
             node.interrupt_all(Stop.SHUTDOWN)
             self._drain(clock.boottime() + SETTLE_S)
         if node.held:
-            logger.error("%d handlers did not end; their jobs are left to the next worker", len(node.held))
+            logger.error("handlers that did not end: %d; their jobs are left to the next worker", len(node.held))
         elif not node.is_empty:
             logger.error("the last outcomes could not be written; their jobs are left to the next worker")
         return node.is_empty
@@ -131,3 +132,7 @@ class Shift:
             pause = node.turn()
             if not node.is_empty:
                 self._bell.wait(min(max(pause, 0.01), left, NAP_S))
+
+
+def _have(jobs: int) -> str:
+    return "one job has" if jobs == 1 else f"{jobs} jobs have"

@@ -79,14 +79,12 @@ class Worker:
 
         Answers the exit code for the process (see docs/worker.md). On the main thread SIGTERM and SIGINT end it: the
         first lets running jobs finish for the grace, the second releases them at once, a third ends the process.
-        `started` is called once the worker runs.
+        `started` is called when the node is registered, before its first claim.
         """
         self._until_idle = until_idle
         with self._wish.from_signals():
-            self.start()
+            self.start(started)
             try:
-                if started is not None:
-                    started()
                 self._wait_until_over()
             except BaseException:
                 self.hurry()
@@ -163,26 +161,28 @@ class Worker:
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, started: Callable[[], object] | None = None) -> None:
         """Schema check, hooks, lifespan, recovery, and then the threads. After an error nothing of it remains."""
         self._check_process()
         if self._is_used:
             raise PerdureError("this worker was started before; make another with app.worker()", code="worker_used")
+        self._parts.check()
         self._is_used = True
         try:
-            self._start()
+            self._start(started)
         except BaseException:
             self._over.set()
             self._around.close()
             raise
 
-    def _start(self) -> None:
+    def _start(self, started: Callable[[], object] | None) -> None:
         bell = self._bell = self._parts.store.bell()  # the first use of the store: checks the schema, or makes it
         self._around.callback(self._close_bell)
         for hook in reversed(self._options.after_stop):
             self._around.callback(hook)
         for hook in self._options.before_start:
             hook()
+        self._prepare_kinds()
         inbox = Inbox(self._ring)
         self._pools = pools = Pools(inbox)
         self._around.enter_context(capturing())
@@ -196,9 +196,21 @@ class Worker:
         shift.recover()
         self._heart = self._new_heart(node, pools, shift)
         self._heart.start()
+        if started is not None:
+            started()
         self._thread = threading.Thread(target=self._serve, args=(node, shift), name="perdure-store", daemon=True)
+        names = sorted(kind.name for kind in self._parts.kinds)
+        facts = {"event": "started", "node_id": str(to_uuid(node.id)), "kinds": names}
+        logger.info("worker started as node %s", to_uuid(node.id), extra={"perdure": facts})
         self._thread.start()
-        logger.info("worker started as node %s", to_uuid(node.id))
+
+    def _prepare_kinds(self) -> None:
+        """Read their signatures now: it takes a while, which would be charged to the first job of each."""
+        for kind in self._parts.kinds:
+            try:
+                kind.codec  # noqa: B018 - made on first use
+            except PerdureError as error:
+                logger.error("jobs of kind %s cannot run: %s", kind.name, error)  # noqa: TRY400 - said
 
     def join(self) -> None:
         """Wait until the worker has ended, and take down what is left of it. An error of a hook is raised here."""
@@ -290,7 +302,7 @@ class Worker:
         assert self._node is not None
         if self._heart is not None:
             self._heart.stop()
-        if self._node.held:
+        if self._node.held or self._wish.given_up:
             return
         try:
             if self._exclusive is not None:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from perdure.cli.demo import jobs
 from perdure.kind import Draft
 
-SINGLE_SHARE = 10
-"""One in so many is enqueued by itself."""
 CLIPS = 16
 """Long jobs in a row, that meet the kill. Rescued jobs run one at a time, so not too many."""
 KILL_AT = 0.3

@@ -40,11 +40,6 @@ class Proof:
     """What the doctor found that breaks no promise."""
     problems: list[str] = field(default_factory=list[str])
 
-    @property
-    def repeats(self) -> int:
-        """Runs that are not a job's first."""
-        return self.failures + self.lost
-
 
 def prove(app: Perdure, figures: Figures, starts: Path) -> Proof:
     """Compare what was accepted with what is recorded, and the record with what the handlers noted."""

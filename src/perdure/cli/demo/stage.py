@@ -25,15 +25,13 @@ IMPOSSIBLE = 2
 def perform(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -> int:
     """Play the whole demo. Answers the exit status of the command."""
     try:
-        status = _on_stage(count, keep, interrupts, plain=plain)
-        interrupts.check()
+        return _on_stage(count, keep, interrupts, plain=plain)
     except Interrupted as told:
         print(f"perdure demo: ended by {told}; nothing is left behind", file=sys.stderr)
         return told.status
     except WorkerMissing as missing:
         print(f"perdure demo: {missing}", file=sys.stderr)
         return IMPOSSIBLE
-    return status
 
 
 def _on_stage(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -> int:
@@ -51,7 +49,7 @@ def _on_stage(count: int, keep: Path | None, interrupts: Interrupts, *, plain: b
         proof = prove(jobs.app, scene.figures, folder / "starts")
         screen.calm()
         closing.close(screen, scene.figures, proof, time.monotonic() - began)
-        interrupts.check()
+        interrupts.check()  # for the last time: after it something may be left behind, as it was asked for
         if keep is not None:
             _keep(keep)
         closing.point_on(screen, keep)

@@ -26,7 +26,7 @@ def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     if (yield from apply(decided, now)):
         yield from _enqueue_children(batch, decided)
         yield RELEASE
-        return [_applied(transition) for transition in decided]
+        return [applied(transition) for transition in decided]
     yield ROLLBACK_TO
     yield RELEASE
     answers: list[Finished] = []
@@ -44,7 +44,7 @@ def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     if (yield from apply([transition], now)):
         yield from _enqueue_children([entry], [transition])
         yield RELEASE
-        return _applied(transition)
+        return applied(transition)
     yield ROLLBACK_TO
     yield RELEASE
     return Finished(Answer.LOST)
@@ -75,10 +75,12 @@ def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
     return Finished(Answer.ALREADY, State(OutcomeRow._make(ended[0]).state) if ended else None)
 
 
-def _applied(transition: Transition) -> Finished:
+def applied(transition: Transition) -> Finished:
+    """The answer to a transition that was written."""
     row = transition.after or transition.outcome
     assert row is not None
-    return _APPLIED[row.state]
+    return _APPLIED[row.state] if transition.successor is None else _FOLLOWED[row.state]
 
 
 _APPLIED = {state.value: Finished(Answer.APPLIED, state) for state in State}
+_FOLLOWED = {state.value: Finished(Answer.APPLIED, state, has_successor=True) for state in State}

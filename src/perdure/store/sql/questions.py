@@ -8,7 +8,18 @@ from __future__ import annotations
 from perdure.clock import Micros
 from perdure.store.answers import LAST_ID
 from perdure.store.sql.engine import Call, Op
-from perdure.store.tallies import Duplicates, Durations, Failures, Gate, Hitch, Outstanding, Ran, Sameness, Stuck
+from perdure.store.tallies import (
+    SILENT_US,
+    Duplicates,
+    Durations,
+    Failures,
+    Gate,
+    Hitch,
+    Outstanding,
+    Ran,
+    Sameness,
+    Stuck,
+)
 
 
 def outstanding(cap: int) -> Op[list[Outstanding]]:
@@ -21,9 +32,16 @@ def failures(since: Micros, cap: int) -> Op[list[Failures]]:
     return [Failures._make(row) for row in (yield Call("ask_failures", {"since": since, "cap": cap})).rows]
 
 
+def count_failed(cap: int) -> Op[int]:
+    """How many lives failed, if less than `cap`."""
+    [(number,)] = (yield Call("count_failed", {"cap": cap})).rows
+    return int(number)
+
+
 def stuck(now: Micros, stale: Micros, from_id: bytes, cap: int) -> Op[list[Stuck]]:
     """The jobs that do not get on by reason, kind and queue."""
-    params = {"now": now, "stale": stale, "from_id": from_id, "cap": cap}
+    silent = min(stale, now - SILENT_US)
+    params = {"now": now, "stale": stale, "silent": silent, "from_id": from_id, "cap": cap}
     rows = (yield Call("ask_stuck", params)).rows
     return [Stuck(Hitch(reason), *rest) for reason, *rest in rows]
 
@@ -34,7 +52,7 @@ def durations(from_id: bytes, cap: int) -> Op[list[Durations]]:
 
 
 def duplicates(from_id: bytes, cap: int, limit: int) -> Op[list[Duplicates]]:
-    """Work that may have been done twice, the most frequent first."""
+    """Jobs that share a key, and jobs that were begun again after their node died; the most frequent first."""
     rows = (yield Call("ask_duplicates", {"from_id": from_id, "cap": cap, "page": limit})).rows
     return [Duplicates(Sameness(sort), *rest) for sort, *rest in rows]
 

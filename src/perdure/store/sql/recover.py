@@ -8,13 +8,16 @@ from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
 from perdure.job import transitions
 from perdure.job.model import Failure, LiveJob, Transition
+from perdure.store.answers import Rescued
+from perdure.store.sql import finishes
 from perdure.store.sql.apply import apply
 from perdure.store.sql.engine import Call, Op, Serialization
 
 
 def promote(now: Micros, limit: int) -> Op[int]:
     """Queue up to `limit` scheduled jobs that are due. Less than `limit`: there are no more for now."""
-    return (yield from _each("due_jobs", {"now": now, "room": limit}, lambda live: transitions.promote(live, now), now))
+    wanted: dict[str, object] = {"now": now, "room": limit}
+    return len((yield from _each("due_jobs", wanted, lambda live: transitions.promote(live, now), now)))
 
 
 def rescue(
@@ -24,25 +27,24 @@ def rescue(
     next_ids: Sequence[JobId],
     now: Micros,
     only: JobId | None = None,
-) -> Op[int]:
+) -> Op[list[Rescued]]:
     """Take back up to len(next_ids) jobs of a node that was declared dead. May be repeated by anyone."""
     spare = iter(next_ids)
     wanted: dict[str, object] = {"node_id": node_id, "room": len(next_ids), "job_id": only}
-    return (
-        yield from _each(
-            "running_of_node",
-            wanted,
-            lambda live: transitions.rescue(live, failure, max_crashes, now, next(spare)),
-            now,
-        )
+    decided = yield from _each(
+        "running_of_node",
+        wanted,
+        lambda live: transitions.rescue(live, failure, max_crashes, now, next(spare)),
+        now,
     )
+    return [Rescued(transition.before, finishes.applied(transition)) for transition in decided]
 
 
 def _each(
     statement: str, params: dict[str, object], decide: Callable[[LiveJob], Transition | None], now: Micros
-) -> Op[int]:
+) -> Op[list[Transition]]:
     rows = (yield Call(statement, params)).rows
     decided = [t for t in (decide(LiveJob._make(row)) for row in rows) if t is not None]
     if decided and not (yield from apply(decided, now)):
         raise Serialization("jobs changed between reading and writing them; the operation is tried again")
-    return len(decided)
+    return decided

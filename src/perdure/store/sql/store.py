@@ -31,6 +31,7 @@ from perdure.store.answers import (
     Place,
     Process,
     QueueRow,
+    Rescued,
     RunFilter,
     Turn,
     Turned,
@@ -159,7 +160,7 @@ class SqlStore:
         next_ids: Sequence[JobId],
         now: Micros,
         only: JobId | None = None,
-    ) -> int:
+    ) -> list[Rescued]:
         return self._write(lambda: recover.rescue(node_id, failure, max_crashes, next_ids, now, only))
 
     def turn(self, wanted: Turn, now: Micros) -> Turned:
@@ -255,6 +256,9 @@ class SqlStore:
 
     def failures(self, since: Micros, cap: int) -> list[Failures]:
         return self.runner.read(lambda: questions.failures(since, cap))
+
+    def count_failed(self, cap: int) -> int:
+        return self.runner.read(lambda: questions.count_failed(cap))
 
     def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:
         return self.runner.read(lambda: questions.stuck(now, stale, from_id, cap))

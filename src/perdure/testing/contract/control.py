@@ -268,5 +268,5 @@ def test_a_job_in_any_other_state_is_not_rescued(rig: Rig, state: State) -> None
     rig.store.stop(rig.node, "crash", rig.now)
     before = rig.everything()
 
-    assert rig.store.rescue(rig.node, CRASHED, 3, [JobId(rig.ids.new())], rig.now) == 0
+    assert rig.store.rescue(rig.node, CRASHED, 3, [JobId(rig.ids.new())], rig.now) == []
     assert rig.everything() == before

@@ -42,8 +42,10 @@ def _failures(rig: Rig, since: Micros | None = None, cap: int = PLENTY) -> list[
     return _mine(rig, rig.store.failures(rig.now if since is None else since, cap))
 
 
-def _stuck(rig: Rig) -> list[Stuck]:
-    """What is stuck if five minutes are long; runs that began earlier than that have ids below `recent`."""
+def _stuck(rig: Rig, *, beats: bool = True) -> list[Stuck]:
+    """What is stuck if five minutes are long, nothing was begun lately, and the usual node lives."""
+    if beats:
+        rig.store.beat(rig.node, rig.now)
     return _mine(rig, rig.store.stuck(rig.now, Micros(rig.now - LONG_US), rig.ids.new(), PLENTY))
 
 
@@ -182,6 +184,17 @@ def test_no_more_than_the_newest_failures_are_looked_at(rig: Rig) -> None:
     assert [(row.jobs, row.example) for row in _failures(rig, cap=1)] == [(1, newest)]
 
 
+def test_all_lives_that_failed_are_counted_up_to_a_number(rig: Rig) -> None:
+    """So that it is known when failures may have been left out: those retried since are looked at as well."""
+    before = rig.store.count_failed(PLENTY)
+    rig.store.retry(_fail(rig), rig.now)
+    rig.finish(rig.claim_one(), Failed(OTHER))
+    rig.finish(rig.start(), Completed())
+
+    assert rig.store.count_failed(PLENTY) == min(PLENTY, before + 2)
+    assert rig.store.count_failed(1) == 1
+
+
 def test_jobs_that_were_cancelled_or_skipped_did_not_fail(rig: Rig) -> None:
     rig.cancel(rig.enqueue())
     rig.finish(rig.start(), Skipped("nothing to do"))
@@ -241,11 +254,36 @@ def test_a_job_without_time_out_that_runs_far_longer_than_those_before_it_is_stu
     assert _stuck(rig) == [Stuck(Hitch.SLOW, rig.kind, rig.queue, 1, begun, claim.job_id)]
 
 
-def test_the_first_job_of_its_kind_is_stuck_after_the_usual_time(rig: Rig) -> None:
+def test_a_job_that_runs_long_with_none_to_compare_it_with_is_told_apart(rig: Rig) -> None:
+    _fail(rig)
     claim = rig.start()
-    rig.clock.advance(seconds=300)
+    begun = rig.now
+    rig.clock.advance(seconds=299)
+    assert _stuck(rig) == []
 
-    assert [(row.reason, row.example) for row in _stuck(rig)] == [(Hitch.SLOW, claim.job_id)]
+    rig.clock.advance(seconds=1)
+    assert _stuck(rig) == [Stuck(Hitch.LONG, rig.kind, rig.queue, 1, begun, claim.job_id)]
+
+
+def test_a_job_of_a_node_of_which_nothing_was_heard_for_long_is_stuck(rig: Rig) -> None:
+    claim = rig.start(timeout_ms=3_600_000)
+    rig.store.beat(rig.node, rig.now)
+    begun = rig.now
+    rig.clock.advance(seconds=299)
+    assert _stuck(rig, beats=False) == []
+
+    rig.clock.advance(seconds=1)
+    assert _stuck(rig, beats=False) == [Stuck(Hitch.SILENT, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    assert _stuck(rig, beats=True) == []
+
+
+def test_a_node_is_not_silent_before_a_usual_lease_is_over_however_short_the_patience(rig: Rig) -> None:
+    rig.start(timeout_ms=3_600_000)
+    rig.clock.advance(seconds=59)
+    assert _mine(rig, rig.store.stuck(rig.now, rig.now, FIRST_ID, PLENTY)) == []
+
+    rig.clock.advance(seconds=1)
+    assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, rig.now, FIRST_ID, PLENTY))] == [Hitch.SILENT]
 
 
 def test_parked_jobs_are_stuck(rig: Rig) -> None:
@@ -280,6 +318,40 @@ def test_a_long_backlog_that_is_worked_on_is_not_stuck(rig: Rig) -> None:
 
     assert _mine(rig, rig.store.stuck(rig.now, stale, lately, PLENTY)) == []
     assert len(_mine(rig, rig.store.stuck(rig.now, stale, rig.ids.new(), PLENTY))) == 1
+
+
+def test_a_queue_of_long_jobs_of_which_one_runs_is_not_stuck(rig: Rig) -> None:
+    rig.enqueue_many(2, timeout_ms=3_600_000)
+    running = rig.claim_one()
+    rig.clock.advance(seconds=900)
+    assert _stuck(rig) == []
+
+    rig.finish(running, Completed())
+    assert [row.reason for row in _stuck(rig)] == [Hitch.WAITING]
+
+
+def test_a_run_on_a_node_that_may_be_dead_does_not_help_its_queue(rig: Rig) -> None:
+    rig.enqueue_many(2, timeout_ms=3_600_000)
+    rig.claim_one()
+    rig.clock.advance(seconds=900)
+
+    assert [row.reason for row in _stuck(rig, beats=False)] == [Hitch.SILENT, Hitch.WAITING]
+
+
+def test_no_queue_is_said_to_wait_where_more_was_begun_than_is_looked_at(rig: Rig) -> None:
+    """The runs that were looked at are of another queue; one that was not may be of this one."""
+    rig.enqueue_many(2)
+    rig.clock.advance(seconds=900)
+    lately = rig.ids.new()
+    rig.finish(rig.claim_one(), Completed())
+    rig.enqueue(queue=rig.key("other"))
+    [claim] = rig.claim(queue=rig.key("other"))
+    rig.finish(claim, Completed())
+    stale = Micros(rig.now - LONG_US)
+
+    assert _mine(rig, rig.store.stuck(rig.now, stale, lately, 1)) == []
+    rig.store.pause_queue(rig.queue, rig.now)
+    assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, stale, lately, 1))] == [Hitch.PAUSED]
 
 
 def test_work_on_another_queue_does_not_help_the_one_that_waits(rig: Rig) -> None:
@@ -380,6 +452,18 @@ def test_the_same_key_in_two_kinds_is_no_duplicate(rig: Rig) -> None:
     rig.finish(rig.start(business_key=rig.key("b")), Completed())
     rig.enqueue(business_key=rig.key("b"), kind=rig.key("other"))
 
+    assert _duplicates(rig) == []
+
+
+def test_a_job_that_another_one_took_the_place_of_is_no_duplicate(rig: Rig) -> None:
+    running = rig.start(business_key=rig.key("r"))
+    rig.store.supersede(running.job_id, rig.new(business_key=rig.key("r")), rig.now)
+    assert _duplicates(rig) == [], "while both are live"
+    rig.finish(running, Completed())
+    assert _duplicates(rig) == [], "although it ran to its end"
+
+    waiting = rig.enqueue(business_key=rig.key("w"))
+    rig.store.supersede(waiting, rig.new(business_key=rig.key("w")), rig.now)
     assert _duplicates(rig) == []
 
 

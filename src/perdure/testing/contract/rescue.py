@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.ids import JobId, NodeId, to_uuid
 from perdure.job.reports import Completed
 from perdure.job.states import RunState, State
-from perdure.store.answers import Answer, JobFilter
+from perdure.store.answers import Answer, Finished, JobFilter, Rescued
 from perdure.testing.contract.rig import CRASHED, Rig
 
 # -- promote ---------------------------------------------------------------------------------------------------------
@@ -113,8 +113,10 @@ def test_a_single_job_can_be_taken_back_from_the_node_that_has_it(rig: Rig) -> N
         rig.store.stop(dead, "crash", rig.now)
     ids = [JobId(rig.ids.new())]
 
-    assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, of_another.job_id) == 0
-    assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, wanted.job_id) == 1
+    assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, of_another.job_id) == []
+    assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, wanted.job_id) == [
+        Rescued(wanted.live, Finished(Answer.APPLIED, State.QUEUED))
+    ]
 
     assert rig.job(wanted.job_id).state == State.QUEUED
     assert [rig.live(claim.job_id) for claim in (left, of_another)] == [left.live, of_another.live]
@@ -148,7 +150,8 @@ def test_a_lost_job_of_a_chain_has_a_successor(rig: Rig) -> None:
     rig.store.stop(node, "crash", rig.now)
     next_id = JobId(rig.ids.new())
 
-    assert rig.store.rescue(node, CRASHED, 3, [next_id], rig.now) == 1
+    (rescued,) = rig.store.rescue(node, CRASHED, 3, [next_id], rig.now)
+    assert rescued.finished == Finished(Answer.APPLIED, State.FAILED, has_successor=True)
 
     assert (rig.job(job_id).state, rig.job(job_id).successor) == (State.FAILED, to_uuid(next_id))
     new = rig.job(next_id)

@@ -274,7 +274,7 @@ class Rig:
     def rescue(self, node: NodeId, *, room: int = 100, max_crashes: int = 3) -> int:
         """Take back what the node holds."""
         next_ids = [JobId(job_id) for job_id in self.ids.new_many(room)]
-        return self.store.rescue(node, CRASHED, max_crashes, next_ids, self.now)
+        return len(self.store.rescue(node, CRASHED, max_crashes, next_ids, self.now))
 
     def crash(self, node: NodeId, *, max_crashes: int = 3) -> int:
         """The node is declared dead and its jobs are taken back."""

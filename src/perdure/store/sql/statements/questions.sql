@@ -19,7 +19,10 @@ GROUP BY r.kind, r.queue, r.state
 ORDER BY r.kind, r.queue, r.state
 
 -- name: ask_failures
--- 2. What failed, and why? Of the newest :cap lives that failed, those that ended since :since and are still the end.
+-- 2. What failed, and why? Of the lives that failed those of the newest :cap jobs (there is no index by the time of the
+-- failure); of these the ones that ended since :since and are still the end.
+-- `state <> 'completed'` is the condition of the partial index outcome_by_state: SQLite uses it only if it is there word
+-- for word. So below with ready_aside and run_by_state.
 SELECT f.kind, f.error_type, f.number, f.finished_at, f.job_id, f.error
 FROM (
     SELECT
@@ -42,11 +45,17 @@ FROM (
 WHERE f.place = 1
 ORDER BY f.number DESC, f.finished_at DESC, f.job_id DESC
 
+-- name: count_failed
+-- Whether ask_failures saw them all.
+SELECT COUNT(*)
+FROM (SELECT 1 AS one FROM {outcome} WHERE state = 'failed' AND state <> 'completed' LIMIT :cap) AS o
+
 -- name: ask_stuck
--- 3. What is stuck? Running jobs whose node is gone, that are past their time-out, or that run since before :stale and
--- three times as long as any of the twenty jobs of the kind before them took; parked ones; ones that were due before
--- :stale and nobody queued; and queues whose first job waits since before :stale while none of the newest :cap runs
--- that began after :from_id was theirs.
+-- 3. What is stuck? Running jobs whose node has stopped or has not beaten since :silent, that are past their time-out, or
+-- that run since before :stale and three times as long as any of the twenty jobs of the kind before them took, or with
+-- none to compare; parked ones; ones that were due before :stale and nobody queued; and queues whose first job waits
+-- since before :stale while none of theirs runs on a node that beats, and no run that began after :from_id was theirs.
+-- With :cap such runs or more that is not known, and no queue is said to wait.
 SELECT s.reason, s.kind, s.queue, s.number, s.since, s.job_id
 FROM (
     SELECT
@@ -57,9 +66,10 @@ FROM (
         SELECT
             CASE
                 WHEN n.id IS NULL OR n.stopped_at IS NOT NULL THEN 'lost'
+                WHEN n.beat_at <= :silent THEN 'silent'
                 WHEN r.claimed_at + r.timeout_ms * 1000 <= :now THEN 'overtime'
                 WHEN r.timeout_ms IS NOT NULL OR r.claimed_at > :stale THEN NULL
-                WHEN :now - r.claimed_at > 3000 * COALESCE((
+                ELSE CASE :now - r.claimed_at > 3000 * (
                     SELECT MAX(u.duration_ms)
                     FROM (
                         SELECT j.id
@@ -70,7 +80,7 @@ FROM (
                     ) AS before
                     JOIN {run} AS u ON u.job_id = before.id
                     WHERE u.state = 'completed'
-                ), 0) THEN 'slow'
+                ) WHEN TRUE THEN 'slow' WHEN FALSE THEN NULL ELSE 'long' END
             END AS reason,
             r.kind, r.queue, r.claimed_at AS since, r.job_id
         FROM {ready} AS r
@@ -102,7 +112,14 @@ FROM (
                 ) THEN 'paused'
                 WHEN NOT EXISTS (
                     SELECT 1 FROM {queue} AS c WHERE c.name IN (q.name, '*') AND c.reserved_until > :now
-                ) THEN 'waiting'
+                ) AND NOT EXISTS (
+                    SELECT 1
+                    FROM {ready} AS r
+                    JOIN {node} AS n ON n.id = r.node_id
+                    WHERE r.state = 'running' AND r.queue = q.name AND n.stopped_at IS NULL AND n.beat_at > :silent
+                ) AND (
+                    SELECT COUNT(*) FROM (SELECT 1 AS one FROM {run} WHERE id >= :from_id LIMIT :cap) AS begun
+                ) < :cap THEN 'waiting'
             END,
             h.kind, h.queue, h.updated_at, h.job_id
         FROM {queue} AS q
@@ -151,8 +168,9 @@ GROUP BY t.kind
 ORDER BY t.kind
 
 -- name: ask_duplicates
--- 5. Are there duplicates? Of the newest :cap jobs since :from_id those that share kind and key, retries aside; and jobs
--- that began again after the node of a run died, which may have done their work twice.
+-- 5. Are there duplicates? Of the newest :cap jobs since :from_id those that share kind and key, without retries and
+-- jobs that another one took the place of; and jobs that began again after the node of a run died, which may have done
+-- their work twice.
 SELECT d.sort, d.kind, d.key, d.number, d.job_id
 FROM (
     SELECT
@@ -166,14 +184,23 @@ FROM (
             WHERE id >= :from_id
             ORDER BY id DESC
             LIMIT :cap
+        ),
+        own AS (
+            SELECT id, kind, business_key, idempotency_key
+            FROM newest
+            WHERE (business_key IS NOT NULL OR idempotency_key IS NOT NULL)
+                AND retry_of IS NULL
+                AND auto_retry_of IS NULL
+                AND NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = newest.id AND r.superseded_by IS NOT NULL)
+                AND NOT EXISTS (SELECT 1 FROM {outcome} AS o WHERE o.job_id = newest.id AND o.superseded_by IS NOT NULL)
         )
         SELECT 'business_key' AS sort, kind, business_key AS key, id AS job_id
-        FROM newest
-        WHERE business_key IS NOT NULL AND retry_of IS NULL AND auto_retry_of IS NULL
+        FROM own
+        WHERE business_key IS NOT NULL
         UNION ALL
         SELECT 'idempotency_key', kind, idempotency_key, id
-        FROM newest
-        WHERE idempotency_key IS NOT NULL AND retry_of IS NULL AND auto_retry_of IS NULL
+        FROM own
+        WHERE idempotency_key IS NOT NULL
         UNION ALL
         SELECT 'begun_again', j.kind, NULL, u.job_id
         FROM (
