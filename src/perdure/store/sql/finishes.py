@@ -72,7 +72,10 @@ def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
     if live is not None:
         return Finished(Answer.ALREADY, State(live.state))
     ended = (yield Call("read_last_outcome", {"job_id": entry.live.job_id})).rows
-    return Finished(Answer.ALREADY, State(OutcomeRow._make(ended[0]).state) if ended else None)
+    if not ended:
+        return Finished(Answer.ALREADY)
+    outcome = OutcomeRow._make(ended[0])
+    return Finished(Answer.ALREADY, State(outcome.state), has_successor=outcome.successor is not None)
 
 
 def applied(transition: Transition) -> Finished:

@@ -27,7 +27,7 @@ def test_a_successor_goes_on_with_the_work(
     rig.clock.advance(seconds=2)
     finish = rig.report(claim, report)
 
-    assert rig.store.finish([finish], rig.now) == [Finished(Answer.APPLIED, state)]
+    assert rig.store.finish([finish], rig.now) == [Finished(Answer.APPLIED, state, has_successor=True)]
 
     old, new = rig.job(claim.job_id), rig.job(finish.next_id)
     assert (old.state, old.successor, rig.runs(old.row.id)[0].state) == (state, to_uuid(finish.next_id), run_state)
@@ -47,7 +47,7 @@ def test_a_report_that_comes_again_makes_no_second_successor(rig: Rig, report: R
     first = rig.finish(claim, report)
     before = rig.everything()
 
-    assert rig.finish(claim, report) == Finished(Answer.ALREADY, first.state)
+    assert rig.finish(claim, report) == Finished(Answer.ALREADY, first.state, has_successor=True)
     assert rig.everything() == before
     assert len(rig.in_order()) == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.ids import JobId, NodeId, to_uuid
 from perdure.job.reports import Completed
 from perdure.job.states import RunState, State
-from perdure.store.answers import Answer, Finished, JobFilter, Rescued
+from perdure.store.answers import Answer, Finished, JobFilter
 from perdure.testing.contract.rig import CRASHED, Rig
 
 # -- promote ---------------------------------------------------------------------------------------------------------
@@ -114,9 +114,8 @@ def test_a_single_job_can_be_taken_back_from_the_node_that_has_it(rig: Rig) -> N
     ids = [JobId(rig.ids.new())]
 
     assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, of_another.job_id) == []
-    assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, wanted.job_id) == [
-        Rescued(wanted.live, Finished(Answer.APPLIED, State.QUEUED))
-    ]
+    (rescued,) = rig.store.rescue(node, CRASHED, 3, ids, rig.now, wanted.job_id)
+    assert (rescued.live.run_id, rescued.finished) == (wanted.run_id, Finished(Answer.APPLIED, State.QUEUED))
 
     assert rig.job(wanted.job_id).state == State.QUEUED
     assert [rig.live(claim.job_id) for claim in (left, of_another)] == [left.live, of_another.live]
