@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A run that was started in the background may be told to ignore these, and so would every process that a test starts.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 SIZES = ("small", "full")
 SIZE = os.environ.get("PERDURE_TEST_SIZE") or "small"
