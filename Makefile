@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-full check lint format types pyright imports bench bench-large clean
+.PHONY: help demo test test-full check lint format types pyright imports docs bench bench-large clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ test-full: $(READY) ## the same tests with every number at full size
 	@PERDURE_TEST_SIZE=full PYTEST_TIMEOUT=1800 $(PY) tests/run_suites.py
 
 check: lint format types pyright imports ## ruff, ruff format, mypy, pyright and the import rules
+
+docs: $(READY) ## write docs/errors.md anew, from the error tree and docs/errors.toml
+	@$(PY) -m tests.docs.errors_page
 
 bench: $(READY) ## the figures, beside the bare driver and Huey
 	@$(PY) -m bench

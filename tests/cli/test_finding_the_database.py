@@ -186,3 +186,9 @@ def test_telling_the_version_loads_no_table_printer_and_no_database(folder: Path
     loaded = run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
     assert {"rich", "sqlite3", "psycopg", "asyncio"}.isdisjoint(loaded)
+
+
+def test_a_setting_that_means_nothing_is_named(perdure: Perdure, folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[tool.perdure]\nap = "shop:app"\n')
+    told = refusal(perdure("doctor", cwd=folder))
+    assert "'ap', which means nothing; there are url and app [pyproject_invalid]" in told

@@ -14,10 +14,11 @@ import psycopg
 import pytest
 
 from perdure import ConfigError, DatabaseBusy, DatabaseUnavailable, Perdure, StoreError
+from perdure.store.away import ConnectionLost
 from perdure.store.open import open_store
 from perdure.store.sql.dialects.postgres.pool import SIZE
 from perdure.store.sql.dialects.postgres.runner import ATTEMPTS
-from perdure.store.sql.engine import ConnectionLost, Serialization
+from perdure.store.sql.engine import Serialization
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
+from perdure.store.away import ConnectionLost
 from perdure.store.protocols import Bell
-from perdure.store.sql.engine import ConnectionLost, Make, Op
+from perdure.store.sql.engine import Make, Op
 from perdure.store.sql.store import Runner
 
 T = TypeVar("T")

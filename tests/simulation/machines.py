@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ class SimExecutor:
             if limit is not None and at >= one.began_at + limit:
                 self.stop(one.task.ctx, Stop.TIMEOUT)
             if at >= one.ends_at or (one.is_interrupted and one.act != "deaf"):
-                ended = run_plain(one.task)
+                ended = copy_context().run(run_plain, one.task)  # `current()` ends with the run
                 if run_id not in self.going:  # the process died on the way
                     return
                 del self.going[run_id]

@@ -131,6 +131,10 @@ def _project(file: Path) -> Named:
     except ValueError as error:
         raise ConfigError(f"{file} cannot be read ({error}); correct it", code="pyproject_invalid") from error
     settings = _table(_table(content, "tool"), "perdure")
+    for name in settings:
+        if name not in ("url", "app"):
+            what = f"[tool.perdure] in {file} has {name!r}, which means nothing; there are url and app"
+            raise ConfigError(what, code="pyproject_invalid")
     url, app = settings.get("url"), settings.get("app")
     if not isinstance(url, str | None) or not isinstance(app, str | None):
         raise ConfigError(f"url and app under [tool.perdure] in {file} must be texts", code="pyproject_invalid")

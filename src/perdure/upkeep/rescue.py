@@ -14,8 +14,8 @@ from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
 from perdure.store.answers import Answer, NodeRow, Rescued
+from perdure.store.away import AWAY
 from perdure.store.protocols import Store
-from perdure.store.sql.engine import AWAY
 from perdure.worker.lease import Overtime, Watch
 from perdure.worker.lifecycle import tell_of_failure, tell_of_rescue
 from perdure.worker.liveness import Liveness

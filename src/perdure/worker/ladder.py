@@ -13,8 +13,8 @@ from perdure.errors import PerdureError
 from perdure.ids import IdFactory, JobId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
+from perdure.store.away import AWAY
 from perdure.store.protocols import Store
-from perdure.store.sql.engine import AWAY
 from perdure.worker.lifecycle import tell_of_end, tell_of_ends
 from perdure.worker.run import Ended
 

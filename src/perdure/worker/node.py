@@ -20,8 +20,8 @@ from perdure.job.model import Claim
 from perdure.job.reports import Finish
 from perdure.kind import Registry
 from perdure.store.answers import Claimer, Glance, Lane, Turn, Turned
+from perdure.store.away import AWAY
 from perdure.store.protocols import Store
-from perdure.store.sql.engine import AWAY
 from perdure.worker.context import Backstage, JobContext
 from perdure.worker.executors.port import Executor, Inbox
 from perdure.worker.ladder import Ladder

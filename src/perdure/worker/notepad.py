@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from perdure.clock import Clock
 from perdure.errors import PerdureError
 from perdure.store.answers import LogLine, Notes, Turn
+from perdure.store.away import AWAY
 from perdure.store.protocols import Store
-from perdure.store.sql.engine import AWAY
 from perdure.worker.context import JobContext, Told
 
 EVERY_S = 1.0

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from perdure.clock import Clock
 from perdure.errors import PerdureError, SchemaError
+from perdure.store.away import AWAY
 from perdure.store.protocols import Bell
-from perdure.store.sql.engine import AWAY
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.lease import LOOKS
 from perdure.worker.node import Node

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
+from perdure.errors import DatabaseBusy, StoreError
 
 T = TypeVar("T")
 
@@ -57,16 +57,6 @@ class Serialization(DatabaseBusy):
     """The database chose this transaction to give way; running it again is safe."""
 
     default_code = "serialization_failure"
-
-
-class ConnectionLost(StoreError):
-    """The connection ended; whether the last statement took effect is unknown."""
-
-    default_code = "connection_lost"
-
-
-AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
-"""The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""
 
 
 class Driver(Protocol):

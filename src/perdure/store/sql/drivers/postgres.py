@@ -12,7 +12,8 @@ from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8Binary
 from psycopg.types.string import StrDumper, TextBinaryLoader
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.sql.engine import Blob, ConnectionLost, Result, Serialization, UniqueViolation
+from perdure.store.away import ConnectionLost
+from perdure.store.sql.engine import Blob, Result, Serialization, UniqueViolation
 from perdure.store.sql.statements import Statements, row_for, rows_for
 
 _NO_ROWS: list[tuple[Any, ...]] = []

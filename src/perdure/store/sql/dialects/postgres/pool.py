@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import psycopg
 
 from perdure.errors import DatabaseBusy
+from perdure.store.away import ConnectionLost
 from perdure.store.sql.dialects.postgres.connect import Address, Settings, open_connection
 from perdure.store.sql.dialects.postgres.session import Session
 from perdure.store.sql.drivers.postgres import translate
-from perdure.store.sql.engine import ConnectionLost
 
 SIZE = 10
 """How many transactions a process can have open at a time; the next one waits."""

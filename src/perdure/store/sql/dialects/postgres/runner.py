@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from perdure.errors import DatabaseUnavailable, StoreError
+from perdure.store.away import ConnectionLost
 from perdure.store.polling import PollingBell
 from perdure.store.sql import migrate
 from perdure.store.sql.dialects.postgres import schema
@@ -21,7 +22,7 @@ from perdure.store.sql.dialects.postgres.connect import Settings, address_of
 from perdure.store.sql.dialects.postgres.pool import Pool
 from perdure.store.sql.dialects.postgres.session import CommitUnknown
 from perdure.store.sql.dialects.postgres.tx import Transaction
-from perdure.store.sql.engine import Call, ConnectionLost, Make, Serialization, drive
+from perdure.store.sql.engine import Call, Make, Serialization, drive
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from perdure.errors import TransactionError
+from perdure.store.away import ConnectionLost
 from perdure.store.sql.dialects.postgres.connect import Settings
 from perdure.store.sql.dialects.postgres.texts import READING, WRITING
 from perdure.store.sql.drivers.postgres import PostgresDriver, translate
-from perdure.store.sql.engine import ConnectionLost
 
 _IDLE_LIMIT_MS = 60_000
 """A process that freezes inside a transaction holds its locks no longer than this; the server ends it."""

@@ -1,0 +1,15 @@
+"""What tells an outage from a refusal: errors of a store whose database is not there. Asked by worker and rescue."""
+
+from __future__ import annotations
+
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
+
+
+class ConnectionLost(StoreError):
+    """The connection ended; whether the last statement took effect is unknown."""
+
+    default_code = "connection_lost"
+
+
+AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
+"""The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""
