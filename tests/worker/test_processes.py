@@ -322,7 +322,7 @@ def test_a_child_that_dies_while_idle_costs_nobody_an_attempt(jobs: Any) -> None
 def test_a_run_past_its_timeout_is_killed_with_all_it_started(
     jobs: Any, fifo: str, holding: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = jobs.waits.options(timeout=0.5).enqueue(fifo, holding=holding, grandchild=True)
+    job = jobs.waits.options(timeout=3).enqueue(fifo, holding=holding, grandchild=True)
     with caplog.at_level(logging.WARNING), jobs.app.worker().running(), open(fifo) as line:  # noqa: PTH123
         pid, rest = int(line.readline()), line.read()  # the end: nobody has it open any more
         eventually(lambda: ended(jobs, job).state is State.FAILED)
