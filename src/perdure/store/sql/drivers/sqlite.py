@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Sequence
-from functools import cache
 from itertools import chain
 from typing import Any
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
+from perdure.store.sql.drivers.wide import widened
 from perdure.store.sql.engine import Result, UniqueViolation
 from perdure.store.sql.statements import Statement, Statements, row_for, rows_for
-
-WIDTH = 50
-"""Rows of an INSERT: it takes three quarters of the time that fifty of one row take."""
-MOST_PARAMETERS = 999
-"""What every SQLite takes, however it was built."""
 
 _NO_ROWS: list[tuple[Any, ...]] = []
 _ONE_WRITTEN = Result(_NO_ROWS, 1)
@@ -52,33 +46,18 @@ class SqliteDriver:
 
 
 def _execute_many(cursor: sqlite3.Cursor, statement: Statement, rows: Sequence[tuple[object, ...]]) -> int:
-    """Once per row, or by fifty rows where that can be said in one statement; answers how many were written."""
+    """As many rows at a time as one statement can be said for; answers how many were written."""
     changed, done = 0, 0
-    wide = _widened(statement) if len(rows) >= WIDTH else None
+    wide = widened(statement) if len(rows) > 1 else None
     if wide is not None:
-        for done in range(WIDTH, len(rows) + 1, WIDTH):
-            cursor.execute(wide, tuple(chain.from_iterable(rows[done - WIDTH : done])))
+        for done in range(wide.rows, len(rows) + 1, wide.rows):
+            cursor.execute(wide.sql, tuple(chain.from_iterable(rows[done - wide.rows : done])))
             changed += cursor.rowcount
     if done < len(rows):
         cursor.executemany(statement.sql, rows[done:])
         changed += cursor.rowcount
     return changed
 
-
-@cache
-def _widened(statement: Statement) -> str | None:
-    """An INSERT of WIDTH rows. None: it is no INSERT of one row of values, or has too many parameters for that."""
-    parts = _ONE_ROW.fullmatch(statement.sql)
-    step = len(statement.names)
-    if parts is None or step * WIDTH > MOST_PARAMETERS:
-        return None
-    head, row, tail = parts.groups()
-    rows = [_MARKER.sub(lambda number, by=by: f"?{int(number[1]) + by}", row) for by in range(0, step * WIDTH, step)]
-    return f"{head}{', '.join(rows)}{tail}"
-
-
-_ONE_ROW = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))((?:\s+ON CONFLICT [^;]* DO NOTHING)?)", re.DOTALL)
-_MARKER = re.compile(r"\?(\d+)")
 
 _UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 
