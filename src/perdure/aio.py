@@ -14,6 +14,7 @@ from perdure.options import OptionFields, listed
 from perdure.verbs import waiting
 from perdure.verbs.drafting import common_tx
 from perdure.verbs.queues import Queue
+from perdure.worker.lifecycle import tell_of_enqueued
 
 if TYPE_CHECKING:
     from perdure.app import JobLike, Perdure
@@ -46,7 +47,9 @@ class AsyncPerdure:
         if tx is not None:
             return self._app.enqueue_many(listed_drafts, tx=tx)
         new = self._app.new_jobs(listed_drafts)
-        return await self._app.store.aenqueue(new) if new else []
+        jobs = await self._app.store.aenqueue(new) if new else []
+        tell_of_enqueued(jobs)
+        return jobs
 
     async def get(self, job: JobLike) -> Job | None:
         return await _lifted(self._app.get, job)

@@ -31,7 +31,7 @@ class Config:
     allow_network_filesystem: bool = False
     """Use SQLite where its locks may not work. The file can be corrupted."""
     max_payload_bytes: int = 1024 * 1024
-    """Largest payload, and largest result."""
+    """Largest payload. A result may have 1 MiB."""
     queue: str = "default"
     """Where jobs go that name no queue."""
     lease_s: float = 60.0

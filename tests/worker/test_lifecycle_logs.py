@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -58,6 +59,21 @@ def test_a_job_that_completes_is_told_of_three_times(app: Perdure, lines: Lines)
     assert level == "INFO"
     assert facts.items() >= {**about, "attempt": 1, "metrics": {"bytes": 12}}.items()
     assert isinstance(facts["duration_ms"], int)
+
+
+def test_every_way_to_enqueue_is_told_of(app: Perdure, lines: Lines) -> None:
+    @app.job
+    def send(to: str) -> None: ...
+
+    async def in_a_loop() -> None:
+        await send.aenqueue(to="c")
+        await app.aio.enqueue("send", {"to": "d"})
+        await app.aio.enqueue_many([send.new(to="e"), send.new(to="f")])
+
+    send.enqueue(to="a")
+    app.enqueue_many([send.new(to="b")])
+    asyncio.run(in_a_loop())
+    assert len(lines.of("enqueued")) == 6
 
 
 def test_a_failure_is_a_warning_while_there_is_another_attempt_and_an_error_at_the_last(

@@ -59,9 +59,11 @@ def _row(columns: int) -> str:
 
 def _repeated(row: str, columns: int, rows: int) -> str:
     """The row of parameters again and again, each time with the numbers that follow."""
-    return ", ".join(
-        _MARKER.sub(lambda number, by=by: f"?{int(number[1]) + by}", row) for by in range(0, columns * rows, columns)
-    )
+    return ", ".join(_moved(row, by) for by in range(0, columns * rows, columns))
+
+
+def _moved(row: str, by: int) -> str:
+    return _MARKER.sub(lambda number: f"?{int(number[1]) + by}", row)
 
 
 def _of_given(text: str) -> str:
