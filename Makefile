@@ -26,8 +26,9 @@ test-full: $(READY) ## the same tests with every number at full size
 
 check: lint format types pyright imports ## ruff, ruff format, mypy, pyright and the import rules
 
-docs: $(READY) ## write docs/errors.md anew, from the error tree and docs/errors.toml
+docs: $(READY) ## write docs/errors.md and docs/cli.md anew, from the program and docs/errors.toml
 	@$(PY) -m tests.docs.errors_page
+	@$(PY) -m tests.docs.cli_page
 
 bench: $(READY) ## the figures, beside the bare driver and Huey
 	@$(PY) -m bench

@@ -212,7 +212,7 @@ class Perdure:
         """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order.
 
         Filters: state, queue, kind, owner, tag, business_key, idempotency_key, since, until (aware datetimes, compared
-        with the time of creation).
+        with the time of creation). One that is None means any.
         """
         from perdure.verbs.filters import job_filter
 
@@ -341,7 +341,10 @@ class Perdure:
     # -- decide for many ---------------------------------------------------------------------------------------------
 
     def cancel_all(self, *, limit: int | None = None, **filters: Any) -> int:
-        """Cancel every live job that fits the filters, at most `limit`; answers how many."""
+        """Cancel every live job that fits the filters, at most `limit`; answers how many. Without filters: all jobs.
+
+        The filters are those of `jobs`; one that is given and None is refused, here and in the other bulk verbs.
+        """
         from perdure.verbs.bulk import change_all
 
         return change_all(self, Verb.CANCEL, filters, limit)

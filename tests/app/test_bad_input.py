@@ -197,6 +197,7 @@ VERBS: dict[str, Case] = {
     "negative limit": (lambda w: list(w.app.jobs(limit=-1)), InvalidOption, "limit_invalid"),
     "limit as text": (lambda w: w.app.cancel_all(limit="all"), InvalidOption, "limit_invalid"),
     "bulk verb with an unknown filter": (lambda w: w.app.cancel_all(colour="red"), InvalidOption, "option_unknown"),
+    "bulk verb with a filter of nothing": (lambda w: w.app.cancel_all(tag=None), InvalidOption, "filter_none"),
     "negative patience": (lambda w: w.app.wait(w.job, -1), InvalidOption, "timeout_invalid"),
     "patience as text": (lambda w: w.app.wait(w.job, "5"), InvalidOption, "timeout_invalid"),
     "no patience": (lambda w: w.app.wait(w.job, 0), WaitTimeout, "wait_timeout"),

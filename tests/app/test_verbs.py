@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import JobNotFound, KeyConflict, LockNotHeld, Perdure, State, TransitionRefused
+from perdure import InvalidOption, JobNotFound, KeyConflict, LockNotHeld, Perdure, State, TransitionRefused
 from perdure.clock import ManualClock
 from tests.app import by_hand
 from tests.app.contents import contents
@@ -228,6 +228,25 @@ def test_bulk_verbs_take_filters_and_a_limit(app: Perdure, send: Any) -> None:
     assert app.retry_all(state="cancelled", limit=2) == 2
     assert len(list(app.jobs(state="cancelled"))) == 8
     assert len(list(app.jobs(state="queued"))) == 12
+
+
+@pytest.mark.parametrize("verb", ["cancel_all", "pause_all", "resume_all", "retry_all"])
+def test_a_filter_that_was_forgotten_is_named_and_nothing_is_touched(app: Perdure, send: Any, verb: str) -> None:
+    waiting, paused = send.enqueue(to="a"), app.pause(send.enqueue(to="b"))
+
+    with pytest.raises(
+        InvalidOption, match=rf"{verb} was given kind=None and since=None, .* leave kind= and"
+    ) as caught:
+        getattr(app, verb)(kind=None, queue="default", since=None)
+
+    assert caught.value.code == "filter_none"
+    assert [app.existing(job).version for job in (waiting, paused)] == [waiting.version, paused.version]
+
+
+def test_in_a_listing_none_means_any(app: Perdure, send: Any) -> None:
+    job = send.enqueue(to="a")
+
+    assert [found.id for found in app.jobs(kind=None, queue=None, state=None, since=None)] == [job.id]
 
 
 def test_failed_jobs_are_retried_together(app: Perdure, send: Any) -> None:

@@ -68,6 +68,30 @@ def test_the_impossible_is_one_line(perdure: Perdure, waiting: list[Job], folder
     assert "[retry_refused]" in refusal(perdure("retry", str(waiting[0].id), cwd=folder, **URL))
 
 
+def test_what_is_impossible_is_said_in_commands_not_in_python(
+    perdure: Perdure, here: App, failed: list[Job], waiting: list[Job], folder: Path
+) -> None:
+    done, broken, queued = here.enqueue("resize", {"width": 9}), failed[0], waiting[0]
+    here.worker(["default"]).run(until_idle=True)
+    again = here.enqueue("resize", {"width": 1})
+
+    def said(*command: str) -> str:
+        return refusal(perdure(*command, cwd=folder, **URL))
+
+    assert f"it is completed; perdure retry {done.id} --as-new runs it again as a new job" in said(
+        "retry", str(done.id)
+    )
+    assert f"it is failed, which is final; perdure retry {broken.id} runs it again" in said("pause", str(broken.id))
+    assert f"cannot set the priority of job {queued.id}" in said("priority", str(queued.id), "3")
+    replaced = here.supersede(here.enqueue("resize", {"width": 1}), here.kinds.get("resize").new(width=2))
+    assert f"took its place; perdure retry {replaced.id} --as-new runs it all the same" in said(
+        "retry", str(replaced.id)
+    )
+    with_priority = here.enqueue("resize", {"width": 1}, priority=3)
+    near = said("move", str(again.id), "--before", str(with_priority.id))
+    assert "give both the same one with perdure priority, or choose another job [move_refused]" in near
+
+
 def test_of_several_the_impossible_ones_do_not_keep_the_others(
     perdure: Perdure, here: App, failed: list[Job], waiting: list[Job], folder: Path
 ) -> None:
@@ -319,3 +343,28 @@ def test_ended_jobs_are_deleted_when_that_is_meant(
     assert here.get(failed[1]) is not None
     paused = here.enqueue("resize", {"width": 1})
     assert "[delete_refused]" in refusal(perdure("delete", str(paused.id), "-y", cwd=folder, **URL))
+
+
+def test_nobody_is_asked_about_a_job_that_cannot_be_deleted(here: App, waiting: list[Job], folder: Path) -> None:
+    ran = at_a_keyboard("delete", str(waiting[0].id), cwd=folder, typed="y\n", **URL)
+
+    assert "it is queued; cancel it first [delete_refused]" in refusal(ran)
+
+
+def test_of_several_only_those_that_can_be_deleted_are_asked_about(
+    here: App, failed: list[Job], waiting: list[Job], folder: Path
+) -> None:
+    ran = at_a_keyboard("delete", str(waiting[0].id), str(failed[0].id), cwd=folder, typed="y\n", **URL)
+
+    assert ran.status == 2
+    assert "Delete 1 job? [y/N]" in ran.out
+    assert "[delete_refused]" in ran.err
+    assert here.get(failed[0]) is None
+    assert here.get(waiting[0]) is not None
+
+
+def test_where_none_can_be_deleted_all_are_named(perdure: Perdure, here: App, waiting: list[Job], folder: Path) -> None:
+    ran = perdure("delete", *(str(job.id) for job in waiting), cwd=folder, **URL)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.count("[delete_refused]") == 3

@@ -17,10 +17,11 @@ from typing import IO
 import pytest
 
 from perdure import Perdure, State
-from perdure.cli.demo import jobs, programme
+from perdure.cli.demo import closing, jobs, programme
 from perdure.cli.demo.express import PINGS
+from perdure.cli.demo.screen import Screen
 from perdure.ops.doctor import examine
-from tests.cli.terminal import SOURCE, Ran, process
+from tests.cli.terminal import SOURCE, Ran, process, surroundings
 
 JOBS = 200
 DEMO = [sys.executable, "-P", "-m", "perdure", "demo", "--jobs", str(JOBS)]
@@ -35,7 +36,13 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> Ran:
     """One whole demo that keeps its database; the folder it may use is empty afterwards."""
     folder = tmp_path_factory.mktemp("temporary")
-    ran = process("demo", "--jobs", str(JOBS), "--keep", str(kept), cwd=folder, TMPDIR=str(folder), COLUMNS="80")
+    ran = process(
+        *("demo", "--jobs", str(JOBS), "--keep", str(kept)),
+        cwd=folder,
+        TMPDIR=str(folder),
+        COLUMNS="80",
+        PATH="/usr/bin:/bin",
+    )
     assert_nothing_left(folder)
     return ran
 
@@ -56,7 +63,6 @@ def test_it_ends_well_and_says_what_was_proven(ran: Ran) -> None:
     assert "The idempotency key order-17 was used twice, and there is one job of it." in sentences(ran)
     assert "no worker is registered" in sentences(ran)
     assert re.search(r"stood behind 201 others. Moved to the front, it started \d+ ms after", sentences(ran))
-    assert "`perdure init`" in ran.out
 
 
 def test_its_counts_add_up(ran: Ran) -> None:
@@ -84,7 +90,29 @@ def test_a_worker_was_killed_with_jobs_in_hand_and_all_of_them_were_rescued(ran:
 
 def test_it_prints_plainly_where_there_is_no_terminal_and_fits_eighty_columns(ran: Ran) -> None:
     assert "\x1b" not in ran.out
-    assert max(len(line) for line in ran.out.splitlines() if "--url" not in line) <= 80
+    assert max(len(line) for line in ran.out.splitlines() if sys.executable not in line) <= 80
+
+
+def test_the_commands_it_ends_with_work_as_they_are_printed(ran: Ran, kept: Path, tmp_path: Path) -> None:
+    commands = [line.strip() for line in ran.out.splitlines() if " -m perdure " in line]
+    environment = surroundings({"PATH": "/usr/bin:/bin"})
+    done = [subprocess.run(["sh", "-c", one], cwd=tmp_path, env=environment, check=True) for one in commands]
+
+    assert [command.partition(" -m perdure ")[2] for command in commands] == [f"status --url {kept}", "init", "--help"]
+    assert len(done) == 3
+    assert (tmp_path / "jobs.py").exists()
+    assert not re.search(r"\w\.md\b|docs/", ran.out), "an installation has no such files"
+
+
+def test_where_the_program_is_on_the_path_its_name_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "perdure").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    closing.point_on(Screen(plain=True), None)
+
+    assert re.findall(r"^ +(perdure .*)$", capsys.readouterr().out, re.MULTILINE) == ["perdure init", "perdure --help"]
 
 
 def test_the_kept_database_is_whole_and_holds_what_was_told(ran: Ran, kept: Path) -> None:
@@ -182,6 +210,17 @@ def test_a_signal_at_any_stage_leaves_nothing_behind(tmp_path: Path, stage: byte
     assert_nothing_left(tmp_path)
 
 
+@pytest.mark.parametrize("stage", [b"reorder", b"rescue"])  # two at work; one dead, one at work, one starting
+def test_a_demo_that_is_killed_takes_its_workers_along(tmp_path: Path, stage: bytes) -> None:
+    with started(tmp_path, stdout=subprocess.PIPE) as demo:
+        assert demo.stdout is not None
+        read_until(demo.stdout, stage)
+        demo.kill()
+
+    assert demo.returncode == -signal.SIGKILL
+    assert_no_process_left(tmp_path)
+
+
 def test_a_signal_while_the_database_is_kept_comes_too_late(tmp_path: Path) -> None:
     """It is sent by the demo to itself in the moment in which the file is made."""
     (tmp_path / "site").mkdir()
@@ -261,23 +300,29 @@ def read_until(stream: IO[bytes], word: bytes) -> bytes:
 
 
 def assert_nothing_left(folder: Path) -> None:
-    """No file, and no process that was started for it: every one of them has the folder's name in its environment.
-
-    The processes of a killed worker are killed by the kernel, a moment after it.
-    """
     assert list(folder.glob("perdure-demo-*")) == []
+    assert_no_process_left(folder)
+
+
+def assert_no_process_left(folder: Path) -> None:
+    """None that was started for it: every one of them has the folder's name in its environment.
+
+    Workers end a moment after a killed demo, and the processes of handlers a moment after a killed worker.
+    """
     deadline = time.monotonic() + 30
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert left == []
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)  # the test has failed; the machine is not to suffer for it
+    assert left == {}
 
 
-def processes_of(folder: Path) -> list[str]:
-    mine, found = str(folder).encode(), list[str]()
+def processes_of(folder: Path) -> dict[int, str]:
+    mine, found = str(folder).encode(), dict[int, str]()
     for place in Path("/proc").glob("[0-9]*"):
         try:
             if mine in (place / "environ").read_bytes():
-                found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
     return found

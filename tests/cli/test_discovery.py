@@ -130,7 +130,7 @@ def test_the_nearest_place_that_names_an_app_decides(folder: Path, monkeypatch: 
 
     monkeypatch.setenv("PERDURE_APP", "two:second")
     assert find_app(None, None)[1] == "two:second"
-    assert find_app(None, "one")[1] == "one"
+    assert find_app(None, "one")[1] == "one:queue", "the whole name, also where the module alone was given"
 
 
 def database_of(url: str | None, app: str | None) -> str:

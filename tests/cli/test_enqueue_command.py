@@ -77,9 +77,9 @@ def test_the_same_key_again_is_the_same_job(perdure: Perdure, here: App, folder:
     ("arguments", "code", "told"),
     [
         (["sned", "to=ann"], "kind_unknown", "did you mean 'send'"),
-        (["send"], "payload_invalid", "'to' is missing"),
-        (["send", "too=ann"], "payload_invalid", "'too' is not a parameter"),
-        (["resize", "width=wide"], "payload_invalid", "Expected resize(width: int"),
+        (["send"], "payload_invalid", "send: to is missing; it takes to: str, token: secret str (optional)"),
+        (["send", "too=ann"], "payload_invalid", "too is none of its arguments"),
+        (["resize", "width=wide"], "payload_invalid", "width must be a whole number, not 'wide'; it takes width: int"),
         (["resize", "width"], "payload_invalid", "write name=value"),
         (["resize", "=5"], "payload_invalid", "write name=value"),
         (["resize", "width=1", "width=2"], "payload_invalid", "given twice"),
@@ -88,8 +88,17 @@ def test_the_same_key_again_is_the_same_job(perdure: Perdure, here: App, folder:
         (["resize", "width=1", "--payload", "{}"], "usage_error", "not both"),
         (["resize", "width=1", "--delay", "soon"], "time_invalid", "--delay"),
         (["resize", "width=1", "--run-at", "1h"], "time_invalid", "--run-at"),
-        (["resize", "width=1", "--delay", "1", "--run-at", "2999-01-01"], "option_invalid", "not both"),
-        (["resize", "width=1", "--queue", ""], "name_empty", "queue"),
+        (
+            ["resize", "width=1", "--delay", "1", "--run-at", "2999-01-01"],
+            "usage_error",
+            "give --delay or --run-at, not both",
+        ),
+        (["resize", "width=1", "--delay", "9999999999999"], "time_invalid", "is too long; 100000d is the most"),
+        (["resize", "width=1", "--queue", ""], "name_empty", "perdure: --queue is empty"),
+        (["resize", "width=1", "--key", ""], "name_empty", "perdure: --key is empty"),
+        (["resize", "width=1", "--tag", ""], "name_empty", "perdure: --tag is empty"),
+        (["resize", "width=1", "--priority", "9999999999"], "priority_invalid", "perdure: --priority must be a whole"),
+        (["resize", "width=1", "--priority", "high"], "usage_error", "--priority must be a whole number, not 'high'"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_is_written(
@@ -100,6 +109,15 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     assert f"[{code}]" in line
     assert told in line
     assert list(here.jobs()) == []
+
+
+def test_a_business_key_that_is_taken_says_which_command_frees_it(perdure: Perdure, here: App, folder: Path) -> None:
+    held = here.enqueue("resize", {"width": 1}, business_key="b")
+
+    line = refusal(perdure("enqueue", "resize", "width=2", "--business-key", "b", cwd=folder, **APP))
+
+    assert f"cancel it with perdure cancel {held.id} [business_key_taken]" in line
+    assert "conflict=" not in line
 
 
 def test_without_an_app_it_says_that_it_needs_one(perdure: Perdure, folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.cli.typed import as_typed, options_of, start_a_worker
 from perdure.clock import ManualClock, SystemClock
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import Failure
@@ -62,14 +63,14 @@ def test_one_sentence_a_table_and_the_next_command(perdure: Perdure, rig: Rig, t
     assert f"job  {text(job_id)}" in table
     assert "jobs ahead  0" in table
     assert "who could run it  no worker is live" in table
-    assert table[-1] == "next  perdure queues resume mail"
+    assert table[-1] == "next  perdure queues resume mail --url jobs.db"
 
 
 def test_the_command_it_names_is_one_that_helps(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     job_id = in_state(rig, State.PAUSED, kind="send")
     named = perdure("explain", text(job_id), "--json", "--url", "jobs.db", cwd=tmp_path).json()["command"]
 
-    assert perdure(*named.split()[1:], "--url", "jobs.db", cwd=tmp_path).status == 0
+    assert perdure(*named.split()[1:], cwd=tmp_path).status == 0, "as it is, without anything added"
     assert rig.job(job_id).state == State.QUEUED
 
 
@@ -119,7 +120,57 @@ def test_a_worker_that_was_killed_is_not_waited_for(rig: Rig, tmp_path: Path) ->
     found = [process("explain", text(each), "--url", "jobs.db", cwd=tmp_path).out for each in (running, waiting)]
     assert "but the process of that node has ended." in found[0].splitlines()[0]
     assert "the process of the only worker for it has ended" in found[1].splitlines()[0]
-    assert all(lines(out)[-1] == "next  perdure worker MODULE:APP" for out in found)
+    assert all(lines(out)[-1] == "next  perdure worker shop:app --url jobs.db" for out in found)
+
+
+PROJECT = '[tool.perdure]\napp = "shop:app"\n'
+
+
+@pytest.mark.parametrize(
+    ("given", "project", "command"),
+    [
+        (((), {"PERDURE_APP": "shop:app"}), "", "perdure worker"),
+        (((), {}), PROJECT, "perdure worker"),
+        (((), {"PERDURE_URL": "jobs.db"}), PROJECT, "perdure worker"),
+        ((("--app", "shop"), {}), "", "perdure worker shop"),
+        ((("--app", "shop", "--url", "jobs.db"), {}), "", "perdure worker shop --url jobs.db"),
+        ((("--url", "jobs.db"), {"PERDURE_APP": "shop:app"}), "", "perdure worker --url jobs.db"),
+        ((("--url", "jobs.db"), {}), "", "perdure worker shop:app --url jobs.db"),
+        (((), {"PERDURE_URL": "jobs.db"}), "", 'perdure worker shop:app --url "$PERDURE_URL"'),
+        (((), {}), '[tool.perdure]\nurl = "jobs.db"\n', "perdure worker shop:app --url jobs.db"),
+    ],
+)
+def test_the_worker_it_asks_for_is_the_one_that_works_as_typed_here(
+    perdure: Perdure,
+    rig: Rig,
+    tmp_path: Path,
+    given: tuple[tuple[str, ...], dict[str, str]],
+    project: str,
+    command: str,
+) -> None:
+    options, environment = given
+    job = text(rig.enqueue(kind="send"))
+    (tmp_path / "shop.py").write_text(SHOP, "utf-8")
+    (tmp_path / "pyproject.toml").write_text(project, "utf-8")
+
+    assert perdure("explain", job, "--json", *options, cwd=tmp_path, **environment).json()["command"] == command
+    shown = perdure("job", job, "--json", *options, cwd=tmp_path, **environment).json()
+    assert shown["explanation"]["command"] == command
+    assert command in perdure("nodes", *options, cwd=tmp_path, **environment).out
+
+
+def test_a_password_is_in_no_command_that_is_offered() -> None:
+    url = "postgresql://shop:hunter2@db.example.org/shop"
+
+    offered = [start_a_worker(url, "shop"), as_typed("perdure retry 3fa2", url, None), options_of(url, "shop")]
+    assert [command for command in offered if "hunter2" in command or "db.example.org" not in command] == []
+
+
+def test_where_no_app_is_known_its_place_is_left_open(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    job = text(rig.enqueue(kind="send"))
+
+    out = perdure("explain", job, "--url", "jobs.db", cwd=tmp_path).out
+    assert lines(out)[-1] == "next  perdure worker MODULE:APP --url jobs.db"
 
 
 def test_an_error_cannot_talk_to_the_terminal(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:

@@ -192,3 +192,11 @@ def test_a_setting_that_means_nothing_is_named(perdure: Perdure, folder: Path) -
     (folder / "pyproject.toml").write_text('[tool.perdure]\nap = "shop:app"\n')
     told = refusal(perdure("doctor", cwd=folder))
     assert "'ap', which means nothing; there are url and app [pyproject_invalid]" in told
+
+
+def test_an_app_without_a_database_is_told_how_to_name_one_here(perdure: Perdure, tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text("from perdure import Perdure\n\napp = Perdure()\n")
+
+    line = refusal(perdure("jobs", "--app", "bare:app", cwd=tmp_path))
+
+    assert "no database was named; give --url, name it in Perdure('jobs.db'), or set PERDURE_URL [url_missing]" in line

@@ -253,6 +253,62 @@ def test_logs_are_printed_in_order(perdure: Perdure, ran: App, folder: Path, dat
     assert none == "Nothing was logged.\n"
 
 
+NO_MIAL = "no queue is called 'mial'; did you mean 'mail'?"
+NO_SNED = "no job is of a kind called 'sned'; did you mean 'send'?"
+
+
+@pytest.mark.parametrize(
+    ("filters", "told"),
+    [
+        (("--state", "parked"), "No jobs like that."),
+        (("--queue", "mial"), f"No jobs like that: {NO_MIAL}"),
+        (("--queue", "nosuch"), "No jobs like that: no queue is called 'nosuch'; there are default, mail."),
+        (("--kind", "sned"), f"No jobs like that: {NO_SNED}"),
+        (("--kind", "nosuch"), "No jobs like that: no job is of a kind called 'nosuch'; there are resize, send."),
+        (("--kind", "send", "--queue", "default"), "No jobs like that."),
+        (("--kind", "sned", "--queue", "mial"), f"No jobs like that: {NO_MIAL} And {NO_SNED}"),
+    ],
+)
+def test_an_empty_answer_says_what_is_not_there(
+    perdure: Perdure, ran: App, folder: Path, database: dict[str, str], filters: tuple[str, ...], told: str
+) -> None:
+    listed = perdure("jobs", *filters, cwd=folder, **database)
+
+    assert (listed.status, listed.out) == (0, f"{told}\n")
+    assert perdure("jobs", *filters, "--json", cwd=folder, **database).json() == []
+
+
+def test_a_kind_of_the_app_without_jobs_is_not_called_unknown(perdure: Perdure, here: App, folder: Path) -> None:
+    here.enqueue("send", {"to": "ann"})
+
+    listed = perdure("runs", "--kind", "resize", cwd=folder, PERDURE_APP="shop:app")
+
+    assert listed.out == "No runs like that: there has been no job of kind 'resize' yet.\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            ("jobs", "--state", "fialed"),
+            "--state 'fialed' is no state; did you mean failed? There are paused, blocked,",
+        ),
+        (("jobs", "--state", "lost"), "--state 'lost' is no state; there are paused, blocked,"),
+        (("runs", "--state", "lots"), "--state 'lots' is no state; did you mean lost? There are running, completed,"),
+        (("cancel", "--state", "fialed", "--yes"), "--state 'fialed' is no state; did you mean failed?"),
+    ],
+)
+def test_a_mistyped_state_is_refused_with_what_was_meant(
+    perdure: Perdure, here: App, folder: Path, database: dict[str, str], command: tuple[str, ...], told: str
+) -> None:
+    here.enqueue("send", {"to": "ann"})
+
+    line = refusal(perdure(*command, cwd=folder, **database))
+
+    assert told in line
+    assert "[filter_invalid]" in line
+
+
 def test_following_logs_ends_with_the_job(perdure: Perdure, ran: App, folder: Path, database: dict[str, str]) -> None:
     ended = one(ran, state="failed")
 
@@ -286,6 +342,17 @@ def test_how_far_back_changes_are_seen_is_said(perdure: Perdure, folder: Path, c
     said = " ".join(perdure(command, "--help", cwd=folder).out.split())
 
     assert f"Changes are seen in the newest {KNOWN} or so." in said
+
+
+def test_a_line_that_follows_shows_the_state_in_40_columns_too(here: App, folder: Path) -> None:
+    job = here.enqueue("resize", {"width": 1}, queue="a queue with a rather long name")
+
+    with started("jobs", "--follow", cwd=folder, PERDURE_URL="shop.db", COLUMNS="40") as going_on:
+        assert going_on.stdout is not None
+        line = going_on.stdout.readline()
+        going_on.send_signal(signal.SIGINT)
+
+    assert line.split()[1:] == [tail_of(job.id), "resize", "queued"]
 
 
 def test_following_runs_prints_their_starts_and_ends(here: App, folder: Path) -> None:

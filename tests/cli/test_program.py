@@ -13,7 +13,7 @@ import pytest
 from perdure import Perdure as App
 from perdure.cli.commands import COMMANDS, Entry
 from perdure.cli.groups import built
-from tests.cli.terminal import PROGRAM, Perdure, process, refusal, started, surroundings
+from tests.cli.terminal import PROGRAM, Perdure, in_a_terminal, process, refusal, started, surroundings
 
 ENTRIES = [entry for entries in COMMANDS.values() for entry in entries]
 
@@ -125,12 +125,24 @@ def test_they_reach_the_commands_of_a_group(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("jbos",), "No such command 'jbos'. Did you mean 'jobs'"),
+        (("jbos",), "there is no command 'jbos'; did you mean perdure jobs?"),
+        (("xyzzy",), "there is no command 'xyzzy' (see"),
+        (("help",), "did you mean perdure --help?"),
+        (("LIST",), "did you mean perdure jobs?"),
+        (("run",), "did you mean perdure worker?"),
+        (("start",), "did you mean perdure worker?"),
+        (("db", "create"), "did you mean perdure db upgrade?"),
+        (("queues", "list"), "did you mean perdure queues?"),
         (("jobs", "--stat", "failed"), "--state"),
-        (("jobs", "--limit", "many"), "'--limit'"),
-        (("jobs", "--limit", "0"), "'--limit'"),
+        (("jobs", "--limit", "many"), "perdure: --limit must be a whole number, at least 1, not 'many'"),
+        (("jobs", "-n", "0"), "perdure: --limit must be a whole number, at least 1, not '0'"),
+        (("health", "--max-beat-age", "x"), "perdure: --max-beat-age must be a number, at least 0, not 'x'"),
+        (("priority", "abcd", "high"), "perdure: N must be a whole number, not 'high'"),
+        (("worker", "--concurrency", "0"), "perdure: --concurrency must be a whole number from 1 to 10000, not '0'"),
+        (("worker", "--log-level", "Debug"), "one of debug, info, warning, error, not 'Debug'; did you mean debug?"),
+        (("worker", "--log-format", "xml"), "perdure: --log-format must be one of human, json, not 'xml' (see"),
         (("job",), "Missing argument 'ID'"),
-        (("queues", "puase", "mail"), "Did you mean 'pause'"),
+        (("queues", "puase", "mail"), "did you mean perdure queues pause?"),
         (("nodes", "more"), "unexpected extra argument(s) (more)"),
         (("--url",), "'--url' requires an argument"),
     ],
@@ -185,16 +197,74 @@ def test_a_reader_that_has_seen_enough_ends_it_silently(here: App, folder: Path,
         assert done.returncode == 0, arguments
 
 
-def test_an_interrupt_is_status_130_without_a_word(here: App, folder: Path) -> None:
-    here.enqueue("resize", {"width": 1})
+LIVE_VIEWS = [
+    ("jobs", "-f"),
+    ("runs", "-f"),
+    ("logs", "--follow"),
+    ("jobs", "-f", "--json"),
+    ("status", "-w", "--json"),
+]
 
-    with started("jobs", "--follow", cwd=folder, PERDURE_URL="shop.db") as going_on:
+
+@pytest.mark.parametrize("view", LIVE_VIEWS, ids=" ".join)
+def test_a_live_view_that_is_ended_by_ctrl_c_ends_well_and_without_a_word(
+    here: App, folder: Path, view: tuple[str, ...]
+) -> None:
+    job = here.enqueue("send", {"to": "nobody"})
+    here.worker().run(until_idle=True)
+    here.retry(job)  # it has runs and log lines, and has not ended
+
+    of_one = (str(job.id),) if view[0] == "logs" else ()
+    with started(*view, *of_one, cwd=folder, PERDURE_URL="shop.db") as going_on:
         assert going_on.stdout is not None
         assert going_on.stderr is not None
-        assert "resize" in going_on.stdout.readline()
+        assert going_on.stdout.readline()
         going_on.send_signal(signal.SIGINT)
         assert going_on.stderr.read() == ""
-    assert going_on.returncode == 130
+    assert going_on.returncode == 0
+
+
+def test_ctrl_c_at_a_question_is_status_130_and_changes_nothing(here: App, folder: Path) -> None:
+    job = here.enqueue("resize", {"width": 1})
+
+    ran = in_a_terminal("cancel", "--kind", "resize", cwd=folder, prompt="[y/N]", typed="\x03", PERDURE_URL="shop.db")
+
+    assert ran.status == 130
+    assert "Traceback" not in ran.out
+    assert here.existing(job).state == "queued"
+
+
+def test_the_help_says_what_each_exit_status_means(perdure: Perdure, tmp_path: Path) -> None:
+    told = perdure("--help", cwd=tmp_path).out.partition("Exit status:")[2]
+
+    assert all(f"{status} " in told for status in (0, 1, 2, 3, 75, 130))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])
+def test_usage_lines_name_arguments_without_braces(perdure: Perdure, entry: Entry, tmp_path: Path) -> None:
+    out = perdure(entry.name, "--help", cwd=tmp_path).out
+    usage = out.splitlines()[0]
+
+    assert not set("{}<>") & set(usage)
+    assert "[[" not in usage
+    assert "<str>" not in out.partition("Options:")[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("job", "Usage: perdure job [OPTIONS] ID"),
+        ("cancel", "Usage: perdure cancel [OPTIONS] [ID]..."),
+        ("enqueue", "Usage: perdure enqueue [OPTIONS] KIND [NAME=VALUE]..."),
+        ("priority", "Usage: perdure priority [OPTIONS] ID N"),
+        ("runs", "Usage: perdure runs [OPTIONS] [ID]"),
+        ("init", "Usage: perdure init [OPTIONS] [FILE]"),
+        ("db backup", "Usage: perdure db backup [OPTIONS] FILE"),
+        ("queues pause", "Usage: perdure queues pause [OPTIONS] NAME"),
+    ],
+)
+def test_a_usage_line_can_be_typed(perdure: Perdure, command: str, usage: str, tmp_path: Path) -> None:
+    assert perdure(*command.split(), "-h", cwd=tmp_path).out.splitlines()[0] == usage
 
 
 def test_there_are_no_colours_where_nobody_sees_them(here: App, folder: Path) -> None:

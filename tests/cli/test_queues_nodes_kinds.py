@@ -10,7 +10,7 @@ from perdure import Perdure as App
 from perdure.clock import Micros
 from perdure.ids import NodeId
 from perdure.store.answers import Process
-from tests.cli.terminal import Perdure, refusal
+from tests.cli.terminal import Perdure, refusal, started
 
 URL = {"PERDURE_URL": "shop.db"}
 APP = {"PERDURE_APP": "shop:app"}
@@ -30,7 +30,13 @@ def test_queues_are_listed_with_what_is_in_them(perdure: Perdure, here: App, fol
     ]
     assert listed[0]["paused_at"] is None
     assert listed[1]["paused_at"].endswith("Z")
-    assert [line.split()[:2] for line in table.splitlines()[2:]] == [["default", "open"], ["mail", "paused"]]
+    head, _, *rows, caption = table.splitlines()
+    assert head.split() == ["queue", "state", "queued", "running", "others"]
+    assert [line.split()[:2] for line in rows] == [["default", "open"], ["mail", "paused"]]
+    assert [line.split()[-1] for line in rows] == ["1", "0"]
+    assert caption.startswith("others: scheduled, paused, ")
+    here.cancel_all(queue="default")
+    assert "others:" not in perdure("queues", cwd=folder, **URL).out
 
 
 def test_a_queue_is_paused_and_resumed(perdure: Perdure, here: App, folder: Path) -> None:
@@ -81,6 +87,21 @@ def test_nodes_are_listed_with_what_they_do(perdure: Perdure, here: App, folder:
     assert max(map(len, table)) <= 80
     assert [line.split()[1] for line in table[2:]] == ["live", "silent", "stopped"]
     assert len(perdure("nodes", "--limit", "0", "--json", cwd=folder, **URL).json()) == 2
+
+
+def test_a_node_whose_process_has_ended_is_told_from_the_living(perdure: Perdure, here: App, folder: Path) -> None:
+    with started("worker", "--concurrency", "1", cwd=folder, **APP) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "app       shop:app\n"  # it is registered by then
+        assert perdure("nodes", "--json", cwd=folder, **URL).json()[0]["state"] == "live"
+        worker.kill()
+        worker.communicate()
+
+    [node] = perdure("nodes", "--json", cwd=folder, **URL).json()
+    assert (node["state"], node["pid"], node["stopped_at"]) == ("gone", worker.pid, None)
+    out = perdure("nodes", cwd=folder, COLUMNS="80", **URL).out
+    assert out.splitlines()[2].split()[1] == "gone"
+    assert "gone: its process has ended" in out.splitlines()[-1]
 
 
 def test_without_any_worker_it_is_said_how_to_start_one(perdure: Perdure, here: App, folder: Path) -> None:

@@ -11,16 +11,21 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from perdure.cli.answers import screen
+from perdure.cli.layout import space_in
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import to_uuid
 from perdure.job.model import Failure, Telling
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
 from perdure.ops import doctor
+from perdure.ops.status import status
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.states import in_state
 from tests.cli.terminal import PROGRAM, SOURCE, Perdure, in_a_terminal, refusal, started, surroundings
@@ -89,13 +94,13 @@ def test_each_question_is_answered_below_its_heading(perdure: Perdure, rig: Rig,
     assert failed == [
         "kind  jobs  last  error",
         "send  1  10 min  ValueError: no such address",
-        "perdure jobs --state failed --kind send",
+        "perdure jobs --state failed --kind send --url jobs.db",
     ]
     head = rig.in_order("mail")[0]
     assert stuck == [
         "kind  queue  jobs  for  why",
         "send  mail  1  10 min  first in queue, nobody takes it",
-        f"perdure explain {to_uuid(head)}",
+        f"perdure explain {to_uuid(head)} --url jobs.db",
     ]
     assert durations == [
         "kind  runs  p50  p95  p99  wait p50  p95  p99",
@@ -104,7 +109,7 @@ def test_each_question_is_answered_below_its_heading(perdure: Perdure, rig: Rig,
     assert duplicates == [
         "kind  jobs  what they share",
         "send  2  business key order 7",
-        "perdure jobs --business-key 'order 7'",
+        "perdure jobs --business-key 'order 7' --url jobs.db",
     ]
     assert ran == ["kind  runs  completed  failed  retried  lost  other  running", "send  4  2  1  1  -  -  -"]
 
@@ -114,7 +119,7 @@ def test_the_way_out_of_a_paused_queue_is_named(perdure: Perdure, rig: Rig, tmp_
     rig.store.pause_queue("night shift", rig.now)
 
     out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
-    assert "perdure queues resume 'night shift'" in answer(out, "What is stuck?")
+    assert "perdure queues resume 'night shift' --url jobs.db" in answer(out, "What is stuck?")
 
 
 def test_parked_jobs_are_stuck(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
@@ -122,7 +127,9 @@ def test_parked_jobs_are_stuck(perdure: Perdure, rig: Rig, tmp_path: Path) -> No
 
     stuck = answer(perdure("status", "--url", "jobs.db", cwd=tmp_path).out, "What is stuck?")
     assert "no worker here can run it" in stuck[1]
-    assert stuck[2] == f"perdure explain {to_uuid(job_id)}"
+    assert stuck[2] == f"perdure explain {to_uuid(job_id)} --url jobs.db"
+    by_environment = perdure("status", cwd=tmp_path, PERDURE_URL="jobs.db").out
+    assert answer(by_environment, "What is stuck?")[2] == f"perdure explain {to_uuid(job_id)}", "nothing to repeat"
 
 
 def test_how_long_is_too_long_can_be_said(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
@@ -250,6 +257,20 @@ def test_all_six_are_seen_in_24_lines_and_ctrl_c_ends_it_well(rig: Rig, tmp_path
     assert ran.status == 0
     assert all(question in ran.out for question in QUESTIONS)
     assert "Traceback" not in ran.out
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_in_a_small_terminal_every_question_has_its_line_and_its_rows(rig: Rig, width: int) -> None:
+    busy(rig)
+    space = space_in(width, 24)
+    console = Console(width=width, file=StringIO())
+
+    console.print(screen(status(rig.store, SystemClock().now()), space))
+
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) <= 24
+    assert [line[:12] for line in lines if line.startswith(("What", "How", "Are"))] == [each[:12] for each in QUESTIONS]
 
 
 def test_watching_with_json_prints_a_line_each_time(rig: Rig, tmp_path: Path) -> None:

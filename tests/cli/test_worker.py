@@ -197,6 +197,25 @@ def test_a_level_counts_where_the_app_keeps_its_own_logging(folder: Path, here: 
     assert "sending" not in ran.err
 
 
+def test_a_queue_that_nobody_has_used_is_told_of_at_the_start(folder: Path, here: App) -> None:
+    here.enqueue("send", {"to": "you"}, queue="mail")
+
+    ran = process("worker", "shop", "--until-idle", "-q", "mial", "-q", "mail", "-q", "nosuch", cwd=folder)
+
+    assert ran.status == 0
+    [near, strange] = [line.partition("WARNING ")[2] for line in ran.err.splitlines() if "no queue" in line]
+    assert near == "no queue is called 'mial' yet; did you mean 'mail'?"
+    assert strange == "no queue is called 'nosuch' yet; there are default, mail, other"
+
+
+def test_a_queue_of_a_kind_is_known_before_its_first_job(folder: Path, here: App) -> None:
+    assert "no queue" not in process("worker", "shop", "--until-idle", "--queue", "other", cwd=folder).err
+
+
+def test_the_first_screen_names_the_app_that_was_found(folder: Path, here: App) -> None:
+    assert header(process("worker", "shop", "--until-idle", cwd=folder))["app"] == "shop:app"
+
+
 def test_the_first_screen_counts_the_other_nodes(folder: Path, here: App) -> None:
     with here.worker(["elsewhere"]).running():
         assert header(process("worker", "shop", "--until-idle", cwd=folder))["others"] == "1 node on this database"
@@ -208,9 +227,10 @@ def test_the_first_screen_counts_the_other_nodes(folder: Path, here: App) -> Non
         ((), "[app_not_found]"),
         (("shop:missing",), "[app_not_found]"),
         (("nowhere:app",), "[app_import_failed]"),
-        (("shop", "--concurrency", "0"), "concurrency must be a whole number"),
-        (("shop", "--grace", "-1"), "grace_s must be seconds"),
-        (("shop", "--queue", ""), "queue is empty"),
+        (("shop", "--concurrency", "0"), "perdure: --concurrency must be a whole number"),
+        (("shop", "--grace", "-1"), "perdure: --grace must be a number from 0 to"),
+        (("shop", "--queue", ""), "perdure: --queue is empty"),
+        (("shop", "--exclusive", ""), "perdure: --exclusive is empty"),
         (("shop", "--url", "nowhere/at/all.db"), "[database_path]"),
         (("shop", "--url", "gopher://x"), "[url_unsupported]"),
     ],

@@ -9,9 +9,11 @@ What a fenced block means is said by its language and its first line:
     console                                     `$ ` begins a command, the lines up to the next are what it prints
     every other language                        not run
 
-In expected output `…` stands for anything, a line with nothing else for any number of lines, and ids, times and
-durations for any others; but an id that comes twice has to be the same one, and may be used in later commands. A
-command has to succeed, unless the page shows how it fails (a line that begins with `perdure: `, or `Killed`).
+A comment `<!-- not run: why -->` right above a block leaves it out; such blocks are counted, and the tests say how many
+a page may have. In expected output `…` stands for anything, a line with nothing else for any number of lines, and ids,
+times and durations for any others; but an id that comes twice has to be the same one, and may be used in later
+commands. A command has to succeed, unless the page shows how it fails (a line that begins with `perdure: `, or
+`Killed`).
 """
 
 from __future__ import annotations
@@ -29,25 +31,28 @@ from tests.docs.comparing import Reader
 DOCS = Path(__file__).parents[2] / "docs"
 THEIRS = ("# Celery", "# APScheduler")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LEFT_OUT = re.compile(r"<!-- not run: \S[^>]* -->\s*\Z")
 _FILE = re.compile(r"# ([\w/]+\.\w+)( \(added\))?$")
 _FAILURE = re.compile(r"^(?:perdure: |Killed$)", re.MULTILINE)
 PATIENCE_S = 60
 
 
 class Block(NamedTuple):
-    """A fenced block. `follows`: nothing but white space is between it and the one before."""
+    """A fenced block. `follows`: only white space is between it and the one before; `left_out`: not to be run."""
 
     language: str
     text: str
     line: int
     follows: bool
+    left_out: bool
 
 
 class Ran(NamedTuple):
-    """What a page came to: how many programs and commands ran, and what was not as it says."""
+    """What a page came to: how many programs and commands ran, what was not as it says, and how many were left out."""
 
     commands: int
     problems: list[str]
+    left_out: int
 
 
 def blocks(page: str) -> list[Block]:
@@ -56,7 +61,8 @@ def blocks(page: str) -> list[Block]:
     for match in _BLOCK.finditer(page):
         between = page[end : match.start()]
         line = page.count("\n", 0, match.start()) + 1
-        found.append(Block(match[1], match[2], line, bool(found) and not between.strip()))
+        follows, left_out = bool(found) and not between.strip(), _LEFT_OUT.search(between) is not None
+        found.append(Block(match[1], match[2], line, follows, left_out))
         end = match.end()
     return found
 
@@ -78,16 +84,18 @@ class _Visit:
         self._reader = Reader()
         self._variables: dict[str, str] = {}
         self._problems: list[str] = []
-        self._commands = 0
+        self._commands = self._left_out = 0
 
     def through(self, page: list[Block]) -> Ran:
         for block, following in zip(page, [*page[1:], None], strict=True):
-            if block.language == "python":
+            if block.left_out:
+                self._left_out += 1
+            elif block.language == "python":
                 self._python(block, following)
             elif block.language == "console":
                 for command, expected, line in _typed(block):
                     self._command(command, expected, line)
-        return Ran(self._commands, self._problems)
+        return Ran(self._commands, self._problems, self._left_out)
 
     def _python(self, block: Block, following: Block | None) -> None:
         first = block.text.partition("\n")[0]

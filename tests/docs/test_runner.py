@@ -54,7 +54,17 @@ def test_files_are_written_and_added_to(folder: Path) -> None:
 
 
 def test_the_code_of_others_is_not_run(folder: Path) -> None:
-    assert pages.run_text("```python\n# Celery\nimport celery\n```\n", folder) == (0, [])
+    assert pages.run_text("```python\n# Celery\nimport celery\n```\n", folder) == (0, [], 0)
+
+
+def test_what_is_marked_is_left_out_and_counted(folder: Path) -> None:
+    marked = "<!-- not run: it needs a server -->\n\n```console\n$ false\n```\n"
+    assert pages.run_text(marked, folder) == (0, [], 1)
+    assert pages.run_text(f"{marked}\n```console\n$ true\n```\n", folder) == (1, [], 1)
+
+
+def test_a_mark_without_a_reason_is_none(folder: Path) -> None:
+    assert problems("<!-- not run: -->\n\n```console\n$ false\n```\n", folder)
 
 
 def test_a_variable_that_was_exported_stays(folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from perdure.cli.missing import none_like_that
 from perdure.cli.show import plural, print_json
 from perdure.errors import InvalidOption
 
@@ -54,7 +55,7 @@ def change_chosen(
     if json:
         print_json({"verb": verb, "changed": changed, "skipped": count - changed, "more": choice.more})
     elif not count:
-        print(f"No jobs to {verb} like that.")
+        print(none_like_that(door, f"No jobs to {verb}", filters))
     else:
         print(f"{plural(changed, 'job')} {_DONE[verb]}.")
         if changed < count:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from perdure.cli.instead import of_nothing
-from perdure.cli.show import Json, plural, print_json, print_table
+from perdure.cli.show import Json, plural, print_json
+from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, named_app
 from perdure.errors import ConfigError, PerdureError
 

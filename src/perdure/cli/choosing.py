@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -37,16 +39,31 @@ Follow = Annotated[
 ]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LONGEST_S = 100_000 * 86_400
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
 
 
-def chosen(**filters: str | None) -> dict[str, Any]:
-    """The filters that were given, as `app.jobs` and `app.runs` take them."""
+def chosen(*, of_runs: bool = False, **filters: str | None) -> dict[str, Any]:
+    """The filters that were given, as `app.jobs` takes them, or `app.runs`."""
+    from perdure.job.states import RunState
+    from perdure.job.states import State as JobState
+
     found: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    if "state" in found:
+        found["state"] = _known_state(found["state"], RunState if of_runs else JobState)
     for name in ("since", "until"):
         if filters.get(name) is not None:
             found[name] = moment_of(str(filters[name]), f"--{name}", ago=True)
     return found
+
+
+def _known_state(text: str, states: Iterable[str]) -> str:
+    known = [str(state) for state in states]
+    if text.lower() in known:
+        return text.lower()
+    near = get_close_matches(text.lower(), known, n=1)
+    hint = f"did you mean {near[0]}? There are" if near else "there are"
+    raise InvalidOption(f"--state {shown(text)} is no state; {hint} {', '.join(known)}", code="filter_invalid")
 
 
 def moment_of(text: str, what: str, *, ago: bool = False) -> datetime:
@@ -73,4 +90,8 @@ def span_of(text: str, what: str) -> float:
     seconds = seconds_of(text)
     if seconds is None:
         raise InvalidOption(f"{what} {shown(text)} is no time span; write 90, 90s, 10m, 2h or 3d", code="time_invalid")
+    if seconds > _LONGEST_S:
+        raise InvalidOption(
+            f"{what} {shown(text)} is too long; {_LONGEST_S // 86_400}d is the most", code="time_invalid"
+        )
     return seconds

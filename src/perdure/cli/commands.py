@@ -150,3 +150,35 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         ),
     ),
 }
+
+_OTHER_NAMES: dict[str, str] = {
+    "perdure --help": "help commands",
+    "perdure --version": "version",
+    "perdure worker": "run start work serve consume consumer",
+    "perdure enqueue": "add push put submit send new",
+    "perdure jobs": "list ls",
+    "perdure jobs --state failed": "failed failures errors",
+    "perdure jobs --follow": "tail follow watch",
+    "perdure status": "stat stats info overview inspect",
+    "perdure status --watch": "top monitor dashboard",
+    "perdure job ID": "show get view describe",
+    "perdure explain ID": "why",
+    "perdure nodes": "ps workers processes",
+    "perdure retry": "requeue rerun redo again redrive",
+    "perdure cancel": "stop kill abort revoke",
+    "perdure delete": "remove rm del",
+    "perdure health": "ping live alive",
+    "perdure db upgrade": "migrate upgrade create setup",
+    "perdure db backup": "backup dump",
+}
+MEANT: dict[tuple[str, str], str] = {
+    **{("perdure", name): command for command, names in _OTHER_NAMES.items() for name in names.split()},
+    **{("db", name): "perdure db upgrade" for name in ("create", "init", "migrate", "setup", "update", "make", "new")},
+    **{("db", name): "perdure db check" for name in ("show", "status", "info", "version", "verify")},
+    **{("db", name): "perdure db backup" for name in ("copy", "dump", "save", "export")},
+    ("db", "schema"): "perdure db sql",
+    **{("queues", name): "perdure queues" for name in ("list", "ls", "show", "status")},
+    **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
+    **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
+}
+"""What people type who come from elsewhere: the group and the word, and the command that does it here."""

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.groups import Commands
-from perdure.cli.show import Json, one_line, print_json, print_table
+from perdure.cli.groups import Command, Commands
+from perdure.cli.show import Json, one_line, print_json
+from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, database
 
 db = typer.Typer(
@@ -19,14 +20,14 @@ db = typer.Typer(
 )
 
 
-@db.command()
+@db.command(cls=Command)
 def upgrade(url: Url = None, app: App = None) -> None:
     """Create the database, or bring its schema to the newest revision. A repeat does nothing."""
     with database(url, app) as store:
         print(one_line(store.upgrade()))
 
 
-@db.command()
+@db.command(cls=Command)
 def check(url: Url = None, app: App = None, json: Json = False) -> None:
     """Show how the database stands, without changing it. Exits with 1 if there is a problem."""
     from perdure.ops.database_check import Verdict, check_database
@@ -41,9 +42,9 @@ def check(url: Url = None, app: App = None, json: Json = False) -> None:
     raise typer.Exit(0 if sound else 1)
 
 
-@db.command()
+@db.command(cls=Command)
 def sql(
-    dialect: Annotated[str, typer.Option(help="sqlite or postgres")] = "sqlite",
+    dialect: Annotated[str, typer.Option(metavar="NAME", help="sqlite or postgres")] = "sqlite",
     statements: Annotated[bool, typer.Option("--statements", help="Also the statements Perdure runs.")] = False,
 ) -> None:
     """Print the SQL that makes a Perdure database. Piped into an empty one, it is ready for use."""
@@ -57,9 +58,9 @@ def sql(
             print(f"-- statement: {name}\n{commented}\n")
 
 
-@db.command()
+@db.command(cls=Command)
 def backup(
-    target: Annotated[Path, typer.Argument(help="The new file; an existing one is never overwritten.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; an existing one is never overwritten.")],
     url: Url = None,
     app: App = None,
 ) -> None:

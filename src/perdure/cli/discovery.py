@@ -40,15 +40,15 @@ def places(url: str | None, app: str | None) -> Iterator[Named]:
 
 
 def find_app(url: str | None, app: str | None) -> tuple[Perdure, str]:
-    """The app that the nearest place names, and its name. A URL named there or nearer is the database it uses."""
+    """The app that the nearest place names, and its whole name. A URL named there or nearer is its database."""
     for named in places(url, app):
         url = url or named.url
         if not named.app:
             continue
-        found = load_app(named.app)
+        found, name = _loaded(named.app)
         if url:
             found.url = url
-        return found, named.app
+        return found, name
     raise ConfigError(
         f"no app was named; give module:app or --app, set {APP_VARIABLE}, or write app under [tool.perdure] in"
         f" pyproject.toml{instead.of_nothing()}",
@@ -58,6 +58,11 @@ def find_app(url: str | None, app: str | None) -> tuple[Perdure, str]:
 
 def load_app(name: str) -> Perdure:
     """The app that `module:name` means, or the one in `module`. The working directory is importable."""
+    return _loaded(name)[0]
+
+
+def _loaded(name: str) -> tuple[Perdure, str]:
+    """The app, and its name with the variable it was found in."""
     from perdure.app import Perdure
 
     module_name, colon, attribute = name.partition(":")
@@ -65,7 +70,8 @@ def load_app(name: str) -> Perdure:
         raise ConfigError(f"{name!r} names no app; write module:name, such as shop.jobs:app", code="app_invalid")
     module = _imported(module_name)
     if not colon:
-        return _only_app(module)
+        app, variable = _only_app(module)
+        return app, f"{module_name}:{variable}"
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -75,15 +81,15 @@ def load_app(name: str) -> Perdure:
     if not isinstance(found, Perdure):
         what = f"{name} is of type {type(found).__name__}, not a Perdure app"
         raise ConfigError(f"{what}; {instead.in_module(module, _apps(module))}", code="app_invalid")
-    return found
+    return found, name
 
 
-def _only_app(module: ModuleType) -> Perdure:
+def _only_app(module: ModuleType) -> tuple[Perdure, str]:
+    """The app of a module that was named alone, and its variable: `app`, or the only one there is."""
     apps = _apps(module)
-    if "app" in apps:
-        return apps["app"]
-    if len(set(map(id, apps.values()))) == 1:
-        return next(iter(apps.values()))
+    name = "app" if "app" in apps else next(iter(apps), "")
+    if name == "app" or len(set(map(id, apps.values()))) == 1:
+        return apps[name], name
     raise ConfigError(
         f"{module.__name__} does not say which app is meant; {instead.in_module(module, apps)}",
         code="app_not_found",

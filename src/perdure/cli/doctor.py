@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.show import Json, print_json, print_table
+from perdure.cli.show import Json, print_json
+from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, database
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from perdure.cli.choosing import moment_of, span_of
 from perdure.cli.instead import of_nothing
 from perdure.cli.show import Json, ago, print_json
 from perdure.cli.target import App, Url, named_app
+from perdure.cli.wording import about_arguments, as_options
 from perdure.errors import ConfigError, InvalidPayload, shown
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ KindName = Annotated[str, typer.Argument(metavar="KIND", help="The kind, as the 
 Values = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[NAME=VALUE]...",
+        metavar="NAME=VALUE",
         help="Arguments. A value is taken as JSON if it is JSON, else as text; for a parameter declared as str always"
         " as text.",
     ),
@@ -89,12 +90,29 @@ def enqueue(
         print(_told(job))
 
 
+_OPTIONS = {
+    "queue": "--queue",
+    "delay": "--delay",
+    "run_at": "--run-at",
+    "priority": "--priority",
+    "idempotency_key": "--key",
+    "business_key": "--business-key",
+    "tag": "--tag",
+}
+
+
 def _enqueued(door: Perdure, name: str, values: Sequence[str], payload: str | None, options: OptionFields) -> Job:
     kind = door.kinds.get(name)
+    if options.get("delay") is not None and options.get("run_at") is not None:
+        raise typer.BadParameter("give --delay or --run-at, not both: each says when the job may start")
     if payload is not None and values:
         raise typer.BadParameter("give the arguments as name=value or with --payload, not both")
     arguments = _from_json(payload) if payload is not None else _by_name(kind, values)
-    return door.enqueue(name, arguments, **options)
+    try:
+        with as_options(**_OPTIONS):
+            return door.enqueue(name, arguments, **options)
+    except InvalidPayload as error:
+        raise about_arguments(error) from error
 
 
 def _from_json(payload: str) -> dict[str, object]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from perdure.cli.show import Json, one_line, print_fields, print_json
+from perdure.cli.show import Json, one_line, print_json
+from perdure.cli.tables import print_fields
 from perdure.cli.target import App, JobName, Url, existing, find_job
+from perdure.cli.typed import as_typed
 
 
 def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:
@@ -14,6 +16,7 @@ def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False
     with existing(url, app) as store:
         job = find_job(store, id)
         found = asked(store, job, SystemClock().now())
+    remedy = None if found.remedy is None else as_typed(found.remedy, url, app)
     if json:
         print_json(
             {
@@ -21,11 +24,11 @@ def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False
                 "state": found.state.value,
                 "why": found.why,
                 "next": found.next,
-                "command": found.remedy,
+                "command": remedy,
                 "facts": [{"name": name, "text": text} for name, text in found.facts],
             }
         )
         return
     why = one_line(found.why)
     print(f"{job.kind} is {found.state}: {why}{'' if why.endswith(('.', '!', '?')) else '.'}\n")
-    print_fields([("job", str(job.id)), *found.facts, ("next", found.remedy or f"{found.next}.")])
+    print_fields([("job", str(job.id)), *found.facts, ("next", remedy or f"{found.next}.")])

@@ -5,14 +5,15 @@ An option of the program given before the command counts as if it were given aft
 
 from __future__ import annotations
 
-from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from perdure.cli.commands import COMMANDS, Entry
+from perdure.cli.commands import COMMANDS, MEANT, Entry
+from perdure.cli.usage import pieces, prepare
 
 SHARED = ("url", "app", "json")
 
@@ -21,8 +22,11 @@ class Command(TyperCommand):
     """A command whose examples are shown as they are written."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _hasten(self.get_params(ctx))
+        prepare(self.get_params(ctx))
         return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return pieces(self, ctx)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
         _write_as_it_is(formatter, self.epilog)
@@ -32,16 +36,27 @@ class Commands(TyperGroup):
     """Commands that take over --url, --app and --json from before their name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _hasten(self.get_params(ctx))
+        prepare(self.get_params(ctx))
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        wanted = args[0] if args else "-"
+        if not (wanted.startswith("-") or ctx.resilient_parsing or wanted in self.list_commands(ctx)):
+            ctx.fail(f"there is no command {wanted!r}{self._meant(ctx, wanted)}")
         found = super().resolve_command(ctx, args)
         before: dict[str, Any] = ctx.default_map or {}
         handed = before | {name: ctx.params[name] for name in SHARED if ctx.params.get(name)}
         if handed and found[0] is not None:
             ctx.default_map = {found[0]: handed}
         return found
+
+    def _meant(self, ctx: Any, name: str) -> str:
+        """What others call so, or a command that is written nearly so."""
+        found = MEANT.get((ctx.info_name, name.lower()))
+        if found is None:
+            near = get_close_matches(name.lower(), self.list_commands(ctx), n=1)
+            found = f"{ctx.command_path} {near[0]}" if near else None
+        return "" if found is None else f"; did you mean {found}?"
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
         _write_as_it_is(formatter, self.epilog)
@@ -90,34 +105,3 @@ def _write_as_it_is(formatter: Any, text: str | None) -> None:
     """Examples are lines, which typer would run together."""
     if text:
         formatter.write(f"\n{text.rstrip()}\n")
-
-
-class _AsItIs:
-    """Takes text, numbers, and what is of its type already; asks typer for all others.
-
-    Typer builds a pydantic adapter for every parameter of a command, given or not: 80 ms before anything happens.
-    """
-
-    def __init__(self, param: Any) -> None:
-        self._wanted = param.type_descriptor.annotation
-        self._is_number = self._wanted in (int, float) and not param.type_descriptor.is_ranged
-        self._ask_typer = param.get_runtime_param
-
-    def itself(self) -> _AsItIs:
-        return self
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value is None:
-            return () if param.multiple or param.nargs == -1 else None
-        if self._wanted == list[str] and not isinstance(value, str):
-            return list(value)
-        if self._is_number:
-            with suppress(ValueError):
-                return self._wanted(value)
-        return value if type(value) is self._wanted else self._ask_typer().coerce(value, param=param, ctx=ctx)
-
-
-def _hasten(params: list[Any]) -> None:
-    for param in params:
-        if hasattr(param, "get_runtime_param") and hasattr(param, "type_descriptor"):  # older typers do without
-            param.get_runtime_param = _AsItIs(param).itself

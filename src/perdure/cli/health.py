@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MaxBeatAge = Annotated[
     float,
-    typer.Option("--max-beat-age", metavar="SECONDS", help="How long ago a worker may have been heard of."),
+    typer.Option("--max-beat-age", min=0, metavar="SECONDS", help="How long ago a worker may have been heard of."),
 ]
 
 

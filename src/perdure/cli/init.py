@@ -9,7 +9,7 @@ import typer
 
 from perdure.errors import ConfigError
 
-Target = Annotated[Path, typer.Argument(metavar="[FILE]", help="The new file; an existing one is never overwritten.")]
+Target = Annotated[Path, typer.Argument(metavar="FILE", help="The new file; an existing one is never overwritten.")]
 
 TEXT = '''"""The jobs of this project. Run them with: perdure worker {module}:app"""
 

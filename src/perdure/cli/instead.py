@@ -1,4 +1,4 @@
-"""What the user may have meant: apps, modules and databases that are there. Asked by `discovery` and `target`.
+"""What the user may have meant: apps, modules and databases that are there. Asked by `discovery`, `target` and `typed`.
 
 Looks at file names and at the text of modules in the working directory and its src/; imports nothing.
 """
@@ -55,6 +55,12 @@ def apps_here() -> str:
         return ""
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return f"; found here: {', '.join(found[:_SHOWN])}{more}"
+
+
+def only_app_here() -> str | None:
+    """The app in the working directory. None: there is none, or more than one."""
+    found = _apps()
+    return found[0] if len(found) == 1 else None
 
 
 def of_nothing() -> str:

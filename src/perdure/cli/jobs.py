@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json as json_text
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.cli.choosing import BusinessKey, Follow, Kind, Limit, Owner, Queue, Since, State, Tag, Until, chosen
-from perdure.cli.show import Json, ago, id_text, moment, print_fields, print_heading, print_json, print_table
+from perdure.cli.missing import none_like_that
+from perdure.cli.show import Json, ago, moment, print_json
+from perdure.cli.tables import id_text, print_fields, print_heading, print_table
 from perdure.cli.target import App, JobName, Url, find_job, front_door
+from perdure.cli.typed import as_typed
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -48,12 +52,15 @@ def jobs(
     )
     with front_door(url, app) as door:
         if follow:
-            _follow(door, filters, limit or LISTED, json=json)
+            with suppress(KeyboardInterrupt):  # that is how a live view ends
+                _follow(door, filters, limit or LISTED, json=json)
+            return
         found, more = listed(door.jobs(**filters), limit)
+        none = "" if found or json else none_like_that(door, "No jobs", filters)
     if json:
         print_json([plain_job(job) for job in found])
     elif not found:
-        print(f"No jobs{' like that' if filters else ''}.")
+        print(none)
     else:
         print_jobs(found)
         if more:
@@ -82,7 +89,13 @@ def print_jobs(found: Iterable[Job]) -> None:
         for job in found
     ]
     last = None if any(row[-1] for row in rows) else -1
-    print_table(columns[:last], [row[:last] for row in rows], keep=("id", "state", "tries", "created"), clip=("note",))
+    print_table(
+        columns[:last],
+        [row[:last] for row in rows],
+        keep=("id", "state", "tries", "created"),
+        clip=("note",),
+        drop=("tries", "queue", "created", "note"),
+    )
 
 
 def note(job: Job) -> str:
@@ -107,7 +120,8 @@ def first_line(text: str | None) -> str:
 def _follow(door: Perdure, filters: dict[str, Any], first: int, *, json: bool) -> None:
     from perdure.cli.following import news
     from perdure.cli.plain import plain_job
-    from perdure.cli.show import print_json_line, print_line
+    from perdure.cli.show import print_json_line
+    from perdure.cli.tables import print_line
 
     for job in news(lambda: door.jobs(**filters), lambda job: (job.id, job.state), first):
         if json:
@@ -115,7 +129,8 @@ def _follow(door: Perdure, filters: dict[str, Any], first: int, *, json: bool) -
         else:
             at = moment(job.finished_at or job.started_at or job.queued_at) or ""
             print_line(
-                [(at[11:19], 8), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10), (job.state, 9), (note(job), 0)]
+                [(at[11:19], 8), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10), (job.state, 9), (note(job), 0)],
+                drop=3,
             )
 
 
@@ -131,17 +146,18 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
         payload = payload_of(door, found)
         runs = list(door.runs(found))
         why = door.explain(found)
+    remedy = None if why.remedy is None else as_typed(why.remedy, url, app)
     if json:
         print_json(
             plain_job(found)
             | {
                 "payload": payload,
-                "explanation": {"why": why.why, "next": why.next, "command": why.remedy},
+                "explanation": {"why": why.why, "next": why.next, "command": remedy},
                 "runs": [plain_run(run) for run in runs],
             }
         )
         return
-    print_fields([*_fields(found), ("why", " ".join(f"{why.why}.".split())), ("next", why.remedy or f"{why.next}.")])
+    print_fields([*_fields(found), ("why", " ".join(f"{why.why}.".split())), ("next", remedy or f"{why.next}.")])
     if payload is not None:
         print_heading("payload")
         print_fields(_values(payload))

@@ -6,7 +6,8 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.cli.show import Json, print_json, print_table, span
+from perdure.cli.show import Json, print_json, span
+from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, existing, named_app
 from perdure.errors import ConfigError, StoreError
 
@@ -33,7 +34,12 @@ def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
         print("No kinds: no job waits here, and no app was named that declares any.")
     else:
         columns = ("kind", "version", "live", "queue", "retry", "timeout", "isolation", "place")
-        print_table(columns, [_row(row) for row in rows], keep=("version", "live", "retry", "timeout", "isolation"))
+        print_table(
+            columns,
+            [_row(row) for row in rows],
+            keep=("version", "live", "retry", "timeout", "isolation"),
+            drop=("isolation", "timeout", "retry", "version", "place", "queue"),
+        )
 
 
 def _stored(url: str | None, app: str | None, *, needed: bool) -> list[StoredKind]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as json_text
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,23 +29,32 @@ def logs(id: JobName, *, follow: Follow = False, url: Url = None, app: App = Non
 
     The lines captured from all its runs, in the order they were written.
     """
-    from perdure.cli.plain import plain_line
-
     with front_door(url, app) as door:
         job = find_job(door, id)
-        lines = _until_ended(door, job) if follow else door.logs(job)
         if json and not follow:
-            print_json([plain_line(line) for line in lines])
-            return
-        none = True
-        for line in lines:
-            none = False
-            if json:
-                print_json_line(plain_line(line))
-            else:
-                print(_text(line), flush=follow)
-        if none and not json:
-            print("Nothing was logged.")
+            from perdure.cli.plain import plain_line
+
+            print_json([plain_line(line) for line in door.logs(job)])
+        elif not follow:
+            _print(door.logs(job), json=json, live=False)
+        else:
+            with suppress(KeyboardInterrupt):  # that is how a live view ends
+                _print(_until_ended(door, job), json=json, live=True)
+
+
+def _print(lines: Iterable[LogLine], *, json: bool, live: bool) -> None:
+    """One per line; `live`: each at once."""
+    from perdure.cli.plain import plain_line
+
+    none = True
+    for line in lines:
+        none = False
+        if json:
+            print_json_line(plain_line(line))
+        else:
+            print(_text(line), flush=live)
+    if none and not json:
+        print("Nothing was logged.")
 
 
 def _text(line: LogLine) -> str:

@@ -15,6 +15,7 @@ import typer
 from perdure.cli.groups import Program
 from perdure.cli.show import one_line
 from perdure.cli.target import App, Url
+from perdure.cli.usage import NoSuchValue
 from perdure.errors import PerdureError
 from perdure.version import __version__
 
@@ -38,6 +39,10 @@ Begin with:
   perdure init                              a jobs.py that works
   perdure worker jobs:app                   run its jobs
   perdure jobs --state failed --app jobs:app
+
+Exit status: 0 done, nothing wrong; 1 something is wrong, or a question was not
+answered; 2 it could not be done; 3 and 75 see perdure worker --help; 130 ended
+by Ctrl-C, but 0 where that is the way to end: worker, --follow, --watch.
 """,
 )
 
@@ -64,14 +69,14 @@ def perdure(
     [tool.perdure] in the pyproject.toml of the working directory. --url, --app, --json and --debug may stand before or
     after the command; where one is given twice, the last counts. Jobs are named by their id or its last 4 or more
     characters.
-
-    Exit status: 0 done, nothing wrong; 1 something wrong was found; 2 it could not be done. 0 also where the reader of
-    the output has closed it, as head does.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit. 0: done, nothing wrong; 1: something wrong was found; 2: it could not be done."""
+    """Run one command and exit. 0: done, nothing wrong; 1: something wrong was found; 2: it could not be done.
+
+    0 also where the reader of the output has closed it, as head does.
+    """
     given, debug = _without_debug(sys.argv[1:] if arguments is None else arguments)
     try:
         status = app(given, prog_name="perdure", standalone_mode=False)
@@ -90,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except _USAGE_ERROR as error:
         _explain_usage(error)
     except PerdureError as error:
-        _fail(str(error), error if debug else None)
+        from perdure.cli.wording import in_words
+
+        _fail(in_words(error), error if debug else None)
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
         _fail(f"unexpected {type(error).__name__}: {error} [internal_error]", error if debug else None)
     sys.exit(status if isinstance(status, int) else 0)
@@ -110,8 +117,8 @@ def _explain_usage(error: Any) -> NoReturn:
         print(error.format_message())
         sys.exit(0)
     path = "perdure" if error.ctx is None else error.ctx.command_path
-    named = getattr(error, "param", None) is not None or not isinstance(error, typer.BadParameter)
-    said = error.format_message() if named else error.message  # without a parameter it would say `Invalid value:`
+    ours = isinstance(error, NoSuchValue) or (isinstance(error, typer.BadParameter) and error.param is None)
+    said = error.message if ours else error.format_message()  # which would say `Invalid value:` before it
     _fail(f"{said.rstrip('.')} (see {path} --help) [usage_error]")
 
 

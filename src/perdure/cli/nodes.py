@@ -1,4 +1,4 @@
-"""`perdure nodes`: the worker processes, those at work and the last ones that stopped. Asks the store."""
+"""`perdure nodes`: the workers, those at work and the last ones that stopped. Asks the store and `ops/workers`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.show import Json, ago, id_text, print_json, print_table
+from perdure.cli.show import Json, ago, print_json
+from perdure.cli.tables import id_text, print_table
 from perdure.cli.target import App, Url, existing
+from perdure.cli.typed import start_a_worker
 from perdure.clock import SystemClock, to_datetime
 from perdure.ids import to_uuid
-from perdure.store.tallies import SILENT_US
 
 if TYPE_CHECKING:
     from perdure.store.answers import NodeRow
@@ -21,26 +22,31 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="H
 def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = False) -> None:
     """List the workers that live, and the last ones that stopped."""
     from perdure.cli.plain import plain_node
+    from perdure.ops.workers import Standing, standing_of
+    from perdure.worker.liveness import ProcLiveness
 
     with existing(url, app) as store:
         live = store.live_nodes()
         stopped = [node for node in store.nodes(limit + len(live)) if node.stopped_at is not None][:limit]
         found = [(node, len(store.held_by(node.id))) for node in [*reversed(live), *stopped]]
-    now = SystemClock().now()
+    now, liveness = SystemClock().now(), ProcLiveness()
+    states = [standing_of(node, now, liveness) for node, _ in found]
     if json:
-        print_json([plain_node(node, _state(node, now), running) for node, running in found])
+        print_json([plain_node(node, state, running) for (node, running), state in zip(found, states, strict=True)])
     elif not found:
-        print("No worker has run here yet. Start one with: perdure worker MODULE:APP")
+        print(f"No worker has run here yet. Start one with: {start_a_worker(url, app)}")
     else:
         columns = ("node", "state", "jobs", "started", "beat", "process", "kinds")
-        rows = [_row(node, _state(node, now), running) for node, running in found]
-        print_table(columns, rows, keep=("node", "state", "jobs", "started", "beat"), clip=("process", "kinds"))
-
-
-def _state(node: NodeRow, now: int) -> str:
-    if node.stopped_at is not None:
-        return "stopped"
-    return "silent" if now - node.beat_at > SILENT_US else "live"
+        rows = [_row(node, state, running) for (node, running), state in zip(found, states, strict=True)]
+        print_table(
+            columns,
+            rows,
+            keep=("node", "state", "jobs", "started", "beat"),
+            clip=("process", "kinds"),
+            drop=("kinds", "started", "process", "beat"),
+        )
+        if Standing.GONE in states:
+            print("gone: its process has ended without a word; the next worker takes back its jobs.")
 
 
 def _row(node: NodeRow, state: str, running: int) -> tuple[str, ...]:

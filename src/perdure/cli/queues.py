@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.groups import Command, Commands
-from perdure.cli.show import Json, ago, moment_json, plural, print_json, print_table
+from perdure.cli.missing import EVERYTHING, no_queue_called, queue_names
+from perdure.cli.show import Json, ago, moment_json, plural, print_json
+from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, front_door
-from perdure.errors import InvalidOption, shown
+from perdure.errors import InvalidOption
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.verbs.queues import Queue
-
-EVERYTHING = "*"
 
 queues = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
 
@@ -35,8 +35,11 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
     elif not found:
         print("No queues yet: the first job makes one.")
     else:
-        columns = ("queue", "state", "queued", "running", "waiting")
-        print_table(columns, [_row(queue) for queue in found], keep=columns[1:])
+        columns = ("queue", "state", "queued", "running", "others")
+        rows = [_row(queue) for queue in found]
+        print_table(columns, rows, keep=columns[1:], drop=("running", "others"))
+        if any(row[-1] != "0" for row in rows):
+            print("others: scheduled, paused, blocked, held or parked; perdure status counts each.")
 
 
 @queues.command(cls=Command)
@@ -59,14 +62,9 @@ def resume(name: Name, *, url: Url = None, app: App = None, json: Json = False) 
 
 def _check(door: Perdure, name: str, *, new: bool) -> None:
     """A mistyped name would pause a queue that nobody uses, and look as if it had worked."""
-    from difflib import get_close_matches
-
-    known = [queue.name for queue in door.queues.list()]
-    if name in (*known, EVERYTHING) or new:
-        return
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
-    raise InvalidOption(f"no queue is called {shown(name)}; {hint}", code="queue_unknown")
+    known = queue_names(door)
+    if name not in (*known, EVERYTHING) and not new:
+        raise InvalidOption(no_queue_called(name, known), code="queue_unknown")
 
 
 def _tell(door: Perdure, name: str, *, json: bool) -> None:
@@ -84,8 +82,8 @@ def _tell(door: Perdure, name: str, *, json: bool) -> None:
 def _row(queue: Queue) -> tuple[str, ...]:
     name = "* (all queues)" if queue.name == EVERYTHING else queue.name
     state = f"paused {ago(queue.paused_at)}" if queue.paused else "open"
-    waiting = queue.live - queue.queued - queue.running
-    return name, state, str(queue.queued), str(queue.running), str(waiting)
+    others = queue.live - queue.queued - queue.running
+    return name, state, str(queue.queued), str(queue.running), str(others)
 
 
 def _plain(queue: Queue) -> dict[str, object]:

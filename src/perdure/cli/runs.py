@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli.choosing import Follow, Kind, Limit, Owner, chosen
 from perdure.cli.jobs import LISTED, first_line, listed
-from perdure.cli.show import Json, ago, id_text, moment, print_json, print_table, span
+from perdure.cli.missing import none_like_that
+from perdure.cli.show import Json, ago, moment, print_json, span
+from perdure.cli.tables import id_text, print_table
 from perdure.cli.target import App, Url, find_job, front_door
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.job.run import Run
 
 OfJob = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="Only of this job: its id, or the last 4 or more characters of it.")
+    str | None, typer.Argument(metavar="ID", help="Only of this job: its id, or the last 4 or more characters of it.")
 ]
 RunState = Annotated[
     str | None, typer.Option("--state", "-s", metavar="STATE", help="Running, or closed as completed, failed, lost, …")
@@ -52,16 +55,20 @@ def runs(
     """
     from perdure.cli.plain import plain_run
 
-    filters = chosen(state=state, kind=kind, owner=owner, since=since, until=until)
+    filters = chosen(of_runs=True, state=state, kind=kind, owner=owner, since=since, until=until)
     with front_door(url, app) as door:
         of = None if id is None else find_job(door, id)
         if follow:
-            _follow(lambda: door.runs(of, **filters), limit or LISTED, json=json)
+            with suppress(KeyboardInterrupt):  # that is how a live view ends
+                _follow(lambda: door.runs(of, **filters), limit or LISTED, json=json)
+            return
         found, more = listed(door.runs(of, **filters), limit)
+        what = "No runs" if filters else "No runs of this job yet" if of else "No runs yet"
+        none = "" if found or json else none_like_that(door, what, filters)
     if json:
         print_json([plain_run(run) for run in found])
     elif not found:
-        print(f"No runs{' like that' if filters else ' of this job yet' if of else ' yet'}.")
+        print(none)
     else:
         print_runs(found, of_one=of is not None)
         if more:
@@ -81,6 +88,7 @@ def print_runs(found: Sequence[Run], *, of_one: bool) -> None:
         [row[first:last] for row in rows],
         keep=("job", "attempt", "state", "started", "took"),
         clip=("error",),
+        drop=("took", "started", "error") if of_one else ("attempt", "took", "started", "error"),
     )
 
 
@@ -95,7 +103,8 @@ def error(run: Run) -> str:
 def _follow(read: Callable[[], Iterator[Run]], first: int, *, json: bool) -> None:
     from perdure.cli.following import news
     from perdure.cli.plain import plain_run
-    from perdure.cli.show import print_json_line, print_line
+    from perdure.cli.show import print_json_line
+    from perdure.cli.tables import print_line
 
     for run in news(read, lambda run: (run.id, run.state), first):
         if json:
@@ -104,5 +113,6 @@ def _follow(read: Callable[[], Iterator[Run]], first: int, *, json: bool) -> Non
             at = (moment(run.finished_at or run.started_at) or "")[11:19]
             told = error(run) or (f"took {took(run)}" if run.duration_ms is not None else "")
             print_line(
-                [(at, 8), (id_text(run.job_id), 8), (run.kind, 18), (str(run.attempt), 2), (run.state, 9), (told, 0)]
+                [(at, 8), (id_text(run.job_id), 8), (run.kind, 18), (str(run.attempt), 2), (run.state, 9), (told, 0)],
+                drop=3,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,10 +13,9 @@ import typer
 
 from perdure.cli.show import Json, moment_json, print_json, print_json_line
 from perdure.cli.target import App, Url, existing
+from perdure.cli.typed import options_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from perdure.clock import Micros
     from perdure.ops.status import Status
     from perdure.store.protocols import Store
@@ -48,23 +46,24 @@ def status(
     with existing(url, app) as store:
         ask = partial(_ask, store, stuck_after)
         if not watch or not (json or sys.stdout.isatty()):
-            _once(ask(), json=json)
+            _once(ask(), options_of(url, app), json=json)
             return
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):  # that is how a live view ends
             if json:
                 _lines(ask)
             else:
                 _live(ask)
 
 
-def _once(found: Status, *, json: bool) -> None:
+def _once(found: Status, options: str, *, json: bool) -> None:
     if json:
         print_json(plain_status(found))
     else:
-        from perdure.cli.answers import Space, screen
+        from perdure.cli.answers import screen
+        from perdure.cli.layout import Space
+        from perdure.cli.tables import console, put
 
-        console = _console()
-        console.print(screen(found, Space(console.width)), crop=False)
+        put(screen(found, Space(console(_PIPED).width, options=options)), piped=_PIPED, crop=False)
 
 
 def _lines(ask: Callable[[], Status]) -> None:
@@ -76,12 +75,14 @@ def _lines(ask: Callable[[], Status]) -> None:
 def _live(ask: Callable[[], Status]) -> None:
     from rich.live import Live
 
-    from perdure.cli.answers import screen, space_in
+    from perdure.cli.answers import screen
+    from perdure.cli.layout import space_in
+    from perdure.cli.tables import console
 
-    console = _console()
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+    out = console()
+    with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            live.update(screen(ask(), space_in(console.width, console.height)), refresh=True)
+            live.update(screen(ask(), space_in(out.width, out.height)), refresh=True)
             time.sleep(EVERY_S)
 
 
@@ -90,13 +91,6 @@ def _ask(store: Store, stuck_after: int) -> Status:
     from perdure.ops.status import status as asked
 
     return asked(store, SystemClock().now(), stuck_after * 1_000_000)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPED
-    return Console(width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 
 def plain_status(found: Status) -> dict[str, object]:

@@ -30,7 +30,7 @@ App = Annotated[
 ]
 JobName = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or the last 4 or more characters of it.")]
 JobNames = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs, or the last 4 or more characters of them.")
+    list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs, or the last 4 or more characters of them.")
 ]
 
 SHORTEST_TAIL = 4

@@ -5,7 +5,6 @@ Jobs named by id here; the same verbs over all jobs that fit a filter are in `bu
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -13,9 +12,9 @@ import typer
 
 from perdure.cli.bulk import Yes, agreed, change_chosen
 from perdure.cli.choosing import BusinessKey, Kind, Limit, Owner, Queue, Since, State, Tag, Until, chosen
-from perdure.cli.show import Json, one_line, print_json
+from perdure.cli.show import Json, complain, print_json
 from perdure.cli.target import App, JobNames, Url, find_jobs, front_door
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, TransitionRefused
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -138,9 +137,10 @@ def delete(ids: JobNames = None, *, yes: Yes = False, url: Url = None, app: App 
     if not ids:
         raise typer.BadParameter("name the jobs to delete by their ids")
     with front_door(url, app) as door:
-        found = find_jobs(door, ids)
-        agreed("delete", found, len(found), yes=yes, json=json)
-        _each("delete", found, door.delete, json=json)
+        found, kept = _ended(find_jobs(door, ids))
+        if found:
+            agreed("delete", found, len(found), yes=yes, json=json)
+        _each("delete", found, door.delete, json=json, refused=len(kept))
 
 
 def _change(wish: Wish, change_of: Callable[[Perdure], Change], url: str | None, app: str | None) -> None:
@@ -157,19 +157,35 @@ def _change(wish: Wish, change_of: Callable[[Perdure], Change], url: str | None,
             change_chosen(door, wish.verb, wish.filters, wish.limit, yes=wish.yes, json=wish.json)
 
 
-def _each(verb: str, found: Sequence[Job], change: Change, *, json: bool) -> None:
-    """Change one after the other; one that cannot be is told and does not keep the others. Exits with 2 then."""
+def _ended(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """Those that can be deleted, and those that cannot: told at once, since nobody should be asked for nothing."""
+    kept = [job for job in jobs if not job.is_final]
+    refusals = [
+        TransitionRefused(f"cannot delete job {job.id}: it is {job.state}; cancel it first", code="delete_refused")
+        for job in kept
+    ]
+    if len(jobs) == len(refusals) == 1:
+        raise refusals[0]
+    for refusal in refusals:
+        complain(refusal)
+    return [job for job in jobs if job.is_final], kept
+
+
+def _each(verb: str, found: Sequence[Job], change: Change, *, json: bool, refused: int = 0) -> None:
+    """Change one after the other; one that cannot be is told and does not keep the others. Exits with 2 then.
+
+    `refused`: how many there were before.
+    """
     from perdure.cli.plain import plain_job
 
     changed: list[Job] = []
-    refused = 0
     for job in found:
         try:
             now = change(job)
         except PerdureError as error:
-            if len(found) == 1:
+            if len(found) == 1 and not refused:
                 raise
-            print(f"perdure: {one_line(str(error))}", file=sys.stderr)
+            complain(error)
             refused += 1
             continue
         changed.append(now)

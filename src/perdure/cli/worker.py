@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from perdure.cli.discovery import find_app
 from perdure.cli.logs import LogFormat, LogLevel, log_on_stderr
+from perdure.cli.missing import no_queue_called, queue_names
 from perdure.cli.target import App, Url
+from perdure.cli.wording import as_options
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -23,10 +26,14 @@ Target = Annotated[
 Queue = Annotated[
     list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="A queue to serve; several in this order.")
 ]
-Concurrency = Annotated[int | None, typer.Option(help="How many jobs at once; 10 by default.")]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, max=10_000, metavar="N", help="How many jobs at once; 10 by default.")
+]
 InTurn = Annotated[bool, typer.Option("--round-robin", help="Serve the queues in turn, not strictly in order.")]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is queued, running or due.")]
-Grace = Annotated[float, typer.Option(metavar="SECONDS", help="How long running jobs may finish when stopping.")]
+Grace = Annotated[
+    float, typer.Option(min=0, max=1_000_000, metavar="SECONDS", help="How long running jobs may finish when stopping.")
+]
 Exclusive = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of all workers with this name one works, the others stand by.")
 ]
@@ -61,18 +68,20 @@ def worker(
         raise typer.BadParameter("name the app once: as the argument, or with --app")
     found, name = find_app(url, target or app)
     log_on_stderr(log_format, log_level)
-    running = found.worker(
-        queue or None,
-        concurrency,
-        order="round_robin" if round_robin else "strict",
-        grace_s=grace,
-        exclusive=exclusive,
-    )
+    with as_options(queue="--queue", grace_s="--grace", exclusive="--exclusive"):
+        running = found.worker(
+            queue or None,
+            concurrency,
+            order="round_robin" if round_robin else "strict",
+            grace_s=grace,
+            exclusive=exclusive,
+        )
     place = _database(found)
 
     def tell() -> None:
         if log_format is not LogFormat.JSON:  # whoever reads JSON has it in the log lines
             _show_first_screen(found, running, name, place, queue)
+        _warn_of_strange(queue or (), found)
 
     _leave(running.run(until_idle=until_idle, started=tell))
 
@@ -85,6 +94,14 @@ def _show_first_screen(app: Perdure, running: Worker, name: str, place: str, que
     print(f"queues    {', '.join(queues) if queues else 'all'}")
     print(f"kinds     {kinds or 'none: this worker can run nothing'}")
     print(f"others    {_others(app, running)}", flush=True)
+
+
+def _warn_of_strange(queues: Sequence[str], app: Perdure) -> None:
+    """A queue is made by its first job, so a mistyped one is no error; but the worker would wait for ever."""
+    known = {*queue_names(app), *(kind.defaults.queue for kind in app.kinds)}
+    for name in dict.fromkeys(queues):
+        if name not in known:
+            logging.getLogger("perdure.cli").warning("%s", no_queue_called(name, known, yet=True))
 
 
 def _database(app: Perdure) -> str:

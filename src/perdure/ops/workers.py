@@ -1,4 +1,5 @@
-"""Which workers could take a job. Asked by `explain`; asks the store for its nodes, and /proc about those of this host.
+"""Which workers could take a job, and how each stands. Asked by `waiting`, `at_work` and `perdure nodes`; asks the
+store for its nodes, and /proc about those of this host.
 
 A node is live until it is declared stopped. One that is silent may be dead or only slow: how long ago it was heard of
 is told, and no more is concluded. Only of a process of this machine it can be known that it has ended.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
@@ -59,6 +61,27 @@ def crew_for(store: Store, job: Job, now: Micros) -> Crew:
         silent=[node for node in live if now - node.beat_at > SILENT_US],
         gone=[node for node in live if liveness.is_gone(node)],
     )
+
+
+class Standing(StrEnum):
+    """How a node stands, as far as can be told from here."""
+
+    LIVE = "live"
+    SILENT = "silent"
+    """Not heard of for long: dead, or only slow."""
+    GONE = "gone"
+    """Its process has ended without a word; another worker takes back what it held."""
+    STOPPED = "stopped"
+    """It has said so, or others have declared it."""
+
+
+def standing_of(node: NodeRow, now: Micros, liveness: ProcLiveness) -> Standing:
+    """The worst that is known of the node."""
+    if node.stopped_at is not None:
+        return Standing.STOPPED
+    if liveness.is_gone(node):
+        return Standing.GONE
+    return Standing.SILENT if now - node.beat_at > SILENT_US else Standing.LIVE
 
 
 # -- what a node says of itself --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import JobNotFound, TransitionRefused
+from perdure.errors import InvalidOption, JobNotFound, TransitionRefused
 from perdure.job.job import Job
 from perdure.job.states import TRANSITIONS, State, Verb
 from perdure.verbs.filters import job_filter
@@ -37,9 +37,13 @@ TAKEN: Mapping[Verb, tuple[State, ...]] = {
 
 
 def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int | None) -> int:
-    """Apply a verb to the jobs that fit; one that has moved on meanwhile is left out."""
+    """Apply a verb to the jobs that fit; one that has moved on meanwhile is left out. Without filters: to all jobs.
+
+    A filter that is there and None is refused: in a listing it means any, here it is mostly a forgotten variable.
+    """
     left = checked_limit(limit)
     wanted = job_filter(filters)
+    _refuse_nothing(verb, filters)
     done = 0
     for state in TAKEN[verb] if wanted.state is None else (State(wanted.state),):
         last: Job | None = None
@@ -51,6 +55,16 @@ def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int 
                 break
             last = page[-1]
     return done
+
+
+def _refuse_nothing(verb: Verb, filters: Mapping[str, Any]) -> None:
+    empty = [f"{name}=" for name, value in filters.items() if value is None]
+    if empty:
+        raise InvalidOption(
+            f"{verb}_all was given {' and '.join(f'{name}None' for name in empty)}, which would filter nothing;"
+            f" give a value, or leave {' and '.join(empty)} out if every job is meant",
+            code="filter_none",
+        )
 
 
 def change_these(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[JobId]) -> int:

@@ -20,8 +20,9 @@ Plain = Annotated[bool, typer.Option("--plain", help="Line by line, without the 
 def demo(jobs: Jobs = 3000, keep: Keep = None, plain: Plain = False) -> None:
     """Show what Perdure does, in under half a minute: jobs, failures, a killed worker and its jobs rescued.
 
-    Works in a temporary folder that is gone afterwards, also after Ctrl-C. Exits with 0 if everything that was claimed
-    was found true, 1 if not, 2 if it could not be run, 130 or 143 after a signal.
+    Works in a temporary folder that is gone afterwards, also after Ctrl-C; kill -9 leaves the folder, but no process.
+    Exits with 0 if everything that was claimed was found true, 1 if not, 2 if it could not be run, 129, 130 or 143
+    after a signal.
     """
     if keep is not None:
         _check_new(keep)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,12 +40,24 @@ def close(screen: Screen, figures: Figures, proof: Proof, seconds: float) -> Non
 
 
 def point_on(screen: Screen, kept: Path | None) -> None:
+    """Commands that work where the demo was started, and nothing that only a clone has."""
+    perdure = _program()
     if kept is not None:
         screen.say("kept", f"The database is {kept}. Look at it with:")
-        screen.command(f"perdure status --url {kept}")
-    screen.say(
-        "next", "`perdure init` writes a small jobs.py to start from; README.md and docs/tutorial.md explain it."
-    )
+        screen.command(f"{perdure} status --url {shlex.quote(str(kept))}")
+    screen.say("next", "A small jobs.py of your own, which works and says what to type:")
+    screen.command(f"{perdure} init")
+    screen.say("", "All commands (the tutorial is in Perdure's documentation):")
+    screen.command(f"{perdure} --help")
+
+
+def _program() -> str:
+    """What to type for `perdure`: after `make demo` its folder is not on the path."""
+    if shutil.which("perdure") is not None:
+        return "perdure"
+    python = Path(sys.executable)
+    here = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    return f"{shlex.quote(str(here))} -m perdure"
 
 
 def _counts(figures: Figures, proof: Proof) -> Iterator[Row]:
@@ -60,7 +75,7 @@ def _counts(figures: Figures, proof: Proof) -> Iterator[Row]:
 
 def _speeds(figures: Figures) -> Iterator[Row]:
     yield "enqueue", f"{figures.single_rate:,.0f}/s", "one by one, each in a commit of its own"
-    yield "enqueue many", f"{figures.batch_rate:,.0f}/s", "500 in a commit"
+    yield "enqueue many", f"{figures.batch_rate:,.0f}/s", "up to 500 in a commit"
     yield "mixed jobs", f"{figures.mixed_rate:,.0f}/s", f"{figures.mixed:,} jobs; two workers, then one"
     yield "empty jobs", f"{figures.empty_rate:,.0f}/s", f"{figures.empty:,} jobs; one worker"
     if figures.latencies_s:
@@ -79,4 +94,4 @@ def _checks(proof: Proof) -> Iterator[Row]:
 
 def _agreement(proof: Proof) -> str:
     missing = proof.runs - proof.starts
-    return "noted by the handlers" + (f"; {missing} lost runs had not begun" if missing else ", outside the database")
+    return "noted by the handlers" + (f"; {missing} of the lost had not begun" if missing else ", outside the database")

@@ -1,4 +1,4 @@
-"""The worker processes of the demo: started as users start them, killed or stopped. Called by `acts` and `stage`."""
+"""The worker processes of the demo: `perdure worker`, tied to us by `tied`. Called by `acts`, `express` and `stage`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ class Member:
     def pid(self) -> int:
         return self.process.pid
 
+    def end(self) -> None:
+        """SIGKILL: it cannot tidy up. Returns when it is gone."""
+        self.process.kill()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
     def check(self) -> None:
         if (status := self.process.poll()) is not None:
             raise WorkerMissing(f"worker {self.pid} ended with status {status}; {self._last_lines()}")
@@ -51,7 +58,10 @@ class Member:
 
 
 class Crew:
-    """All workers. Leaving `with` kills those that are still there and waits for them: none is left behind."""
+    """All workers. Leaving `with` kills those that are still there: none is left behind.
+
+    Nor is one if this process is itself killed: its end of a pipe is closed then, and the worker ends.
+    """
 
     def __init__(self, app: Perdure, folder: Path, interrupts: Interrupts) -> None:
         self._app = app
@@ -64,9 +74,7 @@ class Crew:
 
     def __exit__(self, *_: object) -> None:
         for member in self.members:
-            member.process.kill()
-        for member in self.members:
-            member.process.wait()
+            member.end()
 
     def start(self, *queues: str, concurrency: int) -> Member:
         """`perdure worker`, not waited for. In a session of its own: Ctrl-C at the terminal is for the demo alone."""
@@ -77,7 +85,7 @@ class Crew:
                 [*_PERDURE, "worker", APP, "--url", self._app.url, "--concurrency", str(concurrency), *options],
                 cwd=self._folder,
                 env=_environment(self._folder / "starts"),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # nothing is written into it; it ends when we do
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -102,9 +110,7 @@ class Crew:
             self._interrupts.sleep(0.02)
 
     def kill(self, member: Member) -> None:
-        """SIGKILL: it cannot tidy up."""
-        member.process.kill()
-        member.process.wait()
+        member.end()
         self.members.remove(member)
 
     def stop(self) -> None:
@@ -117,7 +123,7 @@ class Crew:
                 self._interrupts.sleep(0.02)
 
 
-_PERDURE = (sys.executable, "-P", "-m", "perdure")
+_PERDURE = (sys.executable, "-P", "-m", "perdure.cli.demo.tied")
 
 
 def _environment(ledger: Path) -> dict[str, str]:

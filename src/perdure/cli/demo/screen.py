@@ -68,7 +68,7 @@ class Screen:
         self._last = time.monotonic()
         margin = " " * (LABEL + 2)
         lines = textwrap.wrap(sentence, max(self.width - len(margin), 30), break_on_hyphens=False)
-        self.console.print(Text.assemble((f"{label:<{LABEL}}  ", "bold cyan"), (lines[0], style)), soft_wrap=True)
+        self.console.print(Text.assemble((f"{label:<{LABEL}}  ", "bold"), (lines[0], style)), soft_wrap=True)
         for line in lines[1:]:
             self.console.print(Text.assemble(margin, (line, style)), soft_wrap=True)
 

@@ -1,0 +1,127 @@
+"""The pages name everything there is to give and to ask, and nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from perdure import Job, JobContext, Perdure, Retry, Unique
+from perdure.aio import AsyncPerdure
+from perdure.config import Config
+from perdure.kind import Bound, Kind
+from perdure.options import OptionFields
+from perdure.testing import Kit
+from perdure.verbs.queues import Queues
+from perdure.verbs.working import OPTION_NAMES
+from perdure.worker.health import Health
+from tests.docs.command_tree import Command, every, program
+from tests.docs.pages import THEIRS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+COMMANDS = {command.path: command for command in every(program().commands)}
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_CALL = re.compile(r"(?<![\w./])(app\.queues|app\.aio|app|ctx|t|send)\.(?!py\b)([a-z]\w*)")
+_OF = {"app": Perdure, "app.queues": Queues, "app.aio": AsyncPerdure, "ctx": JobContext, "t": Kit, "send": Kind}
+
+
+def words(page: str) -> set[str]:
+    """Every name inside of code."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    code = " ".join((*_INLINE.findall(_BLOCK.sub("", text)), *(block for _, block in _BLOCK.findall(text))))
+    return set(re.findall(r"\w+", code))
+
+
+def public(owner: type) -> set[str]:
+    return {name for name in dir(owner) if not name.startswith("_")}
+
+
+def test_every_option_setting_and_verb_is_explained() -> None:
+    said = words("jobs.md")
+    asked = {
+        *OptionFields.__annotations__,
+        *(field.name for kind in (Retry, Unique, Config) for field in fields(kind)),
+        *(name for name in public(Perdure) if not name.startswith(INNER)),
+    }
+    elsewhere = words("worker.md") | words("handlers.md") | words("testing.md")
+    assert asked - said - elsewhere - {"clock", "ids", "store", "kinds", "config", "url"} == set()
+
+
+INNER = ("enqueue_arguments", "aenqueue_draft", "await_", "draft", "existing", "kit", "middlewares", "new", "stage")
+"""What the app has for its own parts."""
+
+
+def test_every_field_of_a_job_is_explained() -> None:
+    inner = {"fresh", "pruned", "row", "ended_well", "kind_version", "position", "waits_for", "scheduled_for"}
+    assert public(Job) - inner - {"node_id", "run_id"} - words("jobs.md") == set()
+
+
+def test_everything_a_handler_can_ask_its_context_is_explained() -> None:
+    inner = {"begun", "captured", "check_open", "children", "claim", "closed", "complete", "fit", "keep", "metrics"}
+    assert public(JobContext) - inner - {"started_ns", "stop", "take_notes", "telling"} - words("handlers.md") == set()
+
+
+def test_every_option_and_health_field_of_a_worker_is_explained() -> None:
+    assert {*OPTION_NAMES, *(field.name for field in fields(Health))} - words("worker.md") == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_calls_nothing_that_is_not_there(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for theirs in (block for _, block in _BLOCK.findall(text) if block.startswith(THEIRS)):
+        text = text.replace(theirs, "")
+    calls = {call for code in codes(text) for call in _CALL.findall(code)}
+    assert [f"{owner}.{name}" for owner, name in sorted(calls) if not has(_OF[owner], name)] == []
+
+
+def has(owner: type, name: str) -> bool:
+    return hasattr(owner, name) or name in KNOWN.get(owner, ())
+
+
+KNOWN: dict[type, tuple[str, ...]] = {
+    AsyncPerdure: ("queues",),
+    JobContext: ("messages", "progressed", "measured", "artifacts", "enqueued"),  # of the kit's own context
+    Kind: tuple(public(Bound)),
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_only_commands_and_options_that_there_are(page: Path) -> None:
+    wrong = [code for code in codes(page.read_text("utf-8")) if (said := typed(code)) and not is_known(said)]
+    assert wrong == []
+
+
+def codes(text: str) -> list[str]:
+    """Code in the running text, and every line of its blocks."""
+    lines = [line for _, block in _BLOCK.findall(text) for line in block.splitlines()]
+    return [*_INLINE.findall(_BLOCK.sub("", text)), *lines]
+
+
+def typed(code: str) -> list[str] | None:
+    """The words of a `perdure …` command. None: it is something else."""
+    found = re.match(r"(?:\$ )?perdure ([a-z-].*)", code.partition(" #")[0])
+    return found[1].split() if found and not re.match(r"\d|demo: ", found[1]) else None
+
+
+def is_known(said: list[str]) -> bool:
+    if said[0].startswith("-"):
+        return takes(program(), said)
+    command = COMMANDS.get(f"perdure {' '.join(said[:2])}") or COMMANDS.get(f"perdure {said[0]}")
+    return command is not None and takes(command, said)
+
+
+def takes(command: Command, said: list[str]) -> bool:
+    options = {
+        name for one in (*command.parameters, *program().parameters) for name in re.findall(r"--[\w-]+", one.names)
+    }
+    return {word.partition("=")[0] for word in said if word.startswith("--")} <= options | {"--help"}
+
+
+def test_a_wrong_command_is_noticed() -> None:
+    assert not is_known(["bojs"])
+    assert not is_known(["jobs", "--sate", "failed"])
+    assert is_known(["jobs", "--state", "failed"])
