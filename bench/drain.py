@@ -46,7 +46,7 @@ def against_huey(_rounds: int) -> list[Figure]:
             for side, rates in sides.items():
                 rates.append(measured(side, HUEY_JOBS if side in HUEYS else JOBS))
     best = max(HUEYS, key=lambda side: median(sides[side]))
-    name = f"Huey, {best.removeprefix('huey-')} threads,"
+    name = f"Huey ({best.removeprefix('huey-')} of 1, 4, 8 threads)"
     what = f"drain of {JOBS:,} no-op async jobs"
     plain = f"drain of {JOBS:,} no-op functions in threads"
     asynchronous, threads, huey = sides["async"], sides["threads"], sides[best]

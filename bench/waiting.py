@@ -81,7 +81,7 @@ def _waited(kind: Kind[[], None, ..., Any], start: Any) -> float:
 def rescue(_rounds: int) -> list[Figure]:
     """A worker is killed with SIGKILL in the middle of a job; a second one beside it starts the job again."""
     waits: list[float] = []
-    for _ in range(KILLS):
+    for number in range(KILLS):
         with scratch_folder() as folder:
             app = Perdure(folder / "jobs.db")
             hold = declared_hold(app, sys.stdout)
@@ -89,6 +89,7 @@ def rescue(_rounds: int) -> list[Figure]:
                 hold.enqueue()
                 first_lines.readline()
                 with _worker(folder / "jobs.db") as (_, second_lines):
+                    time.sleep(1 + number / KILLS)  # it looks for the dead when it starts, then about once a second
                     killed = time.monotonic_ns()
                     os.kill(first.pid, signal.SIGKILL)
                     waits.append((int(second_lines.readline().split()[1]) - killed) / 1e9)

@@ -15,6 +15,7 @@ from perdure.job.model import Plan
 from perdure.job.ordering import PRIORITY_LIMIT, rank_of
 from perdure.job.retry import Retry
 from perdure.lazy import lazy
+from perdure.store.tallies import EVERY_QUEUE
 
 NAME_LIMIT = 128
 KEY_LIMIT = 255
@@ -95,7 +96,7 @@ class Options:
     tx: Any = None
 
     def __post_init__(self) -> None:
-        check_name(self.queue, "queue")
+        check_queue(self.queue)
         _check_integer(self.priority)
         _check_conflict(self.conflict)
         for what in ("idempotency_key", "business_key"):
@@ -217,6 +218,17 @@ def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
             code="name_invalid",
         )
     return value
+
+
+def check_queue(value: object) -> str:
+    """Refuse what cannot be the name of one queue."""
+    name = check_name(value, "queue")
+    if name == EVERY_QUEUE:
+        raise InvalidOption(
+            f"{name!r} stands for all queues, so none can be called that; a worker that is given no queues serves all",
+            code="name_invalid",
+        )
+    return name
 
 
 def listed(items: object, wanted: str) -> list[Any]:

@@ -51,6 +51,14 @@ def text(job_id: JobId) -> str:
     return str(to_uuid(job_id))
 
 
+def test_of_a_job_that_has_ended_the_sentence_says_how(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    claim = rig.start(kind="send", max_attempts=1)
+    rig.finish(claim, Failed(Failure("ValueError", "no such address\nlook it up")))
+
+    sentence, *_ = lines(perdure("explain", text(claim.job_id), "--url", "jobs.db", cwd=tmp_path).out)
+    assert sentence == "send failed after 1 attempt with ValueError: no such address."
+
+
 def test_one_sentence_a_table_and_the_next_command(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     job_id = rig.enqueue(kind="send", queue="mail")
     rig.store.pause_queue("mail", rig.now)
@@ -94,7 +102,7 @@ def test_every_state_is_explained_in_80_columns(perdure: Perdure, rig: Rig, tmp_
     ran = perdure("explain", text(job_id), "--url", "jobs.db", cwd=tmp_path, COLUMNS="80")
     assert ran.status == 0
     sentence, *table = ran.out.splitlines()
-    assert sentence.startswith(f"send is {state}: ")
+    assert re.match(rf"send (is {state}: |(was )?{state} after )", sentence)
     assert all(len(line.rstrip()) <= 80 for line in table)
 
 

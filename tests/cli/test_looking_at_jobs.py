@@ -195,6 +195,9 @@ def test_everything_about_one_job_is_shown(perdure: Perdure, ran: App, folder: P
     assert f"perdure retry {failed.id}" in of_failed
     assert of_failed.count("ValueError: there is") >= 3  # the error, why it ended, and each run
     assert max(map(len, of_failed.splitlines())) <= 80
+    assert "\ntraceback of attempt 2\nTraceback (most recent call last):\n" in of_failed
+    assert 'raise ValueError("there is no such address' in of_failed
+    assert "raceback" not in of_sent
 
 
 def test_as_json_a_job_comes_with_runs_explanation_and_hidden_secrets(

@@ -75,8 +75,8 @@ def test_the_rows_a_question_looks_at_are_read_in_order_and_not_sorted(
     ("name", "step"),
     [
         ("ask_outstanding", "SEARCH r USING PRIMARY KEY (job_id<?)"),
-        ("ask_failures", "SEARCH perdure_outcome USING INDEX perdure_outcome_by_state (state=?)"),
-        ("count_failed", "SEARCH perdure_outcome USING COVERING INDEX perdure_outcome_by_state (state=?)"),
+        ("ask_failures", "SEARCH perdure_outcome USING INDEX perdure_outcome_failed (finished_at>?)"),
+        ("count_failed", "SEARCH perdure_outcome USING INDEX perdure_outcome_failed (finished_at>?)"),
         ("ask_stuck", "SEARCH perdure_ready USING INDEX perdure_ready_aside (state=?)"),
         ("ask_stuck", "SEARCH perdure_ready USING INDEX perdure_ready_due (run_at<?)"),
         ("ask_stuck", "SEARCH r USING INDEX perdure_ready_claim (queue=?)"),

@@ -47,7 +47,7 @@ def screen(found: Status, space: Space) -> Group:
             parts += [heading(f"\n{question}" if parts else question), *given]
     if not found.is_complete:
         parts.append(
-            line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "yellow")
+            line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
         )
     return Group(*parts)
 

@@ -67,7 +67,7 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
             "List jobs, the newest first.",
             ("jobs --state failed --since 1h", "jobs --queue mail --state queued", "jobs --kind send --follow"),
         ),
-        Entry("job", "perdure.cli.jobs:job", "Show everything about one job.", ("job 3fa2c1d0", "job 3fa2c1d0 --json")),
+        Entry("job", "perdure.cli.job:job", "Show everything about one job.", ("job 3fa2c1d0", "job 3fa2c1d0 --json")),
         Entry(
             "runs",
             "perdure.cli.runs:runs",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from perdure.cli.show import Json, one_line, print_json
 from perdure.cli.tables import print_fields
 from perdure.cli.target import App, JobName, Url, existing, find_job
 from perdure.cli.typed import as_typed
+
+if TYPE_CHECKING:
+    from perdure.job.job import Job
 
 
 def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:
@@ -29,6 +34,12 @@ def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False
             }
         )
         return
-    why = one_line(found.why)
-    print(f"{job.kind} is {found.state}: {why}{'' if why.endswith(('.', '!', '?')) else '.'}\n")
+    print(_sentence(job, one_line(found.why)) + "\n")
     print_fields([("job", str(job.id)), *found.facts, ("next", remedy or f"{found.next}.")])
+
+
+def _sentence(job: Job, why: str) -> str:
+    """`why` of an ended job says its state by itself: "it failed after 3 attempts with …"."""
+    is_told = job.is_final and why.startswith("it ")
+    told = f"{job.kind} {why.removeprefix('it ')}" if is_told else f"{job.kind} is {job.state}: {why}"
+    return told if told.endswith((".", "!", "?")) else f"{told}."

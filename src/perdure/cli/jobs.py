@@ -1,9 +1,8 @@
-"""`perdure jobs` and `perdure job`: what there is, and all about one of it. Asks `app`."""
+"""`perdure jobs`: what there is. All about one of them is in `job`. Asks `app`."""
 
 from __future__ import annotations
 
-import json as json_text
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.cli.choosing import BusinessKey, Follow, Kind, Limit, Owner, Queue, Since, State, Tag, Until, chosen
 from perdure.cli.missing import none_like_that
 from perdure.cli.show import Json, ago, moment, print_json
-from perdure.cli.tables import id_text, print_fields, print_heading, print_table
-from perdure.cli.target import App, JobName, Url, find_job, front_door
-from perdure.cli.typed import as_typed
+from perdure.cli.tables import id_text, print_table
+from perdure.cli.target import App, Url, front_door
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LISTED = 20
-HIDDEN = "***"
 
 
 def jobs(
@@ -132,79 +129,3 @@ def _follow(door: Perdure, filters: dict[str, Any], first: int, *, json: bool) -
                 [(at[11:19], 8), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10), (job.state, 9), (note(job), 0)],
                 drop=3,
             )
-
-
-def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Show everything about one job.
-
-    Its fields, its payload with secrets hidden, its runs, and why it is where it is.
-    """
-    from perdure.cli.plain import plain_job, plain_run
-
-    with front_door(url, app) as door:
-        found = find_job(door, id)
-        payload = payload_of(door, found)
-        runs = list(door.runs(found))
-        why = door.explain(found)
-    remedy = None if why.remedy is None else as_typed(why.remedy, url, app)
-    if json:
-        print_json(
-            plain_job(found)
-            | {
-                "payload": payload,
-                "explanation": {"why": why.why, "next": why.next, "command": remedy},
-                "runs": [plain_run(run) for run in runs],
-            }
-        )
-        return
-    print_fields([*_fields(found), ("why", " ".join(f"{why.why}.".split())), ("next", remedy or f"{why.next}.")])
-    if payload is not None:
-        print_heading("payload")
-        print_fields(_values(payload))
-    if found.params:
-        print_heading("params")
-        print_fields(_values(found.params))
-    if runs:
-        from perdure.cli.runs import print_runs
-
-        print_heading("runs")
-        print_runs(runs, of_one=True)
-
-
-def payload_of(door: Perdure, job: Job) -> dict[str, object] | None:
-    """The arguments, with stars in the place of secret ones."""
-    row = door.store.row(job.row.id)
-    secret: dict[str, object] = {} if row is None or row.secrets is None else json_text.loads(row.secrets)
-    return None if job.payload is None else {**job.payload, **dict.fromkeys(secret, HIDDEN)}
-
-
-def _values(payload: dict[str, object]) -> Iterator[tuple[str, str]]:
-    for name, value in payload.items():
-        plain = isinstance(value, str) and value not in ("", HIDDEN) and value == value.strip()
-        yield name, str(value) if plain or value == HIDDEN else json_text.dumps(value, indent=2, ensure_ascii=False)
-    if not payload:
-        yield "(no arguments)", ""
-
-
-def _fields(job: Job) -> Iterator[tuple[str, str | None]]:
-    yield "id", str(job.id)
-    yield "kind", job.kind + (f" (version {job.kind_version})" if job.kind_version != 1 else "")
-    yield "queue", job.queue
-    yield "state", job.state.value
-    yield "priority", str(job.priority) if job.priority else None
-    yield "attempts", f"{job.attempts} of {job.max_attempts}" + (f", life {job.life}" if job.life > 1 else "")
-    yield "crashes", str(job.crashes) if job.crashes else None
-    yield "owner", job.owner
-    yield "principal", job.principal
-    yield "tags", ", ".join(job.tags) or None
-    yield "idempotency key", job.idempotency_key
-    yield "business key", job.business_key
-    for name in ("created", "started", "finished"):
-        at = getattr(job, f"{name}_at")
-        yield name, None if at is None else f"{moment(at)} ({ago(at)})"
-    yield "due", f"{moment(job.run_at)} ({ago(job.run_at)})" if job.state == "scheduled" else None
-    for name in ("parent_id", "retry_of", "root_id", "superseded_by", "successor", "node_id"):
-        linked = getattr(job, name)
-        yield name.removesuffix("_id").replace("_", " "), None if linked is None else str(linked)
-    yield "result", None if job.result is None else json_text.dumps(job.result, indent=2, ensure_ascii=False)
-    yield "error", None if not job.error else ": ".join(part for part in (job.error_type, job.error) if part)

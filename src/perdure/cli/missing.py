@@ -11,11 +11,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import shown
+from perdure.store.tallies import EVERY_QUEUE
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
 
-EVERYTHING = "*"
 _LOOKED_AT = 200
 _SHOWN = 6
 
@@ -35,7 +35,7 @@ def none_like_that(door: Perdure, what: str, filters: Mapping[str, Any]) -> str:
 
 def no_queue_called(name: str, known: Collection[str], *, yet: bool = False) -> str:
     """That there is none, or none yet, and which one may be meant, or which there are."""
-    others = [each for each in known if each != EVERYTHING]
+    others = [each for each in known if each != EVERY_QUEUE]
     return f"no queue is called {shown(name)}{' yet' if yet else ''}; {_instead(name, others)}"
 
 

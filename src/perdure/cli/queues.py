@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.groups import Command, Commands
-from perdure.cli.missing import EVERYTHING, no_queue_called, queue_names
+from perdure.cli.missing import no_queue_called, queue_names
 from perdure.cli.show import Json, ago, moment_json, plural, print_json
 from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, front_door
 from perdure.errors import InvalidOption
+from perdure.store.tallies import EVERY_QUEUE
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -63,7 +64,7 @@ def resume(name: Name, *, url: Url = None, app: App = None, json: Json = False) 
 def _check(door: Perdure, name: str, *, new: bool) -> None:
     """A mistyped name would pause a queue that nobody uses, and look as if it had worked."""
     known = queue_names(door)
-    if name not in (*known, EVERYTHING) and not new:
+    if name not in (*known, EVERY_QUEUE) and not new:
         raise InvalidOption(no_queue_called(name, known), code="queue_unknown")
 
 
@@ -72,7 +73,7 @@ def _tell(door: Perdure, name: str, *, json: bool) -> None:
     if json:
         print_json(None if queue is None else _plain(queue))
         return
-    what = "every queue" if name == EVERYTHING else f"queue {name}"
+    what = "every queue" if name == EVERY_QUEUE else f"queue {name}"
     if queue is None or not queue.paused:
         print(f"{what} goes on")
     else:
@@ -80,7 +81,7 @@ def _tell(door: Perdure, name: str, *, json: bool) -> None:
 
 
 def _row(queue: Queue) -> tuple[str, ...]:
-    name = "* (all queues)" if queue.name == EVERYTHING else queue.name
+    name = "* (all queues)" if queue.name == EVERY_QUEUE else queue.name
     state = f"paused {ago(queue.paused_at)}" if queue.paused else "open"
     others = queue.live - queue.queued - queue.running
     return name, state, str(queue.queued), str(queue.running), str(others)

@@ -26,7 +26,7 @@ _GAP = 2
 _NARROWEST = 10
 """Columns that may be cut or folded are not made narrower than this."""
 _PIPED = 200
-_STYLES = {
+_STYLES = {  # can be read on black and on white; yellow cannot
     "failed": "red",
     "problem": "red",
     "violation": "red",
@@ -34,9 +34,9 @@ _STYLES = {
     "timed_out": "red",
     "silent": "red",
     "gone": "red",
-    "parked": "yellow",
-    "paused": "yellow",
-    "warning": "yellow",
+    "parked": "magenta",
+    "paused": "magenta",
+    "warning": "magenta",
     "running": "cyan",
     "completed": "green",
     "live": "green",

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from perdure.errors import InvalidPayload, PerdureError
 
 _COMMANDS = (
-    (r"^cannot set priority job", "cannot set the priority of job"),
     (
         r"^(cannot retry job (\S+): .*); use retry\(j, as_new=True\) to run it",
         r"\1; perdure retry \2 --as-new runs it",

@@ -84,6 +84,11 @@ class Verb(StrEnum):
     SET_PRIORITY = "set_priority"
     EDIT = "edit"
 
+    @property
+    def words(self) -> str:
+        """As in "cannot set the priority of job …"."""
+        return "set the priority of" if self is Verb.SET_PRIORITY else self.replace("_", " ")
+
 
 class Park(StrEnum):
     """Why a job is parked."""

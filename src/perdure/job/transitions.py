@@ -50,7 +50,7 @@ def require(verb: Verb, live: LiveJob) -> None:
     if live.state not in sources:
         allowed = ", ".join(sorted(sources))
         raise TransitionRefused(
-            f"cannot {verb.replace('_', ' ')} job {to_uuid(live.job_id)}: it is {live.state}, and this needs a job that"
+            f"cannot {verb.words} job {to_uuid(live.job_id)}: it is {live.state}, and this needs a job that"
             f" is {allowed}",
             code=f"{verb}_refused",
         )

@@ -1,7 +1,7 @@
 """What is going on, in six answers. Called by `perdure status`; asks the store one query each and changes nothing.
 
 No answer reads more rows than the numbers below, so that each stays quick with millions of jobs. With more than that,
-counts are of the oldest jobs, the newest runs, or the jobs that failed and were enqueued last; `is_complete` says so.
+counts are of the oldest jobs, the newest runs, or the last failures; `is_complete` says so.
 Percentiles and duplicates are always of a sample.
 """
 
@@ -42,7 +42,7 @@ class Status(NamedTuple):
     duplicates: Sequence[Duplicates]
     ran: Sequence[Ran]
     failed_lives: int
-    """How many lives failed, retried or not, whenever that was; never more than are looked at."""
+    """How many lives failed in the last 24 hours, retried or not; never more than are looked at."""
 
     @property
     def is_complete(self) -> bool:
@@ -56,7 +56,7 @@ class Status(NamedTuple):
 def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> Status:
     """All six answers. Each is consistent in itself; between two of them work goes on."""
     answers = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
-    return Status(now, **answers, failed_lives=store.count_failed(FAILED_LOOKED_AT))
+    return Status(now, **answers, failed_lives=store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT))
 
 
 def asked(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> dict[str, Asked]:

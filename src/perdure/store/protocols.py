@@ -317,12 +317,12 @@ class Questions(Protocol):
     def failures(self, since: Micros, cap: int) -> list[Failures]:
         """Jobs that failed for good since then and were not retried, the most frequent first.
 
-        Looked for among the `cap` jobs that failed which were enqueued last.
+        Looked for among the last `cap` lives that failed.
         """
         ...
 
-    def count_failed(self, cap: int) -> int:
-        """How many lives failed, retried or not, whenever that was. As many as `cap`: there may be more."""
+    def count_failed(self, since: Micros, cap: int) -> int:
+        """How many lives failed since then, retried or not. As many as `cap`: there may be more."""
         ...
 
     def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:

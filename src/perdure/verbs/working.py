@@ -11,7 +11,7 @@ from perdure.errors import ConfigError, InvalidOption, PerdureError, shown
 from perdure.ids import JobId
 from perdure.job.model import NewJob
 from perdure.kind import Draft
-from perdure.options import check_name, unknown_option
+from perdure.options import check_name, check_queue, unknown_option
 from perdure.verbs.drafting import new_job
 from perdure.worker.node import Duty
 from perdure.worker.options import WorkerOptions, WorkerParts
@@ -123,7 +123,7 @@ def checked_options(queues: object, concurrency: object, options: WorkerFields, 
 def _queue_names(queues: object) -> tuple[str, ...]:
     if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
         raise InvalidOption(f"queues must be a list of names, not {shown(queues)}; write queues=[{shown(queues)}]")
-    names = tuple(check_name(name, "queue") for name in cast("Iterable[object]", queues))
+    names = tuple(check_queue(name) for name in cast("Iterable[object]", queues))
     if not names:
         raise InvalidOption("queues is empty, so there would be nothing to do; leave it out to serve every queue")
     return tuple(dict.fromkeys(names))
@@ -134,7 +134,7 @@ def _per_queue(queues: object) -> dict[str, int]:
         return {}
     limits = cast("Mapping[object, object]", queues)
     return {
-        check_name(name, "queue"): _whole(limit, f"the concurrency of queue {shown(name)}", CONCURRENCY_LIMIT)
+        check_queue(name): _whole(limit, f"the concurrency of queue {shown(name)}", CONCURRENCY_LIMIT)
         for name, limit in limits.items()
     }
 

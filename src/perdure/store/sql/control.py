@@ -72,7 +72,7 @@ def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
     if (verb == Verb.CANCEL and job.state == State.CANCELLED) or (verb == Verb.SUPERSEDE and job.superseded_by):
         return job
     return TransitionRefused(
-        f"cannot {verb.replace('_', ' ')} job {job.id}: it is {job.state}, which is final"
+        f"cannot {verb.words} job {job.id}: it is {job.state}, which is final"
         + ("; retry opens a new life" if job.state in (State.FAILED, State.CANCELLED) else ""),
         code=f"{verb}_refused",
     )

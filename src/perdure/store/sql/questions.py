@@ -32,9 +32,9 @@ def failures(since: Micros, cap: int) -> Op[list[Failures]]:
     return [Failures._make(row) for row in (yield Call("ask_failures", {"since": since, "cap": cap})).rows]
 
 
-def count_failed(cap: int) -> Op[int]:
-    """How many lives failed, if less than `cap`."""
-    [(number,)] = (yield Call("count_failed", {"cap": cap})).rows
+def count_failed(since: Micros, cap: int) -> Op[int]:
+    """How many lives failed since then, if less than `cap`."""
+    [(number,)] = (yield Call("count_failed", {"since": since, "cap": cap})).rows
     return int(number)
 
 

@@ -257,8 +257,8 @@ class SqlStore:
     def failures(self, since: Micros, cap: int) -> list[Failures]:
         return self.runner.read(lambda: questions.failures(since, cap))
 
-    def count_failed(self, cap: int) -> int:
-        return self.runner.read(lambda: questions.count_failed(cap))
+    def count_failed(self, since: Micros, cap: int) -> int:
+        return self.runner.read(lambda: questions.count_failed(since, cap))
 
     def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:
         return self.runner.read(lambda: questions.stuck(now, stale, from_id, cap))

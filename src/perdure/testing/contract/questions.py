@@ -177,22 +177,28 @@ def test_a_failure_that_another_job_goes_on_with_does_not_count(rig: Rig) -> Non
     assert [row.jobs for row in _failures(rig)] == [1]
 
 
-def test_no_more_than_the_newest_failures_are_looked_at(rig: Rig) -> None:
+def test_no_more_than_the_last_failures_are_looked_at(rig: Rig) -> None:
+    """Those that failed last, not those that were enqueued last."""
+    oldest = rig.start()
     _fail(rig)
-    newest = _fail(rig, OTHER)
+    rig.clock.advance(seconds=1)
+    rig.finish(oldest, Failed(OTHER))
 
-    assert [(row.jobs, row.example) for row in _failures(rig, cap=1)] == [(1, newest)]
+    assert [(row.jobs, row.example) for row in _failures(rig, cap=1)] == [(1, oldest.job_id)]
 
 
 def test_all_lives_that_failed_are_counted_up_to_a_number(rig: Rig) -> None:
     """So that it is known when failures may have been left out: those retried since are looked at as well."""
-    before = rig.store.count_failed(PLENTY)
+    begun = rig.now
+    before = rig.store.count_failed(begun, PLENTY)
     rig.store.retry(_fail(rig), rig.now)
     rig.finish(rig.claim_one(), Failed(OTHER))
     rig.finish(rig.start(), Completed())
 
-    assert rig.store.count_failed(PLENTY) == min(PLENTY, before + 2)
-    assert rig.store.count_failed(1) == 1
+    assert rig.store.count_failed(begun, PLENTY) == min(PLENTY, before + 2)
+    assert rig.store.count_failed(begun, 1) == 1
+    rig.clock.advance(seconds=1)
+    assert rig.store.count_failed(rig.now, PLENTY) == 0
 
 
 def test_jobs_that_were_cancelled_or_skipped_did_not_fail(rig: Rig) -> None:

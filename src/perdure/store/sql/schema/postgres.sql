@@ -137,6 +137,7 @@ CREATE TABLE {outcome} (
 );
 
 CREATE INDEX outcome_by_state ON {outcome} (state, job_id) WHERE state <> 'completed';
+CREATE INDEX outcome_failed ON {outcome} (finished_at, job_id) WHERE state = 'failed';
 
 -- next_position is unused here: places come from the sequence, which locks nobody out.
 CREATE TABLE {queue} (

@@ -1,6 +1,7 @@
 -- What is going on: one statement per question. None of them reads a whole table: each takes the newest (or oldest)
 -- :cap rows of an index and what belongs to them, so it costs the same with a million jobs as with a hundred thousand.
 -- Pairs of COUNT and ROW_NUMBER instead of GROUP BY where an example is wanted: PostgreSQL has no MAX of a uuid.
+-- A list of `state <> …` is the condition of a partial index: SQLite uses one only if it is there word for word.
 
 -- name: read_gates
 -- A queue and the row that stands for all of them, which comes last.
@@ -19,10 +20,7 @@ GROUP BY r.kind, r.queue, r.state
 ORDER BY r.kind, r.queue, r.state
 
 -- name: ask_failures
--- 2. What failed, and why? Of the lives that failed those of the newest :cap jobs (there is no index by the time of the
--- failure); of these the ones that ended since :since and are still the end.
--- `state <> 'completed'` is the condition of the partial index outcome_by_state: SQLite uses it only if it is there word
--- for word. So below with ready_aside and run_by_state.
+-- 2. What failed, and why? Of the last :cap lives that failed since :since those that are still the end of their job.
 SELECT f.kind, f.error_type, f.number, f.finished_at, f.job_id, f.error
 FROM (
     SELECT
@@ -32,13 +30,12 @@ FROM (
     FROM (
         SELECT job_id, life, finished_at, error_type, error, successor
         FROM {outcome}
-        WHERE state = 'failed' AND state <> 'completed'
-        ORDER BY job_id DESC
+        WHERE state = 'failed' AND finished_at >= :since
+        ORDER BY finished_at DESC, job_id DESC
         LIMIT :cap
     ) AS o
     JOIN {job} AS j ON j.id = o.job_id
-    WHERE o.finished_at >= :since
-        AND o.successor IS NULL
+    WHERE o.successor IS NULL
         AND NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = o.job_id)
         AND NOT EXISTS (SELECT 1 FROM {outcome} AS x WHERE x.job_id = o.job_id AND x.life > o.life)
 ) AS f
@@ -48,7 +45,7 @@ ORDER BY f.number DESC, f.finished_at DESC, f.job_id DESC
 -- name: count_failed
 -- Whether ask_failures saw them all.
 SELECT COUNT(*)
-FROM (SELECT 1 AS one FROM {outcome} WHERE state = 'failed' AND state <> 'completed' LIMIT :cap) AS o
+FROM (SELECT 1 AS one FROM {outcome} WHERE state = 'failed' AND finished_at >= :since LIMIT :cap) AS o
 
 -- name: ask_stuck
 -- 3. What is stuck? Running jobs whose node has stopped or has not beaten since :silent, that are past their time-out, or

@@ -135,6 +135,7 @@ CREATE TABLE {outcome} (
 ) WITHOUT ROWID;
 
 CREATE INDEX {outcome}_by_state ON {outcome} (state, job_id) WHERE state <> 'completed';
+CREATE INDEX {outcome}_failed ON {outcome} (finished_at, job_id) WHERE state = 'failed';
 
 CREATE TABLE {queue} (
     name           TEXT    NOT NULL PRIMARY KEY,
