@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, cast
 
-from perdure.errors import ConfigError, shown
+from perdure.errors import ConfigError, InvalidOption, shown
+from perdure.options import NAME_LIMIT, check_queue
 from perdure.store.settings import StoreSettings
 
 URL_VARIABLE = "PERDURE_URL"
-NAME_LIMIT = 128
 _LISTS = (tuple, list)
 
 
@@ -60,11 +60,12 @@ class Config:
             value = getattr(self, knob)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10**12:
                 raise ConfigError(f"{knob} must be a positive number, not {shown(value)}")
-        for knob in ("name", "queue"):
-            if not _is_name(getattr(self, knob)):
-                raise ConfigError(
-                    f"{knob} must be a name of 1 to {NAME_LIMIT} characters, not {shown(getattr(self, knob))}"
-                )
+        if not _is_name(self.name):
+            raise ConfigError(f"name must be a name of 1 to {NAME_LIMIT} characters, not {shown(self.name)}")
+        try:
+            check_queue(self.queue)
+        except InvalidOption as error:
+            raise ConfigError(error.message) from None
         for knob, kinds in (
             ("auto_migrate", (bool, NoneType)),
             ("allow_network_filesystem", bool),

@@ -80,6 +80,7 @@ def test_a_url_that_cannot_work_is_a_config_error(url: Any, code: str) -> None:
         ({"busy_timeout_s": float("nan")}, "config_invalid"),
         ({"max_payload_bytes": -1}, "config_invalid"),
         ({"queue": ""}, "config_invalid"),
+        ({"queue": "*"}, "config_invalid"),
         ({"queue": "q" * 129}, "config_invalid"),
         ({"name": "\ud800"}, "config_invalid"),
         ({"auto_migrate": "no"}, "config_invalid"),

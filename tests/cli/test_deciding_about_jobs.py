@@ -89,7 +89,11 @@ def test_what_is_impossible_is_said_in_commands_not_in_python(
     )
     with_priority = here.enqueue("resize", {"width": 1}, priority=3)
     near = said("move", str(again.id), "--before", str(with_priority.id))
-    assert "give both the same one with perdure priority, or choose another job [move_refused]" in near
+    assert "they have different priorities; perdure priority gives both the same [move_refused]" in near
+    elsewhere = said("move", str(again.id), "--before", str(here.enqueue("send", {"to": "a"}).id))
+    assert "it waits in queue 'mail', and this one in 'default' [move_refused]" in elsewhere
+    with_url = refusal(perdure("retry", str(done.id), "--url=shop.db", cwd=folder))
+    assert f"perdure retry {done.id} --as-new --url shop.db runs it again as a new job" in with_url
 
 
 def test_of_several_the_impossible_ones_do_not_keep_the_others(

@@ -24,6 +24,7 @@ APP = {"PERDURE_APP": "shop:app"}
         (["resize", "width=80", "note=null"], {"width": 80, "note": None}),
         (["resize", "width=80", "note=two words"], {"width": 80, "note": "two words"}),
         (["resize", "width=80", 'note="5"'], {"width": 80, "note": "5"}),
+        (["resize", "width=80", "note=5"], {"width": 80, "note": "5"}),
         (["scale", "width=80"], {"width": 80}),
     ],
 )
@@ -63,6 +64,14 @@ def test_a_secret_is_not_printed(perdure: Perdure, here: App, folder: Path) -> N
     row = here.store.row(next(here.jobs()).row.id)
     assert row is not None
     assert row.secrets == '{"token":"hunter2"}'
+
+
+def test_a_secret_of_digits_is_text_too(perdure: Perdure, here: App, folder: Path) -> None:
+    assert perdure("enqueue", "send", "to=ann", "token=1234", cwd=folder, **APP).status == 0
+
+    row = here.store.row(next(here.jobs()).row.id)
+    assert row is not None
+    assert row.secrets == '{"token":"1234"}'
 
 
 def test_the_same_key_again_is_the_same_job(perdure: Perdure, here: App, folder: Path) -> None:

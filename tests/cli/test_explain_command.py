@@ -59,6 +59,17 @@ def test_of_a_job_that_has_ended_the_sentence_says_how(perdure: Perdure, rig: Ri
     assert sentence == "send failed after 1 attempt with ValueError: no such address."
 
 
+@pytest.mark.parametrize("command", ["explain", "job", "runs"])
+def test_a_password_in_an_error_is_not_printed(perdure: Perdure, rig: Rig, tmp_path: Path, command: str) -> None:
+    claim = rig.start(kind="send", max_attempts=1)
+    rig.finish(claim, Failed(Failure("OSError", "postgresql://me:hunter2@db/shop is away.", "  at hunter2:hunter2@x")))
+
+    out = perdure(command, text(claim.job_id), "--url", "jobs.db", cwd=tmp_path).out
+    assert "postgresql://me:***@db/shop is away." in out
+    assert "me:hunter2" not in out
+    assert ".." not in out
+
+
 def test_one_sentence_a_table_and_the_next_command(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     job_id = rig.enqueue(kind="send", queue="mail")
     rig.store.pause_queue("mail", rig.now)

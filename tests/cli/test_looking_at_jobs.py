@@ -119,6 +119,7 @@ def test_nothing_found_is_said_and_no_error(perdure: Perdure, ran: App, folder: 
         (["--since", "5 minutes"], "time_invalid"),
         (["--since", "99999999999d"], "time_invalid"),
         (["--until", "tomorrow"], "time_invalid"),
+        (["--limit", "9223372036854775807"], "usage_error"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_refused(

@@ -52,8 +52,10 @@ def test_a_queue_is_paused_and_resumed(perdure: Perdure, here: App, folder: Path
 def test_all_queues_are_paused_by_a_star(perdure: Perdure, here: App, folder: Path) -> None:
     here.enqueue("send", {"to": "ann"})
 
-    assert perdure("queues", "pause", "*", cwd=folder, **URL).out.startswith("every queue is paused")
-    assert "* (all queues)" in perdure("queues", cwd=folder, **URL).out
+    paused = perdure("queues", "pause", "*", cwd=folder, **URL)
+    assert paused.out == "every queue is paused; 1 job queued in them, 0 running\n"
+    rows = perdure("queues", cwd=folder, **URL).out.splitlines()[2:]
+    assert [row.split()[0] for row in rows if " paused " in row] == ["*", "mail"]
     here.worker().run(until_idle=True)
     assert next(here.jobs()).state == "queued"
 
@@ -107,7 +109,8 @@ def test_a_node_whose_process_has_ended_is_told_from_the_living(perdure: Perdure
 def test_without_any_worker_it_is_said_how_to_start_one(perdure: Perdure, here: App, folder: Path) -> None:
     here.enqueue("send", {"to": "ann"})
 
-    assert "perdure worker" in perdure("nodes", cwd=folder, **URL).out
+    assert "No worker has run here yet. Start one with: perdure worker" in perdure("nodes", cwd=folder, **URL).out
+    assert "No worker is live. " in perdure("nodes", "--limit", "0", cwd=folder, **URL).out
 
 
 @pytest.fixture

@@ -114,12 +114,17 @@ def test_each_question_is_answered_below_its_heading(perdure: Perdure, rig: Rig,
     assert ran == ["kind  runs  completed  failed  retried  lost  other  running", "send  4  2  1  1  -  -  -"]
 
 
-def test_the_way_out_of_a_paused_queue_is_named(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
-    rig.enqueue(queue="night shift")
-    rig.store.pause_queue("night shift", rig.now)
+@pytest.mark.parametrize("paused", ["night shift", "*"])
+def test_the_way_out_of_a_paused_queue_is_named_by_explain(
+    perdure: Perdure, rig: Rig, tmp_path: Path, paused: str
+) -> None:
+    job_id = rig.enqueue(queue="night shift")
+    rig.store.pause_queue(paused, rig.now)
 
     out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
-    assert "perdure queues resume 'night shift' --url jobs.db" in answer(out, "What is stuck?")
+    command = f"perdure explain {to_uuid(job_id)} --url jobs.db"
+    assert command in answer(out, "What is stuck?")
+    assert f"perdure queues resume '{paused}' --url jobs.db" in perdure(*command.split()[1:], cwd=tmp_path).out
 
 
 def test_parked_jobs_are_stuck(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:

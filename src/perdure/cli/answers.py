@@ -9,9 +9,10 @@ from collections.abc import Callable
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from perdure.cli.layout import Answer, Space, first_line, heading, hints, line, milliseconds, number, since, table
+from perdure.cli.layout import Answer, Space, heading, hints, line, milliseconds, number, since, table
+from perdure.cli.show import first_line
 from perdure.ids import to_uuid
-from perdure.store.tallies import Duplicates, Hitch, Sameness, Stuck
+from perdure.store.tallies import Duplicates, Hitch, Sameness
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -112,13 +113,7 @@ def _stuck(found: Status, space: Space) -> Answer:
         ],
         space,
     )
-    yield from hints(map(_way_out, found.stuck), space)
-
-
-def _way_out(row: Stuck) -> str:
-    if row.reason is Hitch.PAUSED:
-        return f"perdure queues resume {quote(row.queue)}"
-    return f"perdure explain {to_uuid(row.example)}"
+    yield from hints((f"perdure explain {to_uuid(row.example)}" for row in found.stuck), space)
 
 
 def _durations(found: Status, space: Space) -> Answer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as json_text
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 
@@ -38,9 +39,9 @@ RunAt = Annotated[
 ]
 Priority = Annotated[int | None, typer.Option(metavar="N", help="Higher starts earlier; 0 is usual.")]
 Key = Annotated[
-    str | None, typer.Option("--key", metavar="KEY", help="Idempotency key: one job for it, however often enqueued.")
+    str | None, typer.Option("--key", metavar="KEY", help="Idempotency key: one job of this kind for it, for ever.")
 ]
-BusinessKey = Annotated[str | None, typer.Option(metavar="KEY", help="One live job of this kind for it.")]
+BusinessKey = Annotated[str | None, typer.Option(metavar="KEY", help="One live job for it, of whatever kind.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="A tag; may be given again.")]
 
 
@@ -134,8 +135,26 @@ def _by_name(kind: Kind[..., Any, ..., Any], values: Sequence[str]) -> dict[str,
             raise InvalidPayload(f"{shown(given)} is no argument; write name=value, or all of them with --payload")
         if name in arguments:
             raise InvalidPayload(f"{name} is given twice; which one is meant?")
-        arguments[name] = value if types.get(name) is str else _json_or_text(value)
+        arguments[name] = _read(value, types.get(name))
     return arguments
+
+
+def _read(value: str, annotation: Any) -> object:
+    """As JSON where that is possible; for a parameter that takes text, as text, and as nothing only if it may be."""
+    from pydantic import SecretStr
+
+    bare = _bare(annotation)
+    if bare in (str, SecretStr):
+        return value
+    given = _json_or_text(value)
+    parts = set(map(_bare, get_args(bare))) if get_origin(bare) in (Union, UnionType) else set[object]()
+    takes_text = parts - {NoneType} in ({str}, {SecretStr})
+    return value if takes_text and not isinstance(given, (str, NoneType)) else given
+
+
+def _bare(annotation: Any) -> Any:
+    """Without what stands beside the type: `Annotated[str, Secret]` is text."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _json_or_text(value: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.cli.show import Json, one_line, print_json
+from perdure.cli.show import Json, one_line, print_json, sentence
 from perdure.cli.tables import print_fields
 from perdure.cli.target import App, JobName, Url, existing, find_job
 from perdure.cli.typed import as_typed
@@ -42,4 +42,4 @@ def _sentence(job: Job, why: str) -> str:
     """`why` of an ended job says its state by itself: "it failed after 3 attempts with …"."""
     is_told = job.is_final and why.startswith("it ")
     told = f"{job.kind} {why.removeprefix('it ')}" if is_told else f"{job.kind} is {job.state}: {why}"
-    return told if told.endswith((".", "!", "?")) else f"{told}."
+    return sentence(told)

@@ -1,4 +1,4 @@
-"""`--follow`: prints what is new, as it comes. Used by `jobs`, `runs` and `logs`."""
+"""`--follow`: prints what is new, as it comes. Used by `jobs` and `runs`; `lines` looks as often."""
 
 from __future__ import annotations
 

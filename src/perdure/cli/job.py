@@ -6,7 +6,7 @@ import json as json_text
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from perdure.cli.show import Json, ago, moment, print_json, visible
+from perdure.cli.show import Json, ago, moment, one_line, print_json, sentence, visible
 from perdure.cli.tables import print_fields, print_heading
 from perdure.cli.target import App, JobName, Url, find_job, front_door
 from perdure.cli.typed import as_typed
@@ -43,7 +43,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
             }
         )
         return
-    print_fields([*_fields(found), ("why", " ".join(f"{why.why}.".split())), ("next", remedy or f"{why.next}.")])
+    print_fields([*_fields(found), ("why", sentence(one_line(why.why))), ("next", remedy or f"{why.next}.")])
     if payload is not None:
         print_heading("payload")
         print_fields(_values(payload))

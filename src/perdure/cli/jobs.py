@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.cli.choosing import BusinessKey, Follow, Kind, Limit, Owner, Queue, Since, State, Tag, Until, chosen
 from perdure.cli.missing import none_like_that
-from perdure.cli.show import Json, ago, moment, print_json
+from perdure.cli.show import Json, ago, first_line, moment, print_json
 from perdure.cli.tables import id_text, print_table
 from perdure.cli.target import App, Url, front_door
 
@@ -108,10 +108,6 @@ def note(job: Job) -> str:
     if job.error:
         return ": ".join(part for part in (job.error_type, first_line(job.error)) if part)
     return ""
-
-
-def first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]
 
 
 def _follow(door: Perdure, filters: dict[str, Any], first: int, *, json: bool) -> None:

@@ -135,7 +135,3 @@ def since(at: Micros, now: Micros) -> str:
 
 def milliseconds(ms: int) -> str:
     return span(ms / 1_000) if ms else "<1 ms"
-
-
-def first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perdure.cli.following import PAUSE_S
 from perdure.cli.show import Json, print_json, print_json_line, visible
 from perdure.cli.target import App, JobName, Url, find_job, front_door
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from perdure.job.job import Job
     from perdure.store.answers import LogLine
 
-PAUSE_S = 1.0
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on until the job has ended, or Ctrl-C; with --json one per line.")
 ]

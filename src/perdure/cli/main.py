@@ -95,9 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except _USAGE_ERROR as error:
         _explain_usage(error)
     except PerdureError as error:
+        from perdure.cli.typed import options_in
         from perdure.cli.wording import in_words
 
-        _fail(in_words(error), error if debug else None)
+        _fail(in_words(error, options_in(given)), error if debug else None)
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
         _fail(f"unexpected {type(error).__name__}: {error} [internal_error]", error if debug else None)
     sys.exit(status if isinstance(status, int) else 0)

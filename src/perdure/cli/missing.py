@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from perdure.cli.show import visible
 from perdure.errors import shown
 from perdure.store.tallies import EVERY_QUEUE
 
@@ -65,4 +66,5 @@ def _instead(name: str, known: Collection[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return f"there {'is' if len(known) == 1 else 'are'} {', '.join(sorted(known)[:_SHOWN]) or 'none'}{more}"
+    names = visible(", ".join(sorted(known)[:_SHOWN])) or "none"
+    return f"there {'is' if len(known) == 1 else 'are'} {names}{more}"

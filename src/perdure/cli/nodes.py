@@ -34,7 +34,8 @@ def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = Fa
     if json:
         print_json([plain_node(node, state, running) for (node, running), state in zip(found, states, strict=True)])
     elif not found:
-        print(f"No worker has run here yet. Start one with: {start_a_worker(url, app)}")
+        why = "No worker has run here yet." if limit else "No worker is live."
+        print(f"{why} Start one with: {start_a_worker(url, app)}")
     else:
         columns = ("node", "state", "jobs", "started", "beat", "process", "kinds")
         rows = [_row(node, state, running) for (node, running), state in zip(found, states, strict=True)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli.groups import Command, Commands
 from perdure.cli.missing import no_queue_called, queue_names
-from perdure.cli.show import Json, ago, moment_json, plural, print_json
+from perdure.cli.show import Json, ago, moment_json, plural, print_json, visible
 from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, front_door
 from perdure.errors import InvalidOption
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 queues = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; '*' (in quotes) stands for all of them.")]
-Force = Annotated[bool, typer.Option("--new", help="Also a queue that no job has used yet.")]
+New = Annotated[bool, typer.Option("--new", help="Also a queue that no job has used yet.")]
 
 
 @queues.callback()
@@ -30,7 +31,7 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
     if context.invoked_subcommand is not None:
         return
     with front_door(url, app) as door:
-        found = door.queues.list()
+        found = _read(door)
     if json:
         print_json([_plain(queue) for queue in found])
     elif not found:
@@ -38,13 +39,13 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
     else:
         columns = ("queue", "state", "queued", "running", "others")
         rows = [_row(queue) for queue in found]
-        print_table(columns, rows, keep=columns[1:], drop=("running", "others"))
-        if any(row[-1] != "0" for row in rows):
+        shown = print_table(columns, rows, keep=columns[1:], drop=("running", "others"))
+        if "others" in shown and any(row[-1] != "0" for row in rows):
             print("others: scheduled, paused, blocked, held or parked; perdure status counts each.")
 
 
 @queues.command(cls=Command)
-def pause(name: Name, *, new: Force = False, url: Url = None, app: App = None, json: Json = False) -> None:
+def pause(name: Name, *, new: New = False, url: Url = None, app: App = None, json: Json = False) -> None:
     """Claim nothing more from this queue. Jobs that run go on; `resume` ends it."""
     with front_door(url, app) as door:
         _check(door, name, new=new)
@@ -68,16 +69,31 @@ def _check(door: Perdure, name: str, *, new: bool) -> None:
         raise InvalidOption(no_queue_called(name, known), code="queue_unknown")
 
 
+def _read(door: Perdure) -> list[Queue]:
+    """All queues; what stands for all of them counts their jobs, and while it is paused, so are they."""
+    found = door.queues.list()
+    all_of_them = next((queue for queue in found if queue.name == EVERY_QUEUE), None)
+    if all_of_them is None:
+        return found
+    jobs = {of: sum(getattr(queue, of) for queue in found) for of in ("queued", "running", "live")}
+    stopped = all_of_them.paused_at
+    return [
+        replace(queue, **jobs) if queue is all_of_them else replace(queue, paused_at=queue.paused_at or stopped)
+        for queue in found
+    ]
+
+
 def _tell(door: Perdure, name: str, *, json: bool) -> None:
-    queue = next((queue for queue in door.queues.list() if queue.name == name), None)
+    queue = next((queue for queue in _read(door) if queue.name == name), None)
     if json:
         print_json(None if queue is None else _plain(queue))
         return
-    what = "every queue" if name == EVERY_QUEUE else f"queue {name}"
+    what = "every queue" if name == EVERY_QUEUE else visible(f"queue {name}")
     if queue is None or not queue.paused:
         print(f"{what} goes on")
     else:
-        print(f"{what} is paused; {plural(queue.queued, 'job')} queued in it, {queue.running} running")
+        where = "in them" if name == EVERY_QUEUE else "in it"
+        print(f"{what} is paused; {plural(queue.queued, 'job')} queued {where}, {queue.running} running")
 
 
 def _row(queue: Queue) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.choosing import Follow, Kind, Limit, Owner, chosen
-from perdure.cli.jobs import LISTED, first_line, listed
+from perdure.cli.jobs import LISTED, listed
 from perdure.cli.missing import none_like_that
-from perdure.cli.show import Json, ago, moment, print_json, span
+from perdure.cli.show import Json, ago, first_line, moment, print_json, span
 from perdure.cli.tables import id_text, print_table
 from perdure.cli.target import App, Url, find_job, front_door
 

@@ -24,21 +24,30 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 
 def one_line(message: str) -> str:
-    """The message on one line, with the passwords of URLs hidden."""
-    hidden = _URL_PASSWORD.sub(r"\1:***@", " ".join(visible(message).split()))
-    return _NAMED_PASSWORD.sub(r"\1***", hidden)
+    return " ".join(visible(message).split())
 
 
 def complain(error: PerdureError) -> None:
     """Print an error that does not end the command."""
+    from perdure.cli.typed import options_in
     from perdure.cli.wording import in_words
 
-    print(f"perdure: {one_line(in_words(error))}", file=sys.stderr)
+    print(f"perdure: {one_line(in_words(error, options_in(sys.argv[1:])))}", file=sys.stderr)
 
 
 def visible(text: str) -> str:
-    """The text without anything a terminal would act on; line breaks and tabs stay."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
+    """The text without anything a terminal would act on, and without the passwords of URLs; line breaks stay."""
+    harmless = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
+    return _NAMED_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", harmless))
+
+
+def sentence(text: str) -> str:
+    """With a full stop, unless it ends like a sentence already."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
 
 
 def print_json(value: object) -> None:

@@ -35,7 +35,7 @@ Watch = Annotated[
 ]
 
 StuckAfter = Annotated[
-    int, typer.Option("--stuck-after", min=1, metavar="SECONDS", help="How long is too long to wait or run.")
+    int, typer.Option("--stuck-after", min=1, max=10**9, metavar="SECONDS", help="How long is too long to wait or run.")
 ]
 
 
@@ -52,7 +52,7 @@ def status(
             if json:
                 _lines(ask)
             else:
-                _live(ask)
+                _live(ask, options_of(url, app))
 
 
 def _once(found: Status, options: str, *, json: bool) -> None:
@@ -72,7 +72,7 @@ def _lines(ask: Callable[[], Status]) -> None:
         time.sleep(EVERY_S)
 
 
-def _live(ask: Callable[[], Status]) -> None:
+def _live(ask: Callable[[], Status], options: str) -> None:
     from rich.live import Live
 
     from perdure.cli.answers import screen
@@ -82,7 +82,8 @@ def _live(ask: Callable[[], Status]) -> None:
     out = console()
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            live.update(screen(ask(), space_in(out.width, out.height)), refresh=True)
+            space = space_in(out.width, out.height)._replace(options=options)
+            live.update(screen(ask(), space), refresh=True)
             time.sleep(EVERY_S)
 
 

@@ -57,9 +57,9 @@ def print_table(
     keep: Sequence[str] = (),
     clip: Sequence[str] = (),
     drop: Sequence[str] = (),
-) -> None:
+) -> Sequence[str]:
     """The columns in `keep` are never broken, so that they can be searched for; those in `clip` are cut to one line
-    where there is no room; those in `drop` are left out then, the first one named first."""
+    where there is no room; those in `drop` are left out then, the first one named first. Answers the columns shown."""
     cells = [dict(zip(columns, map(visible, row), strict=True)) for row in rows]
     width = console().width
     sizes = {column: _size(column, cells) for column in columns}
@@ -70,9 +70,10 @@ def print_table(
             shown.remove(column)
     if _breadth(shown, least) > width:
         _print_stacked(columns, cells)
-        return
+        return columns
     room = _room(shown, sizes, [column for column in clip if column in shown], width)
     _print_rows(shown, cells, keep, room)
+    return shown
 
 
 def _size(column: str, cells: Sequence[Mapping[str, str]]) -> int:
@@ -131,7 +132,7 @@ def print_fields(fields: Iterable[tuple[str, str | None]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         if value is not None:
-            table.add_row(Text(name, style="dim"), Text(visible(value), style=_style(name, value)))
+            table.add_row(Text(visible(name), style="dim"), Text(visible(value), style=_style(name, value)))
     put(table)
 
 

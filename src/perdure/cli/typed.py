@@ -1,11 +1,13 @@
 """Commands that are offered to the user, as they work when typed here: with the database that this command was given.
 
-Used by `explain`, `job`, `nodes` and `status`. `ops` does not know how its answers are asked for.
+Used by `explain`, `job`, `nodes` and `status`, and for errors. `ops` does not know how its answers are asked for.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import pairwise, takewhile
 from shlex import quote
 
 from perdure.cli.discovery import places
@@ -15,6 +17,16 @@ from perdure.cli.instead import only_app_here
 def options_of(url: str | None, app: str | None) -> str:
     """What has to follow a command so that it is about the same database: the options that were typed, or nothing."""
     return (f" --url {_url(url)}" if url else "") + (f" --app {quote(app)}" if app else "")
+
+
+def options_in(arguments: Sequence[str]) -> str:
+    """The same for a command that has failed, from what was typed. Of an option that is given twice the last counts."""
+    typed: dict[str, str] = {}
+    for argument, following in pairwise([*takewhile(lambda each: each != "--", arguments), ""]):
+        name, equals, value = argument.partition("=")
+        if name in ("--url", "--app"):
+            typed[name] = value if equals else following
+    return options_of(typed.get("--url"), typed.get("--app"))
 
 
 def as_typed(command: str, url: str | None, app: str | None) -> str:

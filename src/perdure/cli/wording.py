@@ -14,17 +14,17 @@ from perdure.errors import InvalidPayload, PerdureError
 _COMMANDS = (
     (
         r"^(cannot retry job (\S+): .*); use retry\(j, as_new=True\) to run it",
-        r"\1; perdure retry \2 --as-new runs it",
+        r"\1; perdure retry \2 --as-new{options} runs it",
     ),
-    (r"^(cannot .*\bjob (\S+): .*); retry opens a new life$", r"\1; perdure retry \2 runs it again"),
-    (r"; set_priority first, or", "; give both the same one with perdure priority, or"),
+    (r"^(cannot .*\bjob (\S+): .*); retry opens a new life$", r"\1; perdure retry \2{options} runs it again"),
+    (r"; set_priority gives both the same$", "; perdure priority gives both the same"),
     (
         r'held by live job (\S+); wait for it, supersede it, or enqueue with conflict="return" to get that job$',
-        r"held by live job \1; wait until it has ended, or cancel it with perdure cancel \1",
+        r"held by live job \1; wait until it has ended, or cancel it with perdure cancel \1{options}",
     ),
     (r"pass a path or URL, as in Perdure\('jobs.db'\), or set", "give --url, name it in Perdure('jobs.db'), or set"),
 )
-"""What a message says to do in Python, and the command that does it."""
+"""What a message says to do in Python, and the command that does it; {options} name the same database."""
 
 _GOT = r"(?:, [^,;]*)?, got "
 _PROSE = (
@@ -53,11 +53,12 @@ _SECRET = re.compile(r"Annotated\[([^\[\]]*), <class '[\w.]*\.Secret'>\]")
 _MODULES = re.compile(r"(?<!['\w.])(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
 
 
-def in_words(error: PerdureError) -> str:
-    """The error as it is printed: what to do next is a command, and the code comes last."""
+def in_words(error: PerdureError, options: str = "") -> str:
+    """The error as it is printed: what to do next is a command, which ends with `options`, and the code comes last."""
     message = error.message
     for pattern, instead in _COMMANDS:
         message = re.sub(pattern, instead, message)
+    message = message.replace("{options}", options)
     return f"{message} [{error.code}]"
 
 

@@ -88,17 +88,19 @@ def _position(live: LiveJob, to: Place, now: Micros) -> Op[int | PerdureError | 
 def _target(live: LiveJob, target_id: JobId) -> Op[LiveJob | PerdureError]:
     target = yield from read_live(target_id)
     if target is None:
-        return not_found(target_id) if isinstance((yield from seen(target_id)), PerdureError) else _unfit(target_id)
-    same_lane = (target.queue, target.rank) == (live.queue, live.rank)
-    return target if same_lane and transitions.is_waiting(target) else _unfit(target_id)
+        ended = yield from seen(target_id)
+        return not_found(target_id) if isinstance(ended, PerdureError) else _unfit(target_id, "it has ended")
+    if not transitions.is_waiting(target):
+        return _unfit(target_id, f"it is {target.state}")
+    if target.queue != live.queue:
+        return _unfit(target_id, f"it waits in queue {target.queue!r}, and this one in {live.queue!r}")
+    if target.rank != live.rank:
+        return _unfit(target_id, "they have different priorities; set_priority gives both the same")
+    return target
 
 
-def _unfit(target_id: JobId) -> TransitionRefused:
-    return TransitionRefused(
-        f"cannot move next to job {to_uuid(target_id)}: it does not wait in the same queue at the same priority;"
-        " set_priority first, or choose another job",
-        code="move_refused",
-    )
+def _unfit(target_id: JobId, why: str) -> TransitionRefused:
+    return TransitionRefused(f"cannot move next to job {to_uuid(target_id)}: {why}", code="move_refused")
 
 
 def _beside(live: LiveJob, target: LiveJob, now: Micros, *, in_front: bool) -> Op[int | PerdureError]:

@@ -33,7 +33,8 @@ class Wide(NamedTuple):
 def widened(statement: Statement) -> Wide | None:
     """None: it is none of the three plain forms that can be said for many rows in one.
 
-    Of a DELETE that compares several columns the first is the key: no two rows of the table have it in common.
+    A row of the table must not be meant twice: it would be changed once. Of a DELETE that compares several columns the
+    first is the key: no two rows of the table have it in common.
     """
     columns = len(statement.names)
     if not columns:
