@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 from perdure.errors import SchemaError
 
+_HERE = Path(__file__).parent
 _MACRO = re.compile(r"\{(id|time):([^{}]*)\}")
 _TABLE = re.compile(r"\{(\w+)\}")
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -49,7 +50,7 @@ class Naming(NamedTuple):
 
 def migrations_of(dialect: str) -> list[Migration]:
     """All steps of a dialect, in order."""
-    folder = files("perdure.store.sql") / "migrations" / dialect
+    folder = _HERE / "migrations" / dialect
     found = [(match, entry) for entry in folder.iterdir() if (match := _FILE.fullmatch(entry.name))]
     steps = [Migration(int(match[1]), match[2], entry.read_text("utf-8")) for match, entry in found]
     return sorted(steps)
@@ -57,7 +58,7 @@ def migrations_of(dialect: str) -> list[Migration]:
 
 def clean_schema(dialect: str) -> str:
     """What a new database gets in one go."""
-    return (files("perdure.store.sql") / "schema" / f"{dialect}.sql").read_text("utf-8")
+    return (_HERE / "schema" / f"{dialect}.sql").read_text("utf-8")
 
 
 def script(text: str, naming: Naming) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple, cast
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
@@ -34,8 +34,8 @@ Statements = Mapping[str, Statement]
 
 def statement_texts() -> dict[str, str]:
     """The files shared by all databases, by name."""
-    folder = files("perdure.store.sql") / "statements"
-    return {entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
+    folder = Path(__file__).parent / "statements"
+    return {file.name: file.read_text("utf-8") for file in folder.glob("*.sql")}
 
 
 def load(
