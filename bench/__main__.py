@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import cycle, depth, drain, enqueue, fairness, questions, waiting
+from bench import cycle, depth, drain, enqueue, fairness, questions, start, waiting
 from bench.measure import ROUNDS, scratch_folder
 from bench.report import Figure, environment, headline, table, write_json
 
@@ -39,6 +39,7 @@ def rows(*, large: bool) -> dict[str, Row]:
         "memory": Row(lambda _rounds: drain.flat_memory(large)),
         "depth": Row(lambda rounds: depth.claim_cost(rounds, jobs), depth.profile_claims),
         "questions": Row(lambda rounds: questions.answers(rounds, runs)),
+        "start": Row(start.commands),
     }
 
 

@@ -1,8 +1,11 @@
-"""Perdure: durable jobs for Python on one SQLite file, or on PostgreSQL by changing the URL."""
+"""Perdure: durable jobs for Python on one SQLite file, or on PostgreSQL by changing the URL.
 
-import logging
+All but the errors are loaded when they are first asked for: `perdure --help` and probes need few of them.
+"""
 
-from perdure.app import Perdure
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from perdure.errors import (
     ConfigError,
     DatabaseBusy,
@@ -23,18 +26,21 @@ from perdure.errors import (
     TransitionRefused,
     WaitTimeout,
 )
-from perdure.job.job import Job
-from perdure.job.ordering import Priority
-from perdure.job.retry import Retry
-from perdure.job.run import Run
-from perdure.job.states import RunState, State
-from perdure.kind import Draft, Kind
-from perdure.options import Unique
-from perdure.payload.signature import Secret
-from perdure.verbs.drafting import principal
 from perdure.version import __version__
-from perdure.worker.context import JobContext, current
-from perdure.worker.signals import Cancel, Done, Fail, RetryAfter, Skip, Snooze
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+    from perdure.job.job import Job
+    from perdure.job.ordering import Priority
+    from perdure.job.retry import Retry
+    from perdure.job.run import Run
+    from perdure.job.states import RunState, State
+    from perdure.kind import Draft, Kind
+    from perdure.options import Unique
+    from perdure.payload.signature import Secret
+    from perdure.verbs.drafting import principal
+    from perdure.worker.context import JobContext, current
+    from perdure.worker.signals import Cancel, Done, Fail, RetryAfter, Skip, Snooze
 
 __all__ = [
     "Cancel",
@@ -78,4 +84,38 @@ __all__ = [
     "principal",
 ]
 
-logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless the program sets up logging
+_HOMES = {
+    "Cancel": "perdure.worker.signals",
+    "Done": "perdure.worker.signals",
+    "Draft": "perdure.kind",
+    "Fail": "perdure.worker.signals",
+    "Job": "perdure.job.job",
+    "JobContext": "perdure.worker.context",
+    "Kind": "perdure.kind",
+    "Perdure": "perdure.app",
+    "Priority": "perdure.job.ordering",
+    "Retry": "perdure.job.retry",
+    "RetryAfter": "perdure.worker.signals",
+    "Run": "perdure.job.run",
+    "RunState": "perdure.job.states",
+    "Secret": "perdure.payload.signature",
+    "Skip": "perdure.worker.signals",
+    "Snooze": "perdure.worker.signals",
+    "State": "perdure.job.states",
+    "Unique": "perdure.options",
+    "current": "perdure.worker.context",
+    "principal": "perdure.verbs.drafting",
+}
+
+
+if not TYPE_CHECKING:  # else every name would be there, mistyped ones too
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

@@ -5,6 +5,7 @@ Nothing is opened, read or started before the first call that needs the database
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     M = TypeVar("M", bound=Middleware)
 
 JobLike = Job | UUID | str
+
+logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless the program sets up logging
 
 
 class Perdure:

@@ -138,7 +138,7 @@ def test_they_reach_the_commands_of_a_group(
         (("jobs", "-n", "0"), "perdure: --limit must be a whole number, at least 1, not '0'"),
         (("health", "--max-beat-age", "x"), "perdure: --max-beat-age must be a number, at least 0, not 'x'"),
         (("priority", "abcd", "high"), "perdure: N must be a whole number, not 'high'"),
-        (("worker", "--concurrency", "0"), "perdure: --concurrency must be a whole number from 1 to 10000, not '0'"),
+        (("worker", "--concurrency", "0"), "perdure: --concurrency must be a whole number, at least 1, not '0'"),
         (("worker", "--log-level", "Debug"), "one of debug, info, warning, error, not 'Debug'; did you mean debug?"),
         (("worker", "--log-format", "xml"), "perdure: --log-format must be one of human, json, not 'xml' (see"),
         (("job",), "Missing argument 'ID'"),

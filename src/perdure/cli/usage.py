@@ -72,18 +72,17 @@ class _Reader:
 
 def _number(wanted: type[int | float], value: Any, param: Any, ctx: Any) -> int | float:
     least, most = param.min, param.max
+    bound = "" if least is None else f", at least {least}"
     try:
         number = wanted(value)
-        if (least is None or number >= least) and (most is None or number <= most):
+        if most is not None and number > most:
+            bound = f", at most {most:,}"
+        elif least is None or number >= least:
             return number
     except ValueError:
         pass
     what = "a whole number" if wanted is int else "a number"
-    if most is not None:
-        what += f" from {least} to {most}"
-    elif least is not None:
-        what += f", at least {least}"
-    raise NoSuchValue(f"{_name(param)} must be {what}, not {value!r}", ctx=ctx)
+    raise NoSuchValue(f"{_name(param)} must be {what}{bound}, not {value!r}", ctx=ctx)
 
 
 def _choice(wanted: Any, value: Any, param: Any, ctx: Any) -> Any:
