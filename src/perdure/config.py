@@ -9,7 +9,6 @@ from types import NoneType
 from typing import Any, cast
 
 from perdure.errors import ConfigError, InvalidOption, shown
-from perdure.options import NAME_LIMIT, check_queue
 from perdure.store.settings import StoreSettings
 
 URL_VARIABLE = "PERDURE_URL"
@@ -54,15 +53,16 @@ class Config:
 
     def check(self) -> None:
         """Refuse values that cannot work, naming the knob."""
+        from perdure.options import check_name, check_queue  # not at the top: probes need only the name of a variable
+
         if self.durability not in ("full", "normal"):
             raise ConfigError(f'durability must be "full" or "normal", not {shown(self.durability)}')
         for knob in ("busy_timeout_s", "lease_s", "max_payload_bytes"):
             value = getattr(self, knob)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10**12:
                 raise ConfigError(f"{knob} must be a positive number, not {shown(value)}")
-        if not _is_name(self.name):
-            raise ConfigError(f"name must be a name of 1 to {NAME_LIMIT} characters, not {shown(self.name)}")
         try:
+            check_name(self.name, "name")
             check_queue(self.queue)
         except InvalidOption as error:
             raise ConfigError(error.message) from None
@@ -81,12 +81,6 @@ class Config:
             auto_migrate=self.auto_migrate,
             allow_network_filesystem=self.allow_network_filesystem,
         )
-
-
-def _is_name(value: object) -> bool:
-    if not isinstance(value, str) or not value.strip() or len(value) > NAME_LIMIT:
-        return False
-    return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def resolve_url(url: str | os.PathLike[str] | None) -> str:
