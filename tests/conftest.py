@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from perdure.errors import PerdureError
+from perdure.ops.database_check import require_current
+from perdure.ops.doctor import Finding, examine, is_healthy
+from perdure.store.open import open_store
 
 # A run that was started in the background may be told to ignore these, and so would every process that a test starts.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -40,3 +47,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def full_size() -> bool:
     """True when every number is to be as written in the requirements; False for the quick everyday run."""
     return SIZE == "full"
+
+
+@pytest.fixture(autouse=True)
+def examined(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In the end the doctor finds nothing wrong with any database in the test's folder.
+
+    Tests about databases that something is wrong with are marked `damaged`.
+    """
+    yield
+    folder: Path | None = request.node.funcargs.get("tmp_path")
+    if folder is None or request.node.get_closest_marker("damaged"):
+        return
+    for file in folder.rglob("*.db"):
+        findings = _findings(file)
+        assert is_healthy(findings), (file, findings)
+
+
+def _findings(file: Path) -> list[Finding]:
+    """None of a file that is no database of ours, or not of this version."""
+    store = open_store(str(file))
+    try:
+        require_current(store)
+        return examine(store)
+    except PerdureError:
+        return []
+    finally:
+        store.close()

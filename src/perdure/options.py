@@ -220,24 +220,18 @@ def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
     return value
 
 
-def check_word(value: object, what: str) -> str:
-    """Refuse what cannot be the name of a kind or a queue, which people type and read in terminals."""
-    name = check_name(value, what)
-    if name.startswith("-") or any(letter < " " or "\x7f" <= letter < "\xa0" for letter in name):
-        raise InvalidOption(
-            f"{what} {name!r} begins with '-' or has control characters, so nobody could type it; choose another name",
-            code="name_invalid",
-        )
-    return name
-
-
 def check_queue(value: object) -> str:
     """Refuse what cannot be the name of one queue."""
-    name = check_word(value, "queue")
+    name = check_name(value, "queue")
     if name == EVERY_QUEUE:
         raise InvalidOption(
             f"queue {name!r} would be all of them, so none can be called that; a worker that is given no queues serves"
             " all",
+            code="name_invalid",
+        )
+    if name.startswith("-"):
+        raise InvalidOption(
+            f"queue {name!r} would be taken for an option where commands are typed; choose another name",
             code="name_invalid",
         )
     return name

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.app.contents import contents
 from tests.cli.terminal import Perdure, process, refusal
 from tests.unit.patient import INJURIES, Patient
+
+pytestmark = pytest.mark.damaged
 
 UNPAUSED = "UPDATE perdure_ready SET paused = 0 WHERE job_id = :paused"
 ORPHANED = "INSERT INTO perdure_tag VALUES (:missing, 'x')"

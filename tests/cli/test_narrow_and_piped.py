@@ -78,6 +78,7 @@ def test_no_name_is_broken_into_letters(perdure: Perdure, busy: App, folder: Pat
         assert any("send" in row for row in rows)
 
 
+@pytest.mark.damaged
 def test_what_fits_into_no_table_is_printed_one_below_the_other(perdure: Perdure, patient: Patient) -> None:
     patient.suffer("DELETE FROM perdure_outcome")
 

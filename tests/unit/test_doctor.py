@@ -18,6 +18,8 @@ from perdure.ops.repairs import REPAIRS
 from tests.app.contents import contents
 from tests.unit.patient import INJURIES, Patient, healthy
 
+pytestmark = pytest.mark.damaged
+
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "doctor.md"
 INJURED = pytest.mark.parametrize(("name", "injury"), INJURIES, ids=[name for name, _ in INJURIES])
 

@@ -19,6 +19,8 @@ from perdure.ops.repairs import REPAIRS, repair, repairs_for
 from tests.app.contents import contents
 from tests.unit.patient import INJURIES, Patient, healthy
 
+pytestmark = pytest.mark.damaged
+
 CURES = {check.name: check.repair for check in CHECKS if check.repair}
 CURABLE = [(name, injury) for name, injury in INJURIES if name in CURES]
 

@@ -11,7 +11,7 @@ import typer
 
 from perdure.cli.choosing import moment_of, span_of
 from perdure.cli.instead import of_nothing
-from perdure.cli.show import Json, ago, print_json
+from perdure.cli.show import Json, ago, print_json, visible
 from perdure.cli.target import App, Url, named_app
 from perdure.cli.wording import about_arguments, as_options
 from perdure.errors import ConfigError, InvalidPayload, shown
@@ -88,7 +88,7 @@ def enqueue(
 
         print_json(plain_job(job) | {"deduplicated": job.deduplicated})
     else:
-        print(_told(job))
+        print(visible(_told(job)))
 
 
 _OPTIONS = {

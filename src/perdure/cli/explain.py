@@ -34,7 +34,7 @@ def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False
             }
         )
         return
-    print(_sentence(job, one_line(found.why)) + "\n")
+    print(one_line(_sentence(job, found.why)) + "\n")
     print_fields([("job", str(job.id)), *found.facts, ("next", remedy or f"{found.next}.")])
 
 

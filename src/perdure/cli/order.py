@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from perdure.cli.show import Json, plural, print_json
+from perdure.cli.show import Json, plural, print_json, visible
 from perdure.cli.target import App, JobName, Url, find_job, front_door
 from perdure.errors import InvalidOption
 
@@ -43,7 +43,7 @@ def move(
         print_json(plain_job(moved))
     else:
         there = "" if ahead is None else f", {plural(ahead, 'job')} of queue {moved.queue} before it"
-        print(f"{moved.id} {moved.kind}: moved{there}")
+        print(visible(f"{moved.id} {moved.kind}: moved{there}"))
 
 
 _ENDS: dict[str, Literal["front", "back"]] = {"front": "front", "back": "back"}
@@ -69,4 +69,4 @@ def priority(id: JobName, n: Priority, *, url: Url = None, app: App = None, json
     if json:
         print_json(plain_job(changed))
     else:
-        print(f"{changed.id} {changed.kind}: priority {changed.priority}")
+        print(visible(f"{changed.id} {changed.kind}: priority {changed.priority}"))

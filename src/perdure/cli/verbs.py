@@ -12,7 +12,7 @@ import typer
 
 from perdure.cli.bulk import Yes, agreed, change_chosen
 from perdure.cli.choosing import BusinessKey, Kind, Limit, Owner, Queue, Since, State, Tag, Until, chosen
-from perdure.cli.show import Json, complain, print_json
+from perdure.cli.show import Json, complain, print_json, visible
 from perdure.cli.target import App, JobNames, Url, find_jobs, front_door
 from perdure.errors import PerdureError, TransitionRefused
 
@@ -190,7 +190,7 @@ def _each(verb: str, found: Sequence[Job], change: Change, *, json: bool, refuse
             continue
         changed.append(now)
         if not json:
-            print(_told(verb, job, now))
+            print(visible(_told(verb, job, now)))
     if json:
         print_json([plain_job(job) for job in changed])
     if refused:

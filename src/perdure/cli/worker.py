@@ -13,6 +13,7 @@ import typer
 from perdure.cli.discovery import find_app
 from perdure.cli.logs import LogFormat, LogLevel, log_on_stderr
 from perdure.cli.missing import no_queue_called, queue_names
+from perdure.cli.show import visible
 from perdure.cli.target import App, Url
 from perdure.cli.wording import as_options
 
@@ -91,8 +92,8 @@ def _show_first_screen(app: Perdure, running: Worker, name: str, place: str, que
     print(f"app       {name}")
     print(f"database  {place}")
     print(f"node      {running.health().node_id}")
-    print(f"queues    {', '.join(queues) if queues else 'all'}")
-    print(f"kinds     {kinds or 'none: this worker can run nothing'}")
+    print(visible(f"queues    {', '.join(queues) if queues else 'all'}"))
+    print(visible(f"kinds     {kinds or 'none: this worker can run nothing'}"))
     print(f"others    {_others(app, running)}", flush=True)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protoco
 from perdure.config import Config
 from perdure.errors import InvalidInput, InvalidOption, KindError, shown
 from perdure.kind import Desk, Kind, P, R, Upgrade, place_of
-from perdure.options import OptionFields, Options, check_word, listed
+from perdure.options import OptionFields, Options, check_name, listed
 from perdure.worker.context import JobContext
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def declared(
     return Kind(
         desk,
         function,
-        name=check_word(_plain_name(function) if facts.name is None else facts.name, "the kind's name"),
-        aliases=tuple(check_word(alias, "the alias") for alias in facts.aliases),
+        name=check_name(_plain_name(function) if facts.name is None else facts.name, "the kind's name"),
+        aliases=tuple(check_name(alias, "an alias") for alias in facts.aliases),
         version=_checked_version(facts.version),
         upgrades=facts.upgrades,
         defaults=defaults,
