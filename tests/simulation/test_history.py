@@ -17,6 +17,8 @@ from perdure.job.job import Job
 from perdure.job.run import Run
 from tests import history
 
+pytestmark = pytest.mark.damaged
+
 
 class Scene:
     """An app whose handlers note what they do, and what was noted."""
