@@ -68,9 +68,10 @@ def _findings(file: Path) -> list[Finding]:
     """None of a file that is no database of ours, or not of this version."""
     store = open_store(str(file))
     try:
-        require_current(store)
+        try:
+            require_current(store)
+        except PerdureError:
+            return []
         return examine(store)
-    except PerdureError:
-        return []
     finally:
         store.close()

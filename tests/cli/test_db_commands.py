@@ -7,6 +7,8 @@ import stat
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 import perdure as library
 from perdure.ops.doctor import examine
 from tests.app.contents import contents
@@ -112,6 +114,7 @@ def test_a_file_that_others_may_read_is_a_warning(perdure: Perdure, patient: Pat
     assert (mode["value"], mode["verdict"]) == ("0644", "warning")
 
 
+@pytest.mark.damaged
 def test_a_damaged_file_is_a_problem(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
     damage(patient)
 
@@ -215,6 +218,7 @@ def test_a_backup_into_a_missing_folder_is_refused(perdure: Perdure, patient: Pa
     assert "[backup_unwritable]" in refusal(ran)
 
 
+@pytest.mark.damaged
 def test_a_failed_backup_leaves_nothing_behind(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
     damage(patient)
 

@@ -228,7 +228,7 @@ def test_the_first_screen_counts_the_other_nodes(folder: Path, here: App) -> Non
         (("shop:missing",), "[app_not_found]"),
         (("nowhere:app",), "[app_import_failed]"),
         (("shop", "--concurrency", "0"), "perdure: --concurrency must be a whole number"),
-        (("shop", "--grace", "-1"), "perdure: --grace must be a number, at "),
+        (("shop", "--grace", "-1"), "perdure: --grace must be a number, at least 0, not '-1'"),
         (("shop", "--queue", ""), "perdure: --queue is empty"),
         (("shop", "--exclusive", ""), "perdure: --exclusive is empty"),
         (("shop", "--url", "nowhere/at/all.db"), "[database_path]"),

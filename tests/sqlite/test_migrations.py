@@ -216,6 +216,7 @@ def test_a_file_with_another_history_is_refused(app: Perdure, send: Any, path: P
     assert (type(error), error.code) == (SchemaError, "schema_changed")
 
 
+@pytest.mark.damaged
 def test_a_file_that_lost_its_tables_is_refused_when_they_are_needed(app: Perdure, send: Any, path: Path) -> None:
     send.enqueue("a")
     with opened(path) as connection:
