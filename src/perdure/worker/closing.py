@@ -11,7 +11,9 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Self
 
 from perdure.clock import Clock
 from perdure.errors import TransactionError
@@ -19,6 +21,7 @@ from perdure.ids import IdFactory, JobId
 from perdure.job.reports import Completed, Finish
 from perdure.store.answers import Answer
 from perdure.store.protocols import Store
+from perdure.uninterrupted import interruptible, uninterrupted
 from perdure.worker.context import JobContext
 from perdure.worker.signals import Interrupted, Stop
 
@@ -76,24 +79,31 @@ def _transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) ->
     ctx.check_open("transaction")
     children = ctx.children
     try:
-        with store.transaction() as tx, _watched(tx, ctx):
-            own = JobTransaction(tx, ctx)
-            yield own
-            _finish(store, clock, ids, ctx, own.text)
+        with uninterrupted, _Watch(store, ctx) as watch:
+            with store.transaction() as tx:
+                watch.begin(tx)
+                own = JobTransaction(tx, ctx)
+                with interruptible:
+                    yield own
+                _finish(store, clock, ids, ctx, own.text)
+            ctx.closed = True
     except BaseException:
-        ctx.children = children  # what was asked for inside goes with the rest of it
+        if not ctx.closed:
+            ctx.children = children  # what was asked for inside goes with the rest of it
         raise
-    ctx.closed = True
 
 
 def complete(
     store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result: str | None, write: Callable[[Any], object]
 ) -> None:
     """The same for `Done(result, write=…)`: called once, whatever comes of it."""
-    with store.transaction() as tx, _watched(tx, ctx):
-        write(JobTransaction(tx, ctx))
-        _finish(store, clock, ids, ctx, result)
-    ctx.closed = True
+    with uninterrupted, _Watch(store, ctx) as watch:
+        with store.transaction() as tx:
+            watch.begin(tx)
+            with interruptible:
+                write(JobTransaction(tx, ctx))
+            _finish(store, clock, ids, ctx, result)
+        ctx.closed = True
 
 
 def _finish(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result: str | None) -> None:
@@ -113,35 +123,53 @@ def _in_a_loop() -> bool:
     return True
 
 
-@contextmanager
-def _watched(tx: Any, ctx: JobContext) -> Generator[None, None, None]:
-    give_up: Callable[[str], bool] | None = getattr(tx, "give_up", None)
-    if give_up is None:
-        yield
-        return
-    over = threading.Event()
-    threading.Thread(target=_watch, args=(give_up, ctx, over), name="perdure-transaction", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
+class _Watch:
+    """Sees to it that a single writer's transaction does not last. Its thread is there before the lock is taken."""
+
+    def __init__(self, store: Store, ctx: JobContext) -> None:
+        self._ctx = ctx
+        self._said: SimpleQueue[Callable[[str], bool] | None] | None = SimpleQueue() if store.single_writer else None
+
+    def __enter__(self) -> Self:
+        if self._said is not None:
+            args = (self._said, self._ctx)
+            threading.Thread(target=_watch, args=args, name="perdure-transaction", daemon=True).start()
+        return self
+
+    def begin(self, tx: Any) -> None:
+        """The transaction has the lock."""
+        if self._said is not None:
+            self._said.put(tx.give_up)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._said is not None:
+            self._said.put(None)
 
 
-def _watch(give_up: Callable[[str], bool], ctx: JobContext, over: threading.Event) -> None:
-    warn_after_s, limit_s = WARN_AFTER_S, LIMIT_S
-    if over.wait(warn_after_s):
+def _watch(said: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> None:
+    """In its thread. `said`: how to give the transaction up, once it has begun; None when it is over."""
+    give_up = said.get()
+    if give_up is None or _is_over(said, WARN_AFTER_S):
         return
     ctx.log.warning(
         "the transaction that is to end this job has been open for %g s and keeps all other writers out; it is rolled"
         " back after %g s",
-        warn_after_s,
-        limit_s,
+        WARN_AFTER_S,
+        LIMIT_S,
     )
-    if over.wait(max(0.0, limit_s - warn_after_s)):
+    if _is_over(said, max(0.0, LIMIT_S - WARN_AFTER_S)):
         return
     reason = (
-        f"the transaction that was to end the job was open for longer than {limit_s:g} s and kept all other writers"
+        f"the transaction that was to end the job was open for longer than {LIMIT_S:g} s and kept all other writers"
         " out; it was rolled back. Do the slow work before it, and write in it"
     )
     if give_up(reason):
         ctx.log.error("%s", reason)
+
+
+def _is_over(said: SimpleQueue[Callable[[str], bool] | None], within_s: float) -> bool:
+    try:
+        said.get(timeout=within_s)
+    except Empty:
+        return False
+    return True

@@ -38,6 +38,7 @@ from perdure.job.reports import (
 )
 from perdure.job.retry import Retry
 from perdure.kind import Kind
+from perdure.uninterrupted import interruptible
 from perdure.worker import context
 from perdure.worker.context import JobContext
 from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Skip, Snooze, Stop
@@ -83,11 +84,15 @@ class Call(NamedTuple):
 
 
 def run_plain(task: Assignment) -> Ended:
-    """Run a plain function to its end. Only an interrupt that comes after it had ended can still be raised here."""
+    """Run a plain function to its end. In a thread of the pool it can be interrupted until it has returned."""
     _enter(task)
     try:
-        call = prepared(task)
-        report = _result(task, _called(task, call)) if isinstance(call, Call) else call
+        value: object = None
+        with interruptible:
+            call = prepared(task)
+            if isinstance(call, Call):
+                value = _called(task, call)
+        report = _result(task, value) if isinstance(call, Call) else call
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
         report = trouble(task, error)
     return _ended(task, report)

@@ -3,7 +3,8 @@
 A thread cannot be killed. To stop a run an exception is raised inside its thread, which takes effect when the handler
 next executes Python code; until then the run stays open and its slot taken.
 
-Such an interrupt may hit any line of Python, those of the standard library too: a lock that is taken by Python code
+It is raised in the handler only, never in our own code, nor in calls on the store that the handler makes: see
+`uninterrupted`. But it may hit any line of the standard library: a lock that is taken by Python code
 (`threading.Condition`, `queue.Queue`, `logging` before Python 3.13) and not by a `with` on the lock itself can stay
 taken. So the threads here wait for nothing but locks and queues that are written in C.
 
@@ -15,7 +16,6 @@ those that wait run beside each other, as if all had been woken at once.
 from __future__ import annotations
 
 import contextvars
-import ctypes
 import heapq
 import logging
 import os
@@ -29,10 +29,14 @@ from typing import Any
 
 from perdure.ids import RunId
 from perdure.job.model import Telling
+from perdure.uninterrupted import Mark
 from perdure.worker.context import JobContext
 from perdure.worker.executors.port import WARN_AT, Inbox, logger, warn_of_timeout
 from perdure.worker.run import Assignment, Ended, run_plain, trouble
 from perdure.worker.signals import Interrupted, Stop
+
+TRIES = 200
+TRY_AGAIN_S = 0.001
 
 
 class ThreadExecutor:
@@ -71,16 +75,24 @@ class ThreadExecutor:
             woken.wake()
 
     def stop(self, ctx: JobContext, why: Stop) -> None:
+        for _ in range(TRIES):
+            if self._stopped(ctx, why):
+                return
+            time.sleep(TRY_AGAIN_S)
+        self._stopped(ctx, why, surely=True)
+
+    def _stopped(self, ctx: JobContext, why: Stop, *, surely: bool = False) -> bool:
+        """False: the exception might hit another thread just now."""
         run_id = ctx.claim.run_id
         with self._lock:
             if run_id not in self._open:
-                return
+                return True
             ctx.stop = ctx.stop or why
             slot = self._open[run_id]
             if slot is None:
                 self._called_off.add(run_id)
-            else:
-                slot.interrupt()
+                return True
+            return slot.interrupt(surely=surely)
 
     def close(self, patience_s: float) -> bool:
         with self._lock:
@@ -111,6 +123,7 @@ class ThreadExecutor:
     # -- in the threads ----------------------------------------------------------------------------------------------
 
     def serve(self, slot: _Slot) -> None:
+        slot.mark = Mark()
         while self._serve_one(slot):
             pass
 
@@ -171,17 +184,10 @@ class ThreadExecutor:
         try:
             if self._enter(slot, task):
                 ended = contextvars.Context().run(run_plain, task)
-        except BaseException as error:  # noqa: BLE001 - an interrupt, or worse: the run is handed back
+        except BaseException as error:  # noqa: BLE001 - an interrupt while the handler was being left, or worse
+            slot.mark.depth = 1
             cut_short = error
-        # From here on at most two can still come: one that is due already, and one whose `stop` is under way.
-        slot.is_leaving = True
-        try:
-            self._leave(task)
-        except Interrupted:
-            try:
-                self._leave(task)
-            except Interrupted:
-                self._leave(task)
+        self._leave(task)
         slot.forget_interrupts()
         if ended is None:
             report = trouble(task, cut_short or Interrupted(task.ctx.stop))
@@ -192,7 +198,6 @@ class ThreadExecutor:
     def _enter(self, slot: _Slot, task: Assignment) -> bool:
         """False: it was called off before it began."""
         with self._lock:
-            slot.is_leaving = False
             self._open[task.claim.run_id] = slot
             if task.claim.run_id in self._called_off:
                 return False
@@ -206,7 +211,6 @@ class ThreadExecutor:
         with self._lock:
             self._open.pop(task.claim.run_id, None)
             self._called_off.discard(task.claim.run_id)
-        # One that was due hits before this line: CPython raises it when this thread's next call of C code returns.
 
     @property
     def running(self) -> int:
@@ -221,7 +225,8 @@ class _Slot:
 
     def __init__(self, pool: ThreadExecutor) -> None:
         self.thread = threading.Thread(target=pool.serve, args=(self,), name="perdure-run", daemon=True)
-        self.is_leaving = False
+        self.mark: Mark
+        """Made by the thread itself, before it takes its first run."""
         self._was_interrupted = False
         self._asleep = threading.Lock()
         self._asleep.acquire()
@@ -234,23 +239,17 @@ class _Slot:
         """Once for each sleep, also if it comes first."""
         self._asleep.release()
 
-    def interrupt(self) -> None:
+    def interrupt(self, *, surely: bool) -> bool:
         """Under the pool's lock, while the run is registered: the exception cannot hit another run."""
-        if not self.is_leaving:
-            self._was_interrupted = True
-            _raise_in(self.thread.ident, Interrupted)
+        self._was_interrupted = True
+        return self.mark.raise_in_thread(Interrupted, surely=surely)
 
     def forget_interrupts(self) -> None:
         """In the thread itself, when none can come any more."""
         if self._was_interrupted:
             self._was_interrupted = False
+            self.mark.clear()
             _let_go_of_logging()
-
-
-def _raise_in(ident: int | None, error: type[BaseException]) -> None:
-    """There is no taking it back: CPython 3.11, told to raise nothing, looks for it at every call of every thread from
-    then on, and hangs as soon as anything traces or profiles."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident or 0), ctypes.py_object(error))
 
 
 def _let_go_of_logging() -> None:

@@ -19,10 +19,11 @@ from perdure.store.sql import migrate
 from perdure.store.sql.dialects.postgres import schema
 from perdure.store.sql.dialects.postgres import tx as borrowed
 from perdure.store.sql.dialects.postgres.connect import Settings, address_of
-from perdure.store.sql.dialects.postgres.pool import Pool
-from perdure.store.sql.dialects.postgres.session import CommitUnknown
+from perdure.store.sql.dialects.postgres.pool import Lent, Pool
+from perdure.store.sql.dialects.postgres.session import CommitUnknown, Session
 from perdure.store.sql.dialects.postgres.tx import Transaction
 from perdure.store.sql.engine import Call, Make, Serialization, drive
+from perdure.uninterrupted import interruptible, uninterrupted
 
 T = TypeVar("T")
 
@@ -46,8 +47,9 @@ class PostgresRunner:
         _runners.add(self)
 
     def write(self, make: Make[T]) -> T:
-        joined = self.joined()
-        return self._insist(lambda: self._write(make)) if joined is None else joined.run(make)
+        with uninterrupted:
+            joined = self.joined()
+            return self._insist(lambda: self._write(make)) if joined is None else joined.run(make)
 
     async def awrite(self, make: Make[T]) -> T:
         from asyncio import to_thread
@@ -55,11 +57,13 @@ class PostgresRunner:
         return await to_thread(self.write, make)
 
     def write_within(self, tx: object, make: Make[T]) -> T:
-        return borrowed.write_within(tx, make, self.pool.identity)
+        with uninterrupted:
+            return borrowed.write_within(tx, make, self.pool.identity)
 
     def read(self, make: Make[T]) -> T:
-        joined = self.joined()
-        return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
+        with uninterrupted:
+            joined = self.joined()
+            return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
 
     def joined(self) -> Transaction | None:
         """The transaction of ours that this thread or task is inside of."""
@@ -72,31 +76,55 @@ class PostgresRunner:
 
         Inside another one of this thread or task it is refused, or with `join` a part of that.
         """
-        outer = self.joined()
-        if outer is not None and join:
-            yield outer
-            return
-        if outer is not None:
-            raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
-        with self.pool.transaction() as session:
+        with uninterrupted:
+            outer = self.joined()
+            if outer is None:
+                yield from self._block()
+            elif join:
+                with interruptible:
+                    yield outer
+            else:
+                raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
+
+    def _block(self) -> Generator[Transaction, None, None]:
+        """Should an interrupt keep a `with` from going on with it, it ends with the last reference to it."""
+        lent = Lent(self.pool)
+        opened: Transaction | None = None
+        before = _joined.get()
+        inside: dict[PostgresRunner, Transaction] = {}
+        try:
+            session = lent.begin()
             opened = Transaction(session)
-            token = _joined.set({**(_joined.get() or {}), self: opened})
-            try:
+            inside.update({**(before or {}), self: opened})
+            _joined.set(inside)
+            with interruptible:
                 yield opened
-            finally:
-                opened.end()
-                _joined.reset(token)
+            opened.end()
             session.commit()
+        except Exception:
+            lent.at_rest = True
+            raise
+        else:
+            lent.at_rest = True
+        finally:
+            try:
+                _end_block(opened, inside, before)
+            except BaseException:  # an interrupt just now: what has to be done is done all the same
+                _end_block(opened, inside, before)
+                raise
+            finally:
+                lent.give_back()
 
     def _write(self, make: Make[T]) -> T:
-        with self.pool.transaction() as session:
+        def work(session: Session) -> T:
             answer = drive(make(), session.writer)
             session.commit()
-        return answer
+            return answer
+
+        return self.pool.run(work)
 
     def _read(self, make: Make[T]) -> T:
-        with self.pool.transaction(reading=True) as session:
-            return drive(make(), session.reader)
+        return self.pool.run(lambda session: drive(make(), session.reader), reading=True)
 
     def _insist(self, once: Callable[[], T]) -> T:
         """Run it again from the start where that is safe: it gave way to others, or ended before its commit."""
@@ -141,11 +169,13 @@ class PostgresRunner:
         return pool
 
     def _prepare(self, pool: Pool, *, allowed: bool) -> int:
-        with pool.transaction() as session:
+        def work(session: Session) -> int:
             done = schema.prepare(session, migrate.migrations_of("postgres"), self._address.shown, allowed=allowed)
             pool.identity = session.reader.execute(Call("read_identity")).rows[0]
             session.commit()
-        return len(done)
+            return len(done)
+
+        return pool.run(work)
 
     def bell(self) -> PollingBell:
         return PollingBell()
@@ -169,6 +199,18 @@ class PostgresRunner:
             _left_behind.append(self._pool)
         self._pool = None
         self._opening = threading.Lock()
+
+
+def _end_block(
+    opened: Transaction | None,
+    inside: dict[PostgresRunner, Transaction],
+    before: dict[PostgresRunner, Transaction] | None,
+) -> None:
+    """Nothing joins it any more. May be repeated."""
+    if opened is not None:
+        opened.end()
+    if _joined.get() is inside:  # else the block was given up, and is ended from somewhere else
+        _joined.set(before)
 
 
 _runners: weakref.WeakSet[PostgresRunner] = weakref.WeakSet()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -37,8 +37,9 @@ class Transaction:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        # tasks begun inside the block share the transaction, and their calls may come from several threads
-        self._turn = threading.Lock()
+        # Tasks begun inside the block share the transaction, and their calls may come from several threads. Taken by
+        # `with` and nothing around it: an interrupt could leave a lock taken that Python code stands in front of.
+        self._turn = threading.RLock()
         self._ended = False
 
     @property
@@ -54,20 +55,23 @@ class Transaction:
         """
         if _CONTROL.match(sql):
             raise _managed(sql)
-        with self._open() as connection:
+        with self._turn:
+            self._check_open()
             try:
-                return connection.execute(sql.encode(), params)
+                return self._session.connection.execute(sql.encode(), params)
             except (psycopg.Error, OverflowError, UnicodeError) as error:
                 raise translate(error) from error
 
     def run(self, make: Make[T]) -> T:
         """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
-        with self._open():
+        with self._turn:
+            self._check_open()
             return in_savepoint(make, self._session.writer)
 
     def read(self, make: Make[T]) -> T:
         """Run a reading operation inside. It locks nothing."""
-        with self._open():
+        with self._turn:
+            self._check_open()
             return in_savepoint(make, self._session.reader)
 
     def end(self) -> None:
@@ -75,21 +79,18 @@ class Transaction:
         with self._turn:
             self._ended = True
 
-    @contextmanager
-    def _open(self) -> Generator[psycopg.Connection[Any], None, None]:
-        with self._turn:
-            if not self.joinable:
-                raise TransactionError(
-                    "this transaction has ended; use it inside its with block, in the process that opened it",
-                    code="tx_closed",
-                )
-            if self._session.connection.info.transaction_status == TransactionStatus.IDLE:
-                raise TransactionError(
-                    "the transaction was ended by a statement inside it, so nothing more can join it; leave COMMIT and"
-                    " ROLLBACK to the block",
-                    code="tx_ended",
-                )
-            yield self._session.connection
+    def _check_open(self) -> None:
+        if not self.joinable:
+            raise TransactionError(
+                "this transaction has ended; use it inside its with block, in the process that opened it",
+                code="tx_closed",
+            )
+        if self._session.connection.info.transaction_status == TransactionStatus.IDLE:
+            raise TransactionError(
+                "the transaction was ended by a statement inside it, so nothing more can join it; leave COMMIT and"
+                " ROLLBACK to the block",
+                code="tx_ended",
+            )
 
 
 def _managed(sql: str) -> TransactionError:
@@ -133,10 +134,16 @@ def _is_psycopg(connection: object) -> TypeGuard[psycopg.Connection[Any]]:
 
 
 def _borrow(connection: psycopg.Connection[Any], make: Make[T], home: Identity) -> T:
+    """Our statements must not push the user's out of the connection's cache, nor break a pooler that knows no prepared
+    statements."""
     _check(connection)
     known = _seen.get(connection) == home
-    with _unprepared(connection):
+    threshold = connection.prepare_threshold
+    try:
+        connection.prepare_threshold = None
         answer = in_savepoint(make if known else lambda: _at_home(make, home), PostgresDriver(connection, WRITING))
+    finally:
+        connection.prepare_threshold = threshold
     _seen[connection] = home
     return answer
 
@@ -169,15 +176,3 @@ def _check(connection: psycopg.Connection[Any]) -> None:
         )
     if status == TransactionStatus.IDLE and connection.autocommit:
         raise not_open()
-
-
-@contextmanager
-def _unprepared(connection: psycopg.Connection[Any]) -> Generator[None, None, None]:
-    """Our statements must not push the user's out of the connection's cache, nor break a pooler that knows no prepared
-    statements."""
-    threshold = connection.prepare_threshold
-    connection.prepare_threshold = None
-    try:
-        yield
-    finally:
-        connection.prepare_threshold = threshold

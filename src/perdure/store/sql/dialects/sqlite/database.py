@@ -5,25 +5,26 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError, TransactionError
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError, TransactionError
 from perdure.store.sql.dialects.sqlite import connect
 from perdure.store.sql.dialects.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
 from perdure.store.sql.dialects.sqlite.connect import Pragmas
 from perdure.store.sql.dialects.sqlite.files import identity_of
 from perdure.store.sql.dialects.sqlite.gate import gate_for
 from perdure.store.sql.dialects.sqlite.group import GroupCommit, Member
-from perdure.store.sql.dialects.sqlite.mutex import FifoMutex
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
 from perdure.store.sql.dialects.sqlite.transaction import Transaction
 from perdure.store.sql.dialects.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
 from perdure.store.sql.drivers.sqlite import SqliteDriver, translate
 from perdure.store.sql.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
+from perdure.store.sql.line import Line, Ticket, new_ticket
+from perdure.uninterrupted import interruptible
 
 T = TypeVar("T")
 
@@ -60,18 +61,12 @@ class Database:
         self._gate_patience_s = GATE_PATIENCE_S
         self._looked_until = 0.0
         self._robbed = False
-        self._measure_at = 0
-        self._mutex = FifoMutex()
+        self._line = Line()
         self._gate = gate_for(path)
         self._group = GroupCommit(self._run_group)
         self._meter = WalMeter(path)
         self._readers: list[tuple[sqlite3.Connection, SqliteDriver]] = []
-        self._writer = connect.open_writer(path, pragmas)
-        connect.set_patience(self._writer, 0)
-        self._holder = connect.open_writer(path, pragmas) if connect.guarded() else None
-        if self._holder is not None:
-            connect.set_patience(self._holder, HOLDER_PATIENCE_S)
-        self._write_driver = SqliteDriver(self._writer, STATEMENTS)
+        self._open_writer()
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -94,30 +89,36 @@ class Database:
         found.check_in_time()  # what was meant to be a part of it must not be written without it
         return found
 
-    @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
-        """A write transaction of its own that holds the turn at the file for as long as it is open.
+        """A write transaction of its own that holds the turn at the file for as long as it is open: yields it once.
 
-        Inside another one of this thread or task it is refused, or with `join` a part of that.
+        Inside another one of this thread or task it is refused, or with `join` a part of that. Should an interrupt keep
+        a `with` from going on with this generator, it ends with the last reference to it.
         """
         outer = self.joined()
         if outer is not None and join:
-            yield outer
+            with interruptible:
+                yield outer
             return
         if outer is not None:
             raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
-        ticket = self._take_turn()
+        ticket = new_ticket()
         joined: Transaction | None = None
         try:
+            self._take_turn(ticket)
             joined = Transaction(connect.open_writer(self.path, self._pragmas))
             joined.let_go = lambda: self._end_turn(ticket)
             connect.set_patience(joined.connection, 0)
             self._begin(joined.connection)
-            token = _joined.set({**(_joined.get() or {}), self: joined})
+            before = _joined.get()
+            inside = {**(before or {}), self: joined}
+            _joined.set(inside)
             try:
-                yield joined
+                with interruptible:
+                    yield joined
             finally:
-                _joined.reset(token)
+                if _joined.get() is inside:  # else the block was given up, and is ended from somewhere else
+                    _joined.set(before)
             if joined.inherited:
                 raise _forked()
             joined.commit(str(self.path))
@@ -130,7 +131,7 @@ class Database:
                 self._end_block(joined, ticket)
                 raise
 
-    def _end_block(self, joined: Transaction | None, ticket: object) -> None:
+    def _end_block(self, joined: Transaction | None, ticket: Ticket) -> None:
         """May be repeated. What was not committed is rolled back, unless it belongs to a parent process."""
         if joined is None:
             self._end_turn(ticket)
@@ -144,9 +145,10 @@ class Database:
             joined.let_go()
 
     def _run_group(self, group: list[Member[Any]]) -> None:
+        ticket = new_ticket()
         try:
-            ticket = self._take_turn()
             try:
+                self._take_turn(ticket)
                 self._group.fill(group)
                 if group:
                     self._transact(group)
@@ -167,35 +169,63 @@ class Database:
                 if not member.answered:
                     member.fail(error)
 
-    def _take_turn(self) -> object:
-        """This thread's turn in the process, then this process's turn at the file. The gate is fairness only."""
-        if not self._mutex.acquire(self._pragmas.busy_timeout_s):
+    def _take_turn(self, ticket: Ticket) -> None:
+        """This thread's turn in the process, then this process's turn at the file. The gate is fairness only.
+
+        The caller ends the turn, also when this fails.
+        """
+        if not self._line.join(ticket, self._pragmas.busy_timeout_s):
             raise DatabaseBusy(
                 f"{self.path}: another thread of this process held the write transaction for longer than"
                 f" {self._pragmas.busy_timeout_s:g} s; nothing was written. Keep app.transaction() blocks short"
             )
-        ticket = self._mutex.holder
-        try:
-            if not self.usable or monotonic() > self._looked_until:
-                self._check_file()
-            if self._gate.board[0]:
-                self._enter_gate()
-        except BaseException:
-            self._end_turn(ticket)
-            raise
-        return ticket
+        if not self.usable or monotonic() > self._looked_until:
+            self._check_file()
+        self._have_writer()
+        if self._gate.board[0]:
+            self._enter_gate()
 
     def _enter_gate(self) -> None:
         # A frozen process may stand in the gate: after one long wait the next ones are short until it is passed.
         passed = self._gate.enter(self._gate_patience_s)
         self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
 
-    def _end_turn(self, ticket: object) -> None:
-        """May be repeated: whatever part of it an interrupt left undone is done then."""
-        if not self.retired and self._writer.in_transaction:
-            _roll_back(self._writer)
-        self._gate.leave()
-        self._mutex.release(ticket)
+    def _end_turn(self, ticket: Ticket) -> None:
+        """May be repeated: whatever part of it an interrupt left undone is done then. Nothing, for one without a turn.
+
+        A writer that was interrupted is closed: a statement that was not read to its end would keep its snapshot, and
+        after anybody else's commit nothing could be written through it any more.
+        """
+        if self._line.has_place(ticket):
+            if not (self._at_rest or self.retired):
+                self._close_writer()
+            self._gate.leave()
+        self._line.leave(ticket)
+
+    def _have_writer(self) -> None:
+        if not self._at_rest:
+            self._close_writer()
+            self._open_writer()
+
+    def _open_writer(self) -> None:
+        self._writer = connect.open_writer(self.path, self._pragmas)
+        connect.set_patience(self._writer, 0)
+        self._holder = connect.open_writer(self.path, self._pragmas) if connect.guarded() else None
+        if self._holder is not None:
+            connect.set_patience(self._holder, HOLDER_PATIENCE_S)
+        self._write_driver = SqliteDriver(self._writer, STATEMENTS)
+        self._measure_at = 0
+        self._at_rest = True
+        """The writer is in no transaction and has read every statement to its end."""
+
+    def _close_writer(self) -> None:
+        """Ends its transaction too. May be repeated."""
+        self._at_rest = False
+        if self._holder is not None:
+            self._holder.close()
+        with suppress(sqlite3.Error):  # closed already
+            self._write_driver.close()
+        self._writer.close()
 
     def _check_file(self) -> None:
         """What is written to a file that was deleted or replaced is lost with it: notice that before.
@@ -221,18 +251,30 @@ class Database:
 
     def _transact(self, members: list[Member[Any]]) -> None:
         """All members in one transaction; if one of them fails, once more with a savepoint each."""
-        self._begin(self._writer)
+        self._begin_writing()
         try:
             self._attempt(members)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
             if len(members) == 1:
                 members[0].fail(error)
             else:
-                self._begin(self._writer)
+                self._begin_writing()
                 self._attempt(members, separately=True)
 
+    def _begin_writing(self) -> None:
+        self._have_writer()
+        self._at_rest = False
+        try:
+            self._begin(self._writer)
+        except StoreError:
+            self._at_rest = True
+            raise
+
     def _attempt(self, members: list[Member[Any]], *, separately: bool = False) -> None:
-        """Run the members in the transaction that was begun, and commit it."""
+        """Run the members in the transaction that was begun, and commit it.
+
+        After an error that is neither the database's nor ours nobody knows where it hit, and the writer is closed.
+        """
         driver, ran = self._write_driver, False
         before = sys.exception()
         try:
@@ -240,6 +282,7 @@ class Database:
                 member.answer = _in_a_savepoint(member, driver) if separately else drive(member.make(), driver)
             ran = True
             self._writer.execute("COMMIT")
+            self._at_rest = True
             for member in members:
                 member.answered = True
         except BaseException as error:
@@ -249,6 +292,7 @@ class Database:
                     member.answered = True
             else:
                 _roll_back(self._writer)
+                self._at_rest = isinstance(error, (sqlite3.Error, PerdureError))
             if isinstance(error, sqlite3.Error):
                 raise translate(error, str(self.path)) from error
             raise
@@ -282,8 +326,10 @@ class Database:
         """Only on an affected SQLite, where nobody checkpoints by themselves. The caller has the turn."""
         self._measure_at = self._writer.total_changes + MEASURE_EVERY
         if self._holder is not None and self._meter.frames() >= CHECKPOINT_FRAMES:
+            self._at_rest = False
             with suppress(sqlite3.Error):
                 checkpoint_guarded(self._writer, self._holder)
+            self._at_rest = True
 
     def bell(self) -> SqliteBell:
         """Something for a worker to sleep on until this file is written to."""
@@ -301,8 +347,8 @@ class Database:
         if joined is not None:
             return joined.run(make)
         mark = object()
-        self._reading.add(mark)  # before the look whether we are still open: `retire` closes first and counts then
         try:
+            self._reading.add(mark)  # before the look whether we are still open: `retire` closes first, then counts
             if not self.usable or monotonic() > self._looked_until:
                 self._check_file()
             return self._read(make)
@@ -339,9 +385,13 @@ class Database:
     def strengthen(self, pragmas: Pragmas) -> None:
         """Another app of this process uses the file too: if it wants its jobs more durable, all are."""
         if pragmas.durability == "full" and self._pragmas.durability != "full":
-            with self._mutex:
+            ticket = new_ticket()
+            try:
+                self._line.join(ticket)
                 self._pragmas = self._pragmas._replace(durability="full")
-                connect.set_durability(self._writer, self._pragmas)
+                self._close_writer()  # the next one to write opens it with these
+            finally:
+                self._line.leave(ticket)
 
     def retire(self, patience_s: float) -> bool:
         """Close every connection once whoever writes or reads has ended; whoever comes later opens the file afresh.
@@ -349,9 +399,12 @@ class Database:
         False: not in time, or this very thread is in a transaction; then nothing has changed. The last one to close a
         file lets SQLite tidy up its -wal.
         """
-        if self.joined() is not None or not self._mutex.acquire(patience_s):
+        if self.joined() is not None:
             return False
+        ticket = new_ticket()
         try:
+            if not self._line.join(ticket, patience_s):
+                return False
             if self.retired:
                 return True
             self.usable = False
@@ -362,7 +415,7 @@ class Database:
             self._close_connections()
             return True
         finally:
-            self._mutex.release()
+            self._line.leave(ticket)
 
     def _readers_are_back(self, patience_s: float) -> bool:
         deadline = monotonic() + patience_s
@@ -373,10 +426,7 @@ class Database:
     def _close_connections(self) -> None:
         while self._readers:
             self._readers.pop()[0].close()
-        if self._holder is not None:
-            self._holder.close()
-        self._write_driver.close()
-        self._writer.close()
+        self._close_writer()
 
 
 def _in_a_savepoint(member: Member[Any], driver: SqliteDriver) -> object:

@@ -1,4 +1,4 @@
-"""Turns between the processes that write one SQLite file. Used by the writer, inside its FifoMutex; calls the kernel.
+"""Turns between the processes that write one SQLite file. Used by the writer, once it has its turn in the process.
 
 SQLite lets writers poll for its lock, and whoever just had it mostly gets it again: beside two busy writers a third one
 waited up to 12 s. So where several write, each passes two record locks on a file of our own first. T is the turnstile,
@@ -42,7 +42,7 @@ class Gate:
     It is about fairness only. `enter` may answer False (time-out, no right to create the file, no record locks on this
     filesystem or platform): then nothing is held and the caller writes all the same; SQLite's own lock keeps it right.
 
-    Record locks belong to the process, not to a thread: the caller holds the process's FifoMutex for this database from
+    Record locks belong to the process, not to a thread: the caller holds the process's turn at this database from
     before `enter` until after `leave`. A process that dies leaves the gate; a forked child is never inside it.
     """
 

@@ -17,6 +17,7 @@ from perdure.store.sql.dialects.sqlite.connect import Pragmas
 from perdure.store.sql.dialects.sqlite.database import Database, Retired
 from perdure.store.sql.drivers.sqlite import translate
 from perdure.store.sql.engine import Make
+from perdure.uninterrupted import uninterrupted
 
 T = TypeVar("T")
 
@@ -52,14 +53,15 @@ class SqliteRunner:
         )
 
     def write(self, make: Make[T]) -> T:
-        while True:
-            database = self._database
-            if database is None or not database.usable or self._generation != registry.generation:
-                database = self.database
-            try:
-                return database.write(make)
-            except Retired:
-                continue
+        with uninterrupted:
+            while True:
+                database = self._database
+                if database is None or not database.usable or self._generation != registry.generation:
+                    database = self.database
+                try:
+                    return database.write(make)
+                except Retired:
+                    continue
 
     async def awrite(self, make: Make[T]) -> T:
         while True:
@@ -69,33 +71,34 @@ class SqliteRunner:
                 continue
 
     def write_within(self, tx: object, make: Make[T]) -> T:
-        return borrowed.write_within(tx, make, self.database.path)
+        with uninterrupted:
+            return borrowed.write_within(tx, make, self.database.path)
 
     def read(self, make: Make[T]) -> T:
-        while True:
-            try:
-                return self.database.read(make)
-            except Retired:
-                continue
+        with uninterrupted:
+            while True:
+                try:
+                    return self.database.read(make)
+                except Retired:
+                    continue
 
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
-        entered = False
-        while not entered:
-            try:
-                with self.database.transaction(join=join) as joined:
-                    entered = True
-                    yield joined
-            except Retired:
-                if entered:
-                    raise
+        # `yield from`, not another `with`: there an interrupt could come between the two and leave the inner one open.
+        with uninterrupted:
+            while True:
+                try:
+                    return (yield from self.database.transaction(join=join))
+                except Retired:
+                    continue
 
     def bell(self) -> SqliteBell:
-        while True:
-            try:
-                return self.database.bell()
-            except Retired:
-                continue
+        with uninterrupted:
+            while True:
+                try:
+                    return self.database.bell()
+                except Retired:
+                    continue
 
     def upgrade(self) -> str:
         allow = self._allow_network_filesystem

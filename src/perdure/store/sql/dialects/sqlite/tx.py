@@ -6,9 +6,8 @@ The user may hold the write lock already: waiting for the gate here could wait f
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, TransactionError
@@ -26,53 +25,51 @@ def write_within(tx: object, make: Make[T], path: Path) -> T:
     """Run an operation inside the user's transaction, in a savepoint; on an error nothing of it remains."""
     tx = behind_a_job(tx)
     if isinstance(tx, Transaction):
-        with _translated(path):
+        with translated(path):
             _check_file(tx.connection, path)
         return tx.run(make)
     connection = driver_connection(tx)
     if not isinstance(connection, sqlite3.Connection):
         raise unknown(tx, "a sqlite3.Connection")
-    with _plain_texts(connection), _open_transaction(connection, path):
+    texts: Any = connection.text_factory  # unlike rows, texts cannot be made otherwise for one cursor only
+    try:
+        connection.text_factory = str
+        return _within(connection, make, path)
+    finally:
+        connection.text_factory = texts
+
+
+def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
+    """A transaction that had to be begun for the operation ends with it if it fails."""
+    began = False
+    try:
+        with translated(path):
+            _check_file(connection, path)
+            began = not connection.in_transaction
+            if began:
+                _begin(connection)
+            tame(connection)
         answer = Transaction(connection).run(make)
         if isinstance(answer, PerdureError):
             raise answer  # here, so that a transaction that had to be begun for it ends with it
-        return answer
-
-
-@contextmanager
-def _plain_texts(connection: sqlite3.Connection) -> Generator[None, None, None]:
-    """Unlike rows, texts cannot be made otherwise for one cursor only."""
-    users: Any = connection.text_factory
-    connection.text_factory = str
-    try:
-        yield
-    finally:
-        connection.text_factory = users
-
-
-@contextmanager
-def _open_transaction(connection: sqlite3.Connection, path: Path) -> Generator[None, None, None]:
-    """Inside, a transaction is open. One that had to be begun here is rolled back if the operation fails."""
-    with _translated(path):
-        began = not connection.in_transaction
-        _check_file(connection, path)
-        if began:
-            _begin(connection)
-        tame(connection)
-    try:
-        yield
     except BaseException:
         if began and connection.in_transaction:
             connection.rollback()
         raise
+    return answer
 
 
-@contextmanager
-def _translated(path: Path) -> Generator[None, None, None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
+class translated:  # noqa: N801 - reads as the phrase it is part of
+    """`with translated(path):` what SQLite says inside becomes an error of ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, str(self._path)) from error
 
 
 def _begin(connection: Any) -> None:
