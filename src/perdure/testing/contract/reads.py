@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.ids import JobId
-from perdure.job.job import Job
 from perdure.job.reports import Cancelled, Completed, Failed
 from perdure.job.states import FINAL, LIVE, State
 from perdure.store.answers import JobFilter
@@ -156,12 +155,12 @@ def test_pages_of_a_queue_follow_each_other_in_queue_order(rig: Rig) -> None:
 
 
 def _paged(rig: Rig, wanted: JobFilter) -> list[JobId]:
-    found: list[Job] = []
-    while True:
-        page = rig.store.jobs(wanted, found[-1] if found else None, 2)
-        found += page
-        if len(page) < 2:
-            return [job.row.id for job in found]
+    page = rig.store.jobs(wanted, None, 2)
+    found = page.items
+    while page.next is not None:
+        page = rig.store.jobs(wanted, page.next, 2)
+        found += page.items
+    return [job.row.id for job in found]
 
 
 def test_a_job_that_was_retried_is_not_listed_with_its_old_end(rig: Rig) -> None:
@@ -193,7 +192,7 @@ def test_the_jobs_ahead_of_a_job_are_counted(rig: Rig) -> None:
     rig.enqueue(queue=rig.key("other"), priority=9)
     rig.enqueue(delay_s=9, priority=9)
 
-    assert [rig.store.count_ahead(rig.job(job_id)) for job_id in (high, first, second)] == [0, 1, 2]
+    assert [rig.store.count_ahead(rig.job(job_id), 9) for job_id in (high, first, second)] == [0, 1, 2]
 
 
 def test_what_a_job_waits_for_is_told(rig: Rig) -> None:

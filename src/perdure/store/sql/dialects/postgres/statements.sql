@@ -45,24 +45,6 @@ made AS (
 SELECT place.following
 FROM place
 
--- fragment: job_filter
--- As shared, but with types: PostgreSQL must know that of a parameter where it first sees it.
-(:state::text IS NULL OR COALESCE(r.state, o.state) = :state)
-    AND (:queue::text IS NULL OR COALESCE(r.queue, j.queue) = :queue)
-    AND (:kind::text IS NULL OR j.kind = :kind)
-    AND (:owner::text IS NULL OR j.owner = :owner)
-    AND (:tag::text IS NULL OR EXISTS (SELECT 1 FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag))
-    AND (:business_key::text IS NULL OR j.business_key = :business_key)
-    AND (:idempotency_key::text IS NULL OR j.idempotency_key = :idempotency_key)
-
--- fragment: run_filter
-u.id < :below AND u.id >= :from_id
-    AND (:state::text IS NULL OR u.state = :state)
-    AND (:kind::text IS NULL OR j.kind = :kind)
-    AND (:owner::text IS NULL OR j.owner = :owner)
-ORDER BY u.id DESC
-LIMIT :page
-
 -- name: stop_node
 UPDATE {node}
 SET stopped_at = :now, stop_reason = :reason
