@@ -14,7 +14,7 @@ EVERYTHING = "*"
 
 COUNTED = 10_000
 """How far the queued jobs of a queue are counted, and of all queues together those due later, and those set aside."""
-COUNTED_TOGETHER = 50_000
+COUNTED_TOGETHER = 40_000
 LEAST_COUNTED = 100
 """With many queues each of them is counted less far, but so far."""
 

@@ -18,7 +18,7 @@ from perdure.job.states import FINAL, LIVE, RunState, State
 from perdure.store.answers import FIRST_ID, LAST_ID, JobFilter, Page, RunFilter, Spot
 from perdure.store.sql.engine import Call, Op
 
-SCANNED = 5_000
+SCANNED = 2_500
 """How many entries of an index a statement may look at: some milliseconds."""
 GROUPS = 100
 """How many queues of a kind, or kinds of a queue, are looked through side by side; with more, all jobs are read."""

@@ -35,6 +35,9 @@ WHERE id = :job_id
 -- first, and shows those jobs; `reach_x` tells the id that comes :scan entries further on in its index, or nothing where
 -- there are no more. `reads.py` lists no further than that at a time, so no statement reads more, whatever is asked for.
 
+-- Conditions on other tables are scalar subqueries, not joins or EXISTS: of those PostgreSQL makes joins as it sees fit,
+-- and with a wrong guess of how many rows there are it would read one of the tables from its beginning to its end.
+
 -- fragment: row_filter
 -- What the job's own row settles. With types, which PostgreSQL must know of a parameter where it first sees it.
 (CAST(:queue AS text) IS NULL OR j.queue = :queue)
@@ -42,7 +45,13 @@ WHERE id = :job_id
     AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
     AND (CAST(:business_key AS text) IS NULL OR j.business_key = :business_key)
     AND (CAST(:idempotency_key AS text) IS NULL OR j.idempotency_key = :idempotency_key)
-    AND (CAST(:tag AS text) IS NULL OR EXISTS (SELECT 1 FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag))
+    AND (
+        CAST(:tag AS text) IS NULL
+        OR COALESCE((SELECT TRUE FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag), FALSE)
+    )
+
+-- fragment: row_fits
+COALESCE((SELECT TRUE FROM {job} AS j WHERE j.id = d.job_id AND {row_filter}), FALSE)
 
 -- fragment: job_filter
 {row_filter}
@@ -54,10 +63,15 @@ WHERE id = :job_id
         )
     )
 
+-- fragment: job_fits
+COALESCE((SELECT TRUE FROM {job} AS j WHERE j.id = d.job_id AND {job_filter}), FALSE)
+
 -- fragment: still_ended
 -- A job that was retried since is live again, or has ended another time.
-NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = d.job_id)
-    AND NOT EXISTS (SELECT 1 FROM {outcome} AS x WHERE x.job_id = d.job_id AND x.life > d.life)
+COALESCE(
+    (SELECT FALSE FROM {ready} AS r WHERE r.job_id = d.job_id),
+    (SELECT MAX(x.life) FROM {outcome} AS x WHERE x.job_id = d.job_id) = d.life
+)
 
 -- fragment: found_jobs
 AS f
@@ -194,12 +208,10 @@ LIMIT 1
 -- name: list_by_tag
 {job_view}
 FROM (
-    SELECT j.id
+    SELECT d.job_id AS id
     FROM {tag} AS d
-    CROSS JOIN {job} AS j
     WHERE d.tag = :tag AND d.job_id < :below AND d.job_id >= :from_id
-        AND j.id = d.job_id
-        AND {job_filter}
+        AND {job_fits}
     ORDER BY d.job_id DESC
     LIMIT :page
 ) {found_jobs}
@@ -250,12 +262,10 @@ LIMIT 1 OFFSET :scan
 -- name: list_live
 {job_view}
 FROM (
-    SELECT j.id
+    SELECT d.job_id AS id
     FROM {ready} AS d
-    CROSS JOIN {job} AS j
     WHERE d.state = :state AND d.job_id < :below AND d.job_id >= :from_id
-        AND j.id = d.job_id
-        AND {row_filter}
+        AND {row_fits}
     ORDER BY d.job_id DESC
     LIMIT :page
 ) {found_jobs}
@@ -271,14 +281,12 @@ LIMIT 1 OFFSET :scan
 -- The states few jobs are in have an index of their own.
 {job_view}
 FROM (
-    SELECT j.id
+    SELECT d.job_id AS id
     FROM {ready} AS d
-    CROSS JOIN {job} AS j
     WHERE d.state = :state
         AND d.state <> 'queued' AND d.state <> 'running' AND d.state <> 'scheduled'
         AND d.job_id < :below AND d.job_id >= :from_id
-        AND j.id = d.job_id
-        AND {row_filter}
+        AND {row_fits}
     ORDER BY d.job_id DESC
     LIMIT :page
 ) {found_jobs}
@@ -296,13 +304,11 @@ LIMIT 1 OFFSET :scan
 -- Ended other than by success.
 {job_view}
 FROM (
-    SELECT j.id
+    SELECT d.job_id AS id
     FROM {outcome} AS d
-    CROSS JOIN {job} AS j
     WHERE d.state = :state AND d.state <> 'completed' AND d.job_id < :below AND d.job_id >= :from_id
         AND {still_ended}
-        AND j.id = d.job_id
-        AND {row_filter}
+        AND {row_fits}
     ORDER BY d.job_id DESC
     LIMIT :page
 ) {found_jobs}
@@ -318,13 +324,11 @@ LIMIT 1 OFFSET :scan
 -- Most outcomes are of this sort, and none has to be skipped that is still waiting.
 {job_view}
 FROM (
-    SELECT j.id
+    SELECT d.job_id AS id
     FROM {outcome} AS d
-    CROSS JOIN {job} AS j
     WHERE d.state = 'completed' AND d.job_id < :below AND d.job_id >= :from_id
         AND {still_ended}
-        AND j.id = d.job_id
-        AND {row_filter}
+        AND {row_fits}
     ORDER BY d.job_id DESC
     LIMIT :page
 ) {found_jobs}
@@ -342,14 +346,13 @@ LIMIT 1 OFFSET :scan
 -- name: list_queued
 {job_view}
 FROM (
-    SELECT j.id
+    SELECT d.job_id AS id
     FROM (
         SELECT job_id FROM {ready} WHERE state = 'queued' ORDER BY queue, rank, position, job_id LIMIT :scan
     ) AS d
-    CROSS JOIN {job} AS j
-    WHERE j.id = d.job_id AND j.id < :below AND j.id >= :from_id
-        AND {row_filter}
-    ORDER BY j.id DESC
+    WHERE d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.job_id DESC
     LIMIT :page
 ) {found_jobs}
 
@@ -363,12 +366,11 @@ LIMIT 1 OFFSET :scan
 -- name: list_scheduled
 {job_view}
 FROM (
-    SELECT j.id
+    SELECT d.job_id AS id
     FROM (SELECT job_id FROM {ready} WHERE state = 'scheduled' ORDER BY run_at, job_id LIMIT :scan) AS d
-    CROSS JOIN {job} AS j
-    WHERE j.id = d.job_id AND j.id < :below AND j.id >= :from_id
-        AND {row_filter}
-    ORDER BY j.id DESC
+    WHERE d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.job_id DESC
     LIMIT :page
 ) {found_jobs}
 
@@ -382,12 +384,11 @@ LIMIT 1 OFFSET :scan
 -- name: list_running
 {job_view}
 FROM (
-    SELECT j.id
+    SELECT d.job_id AS id
     FROM (SELECT job_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
-    CROSS JOIN {job} AS j
-    WHERE j.id = d.job_id AND j.id < :below AND j.id >= :from_id
-        AND {row_filter}
-    ORDER BY j.id DESC
+    WHERE d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.job_id DESC
     LIMIT :page
 ) {found_jobs}
 
@@ -403,15 +404,13 @@ LIMIT 1 OFFSET :scan
 -- One queue in the order in which its jobs will start.
 {job_view}
 FROM (
-    SELECT j.id, d.rank, d.position
+    SELECT d.job_id AS id, d.rank, d.position
     FROM {ready} AS d
-    CROSS JOIN {job} AS j
     WHERE d.queue = :queue AND d.state = 'queued'
         AND (d.rank, d.position, d.job_id) > (:rank, :position, :after)
         AND (d.rank, d.position, d.job_id) <= (:to_rank, :to_position, :to_id)
         AND d.job_id < :below AND d.job_id >= :from_id
-        AND j.id = d.job_id
-        AND {row_filter}
+        AND {row_fits}
     ORDER BY d.rank, d.position, d.job_id
     LIMIT :page
 ) AS f
@@ -432,11 +431,16 @@ SELECT
     u.exit_code, u.error_type, u.error_message, u.traceback, u.artifacts, u.log_path, u.metrics, j.kind
 
 -- fragment: run_filter
-j.id = u.job_id
-        AND u.id < :below AND u.id >= :from_id
+u.id < :below AND u.id >= :from_id
         AND (CAST(:state AS text) IS NULL OR u.state = :state)
-        AND (CAST(:kind AS text) IS NULL OR j.kind = :kind)
-        AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
+        AND COALESCE(
+            (
+                SELECT (CAST(:kind AS text) IS NULL OR j.kind = :kind) AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
+                FROM {job} AS j
+                WHERE j.id = u.job_id
+            ),
+            FALSE
+        )
     ORDER BY u.id DESC
     LIMIT :page
 
@@ -451,7 +455,6 @@ ORDER BY u.id DESC
 FROM (
     SELECT u.id
     FROM {run} AS u
-    CROSS JOIN {job} AS j
     WHERE {run_filter}
 ) {found_runs}
 
@@ -467,7 +470,6 @@ LIMIT 1 OFFSET :scan
 FROM (
     SELECT u.id
     FROM {run} AS u
-    CROSS JOIN {job} AS j
     WHERE u.job_id = :job_id AND {run_filter}
 ) {found_runs}
 
@@ -484,7 +486,6 @@ LIMIT 1 OFFSET :scan
 FROM (
     SELECT u.id
     FROM {run} AS u
-    CROSS JOIN {job} AS j
     WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {run_filter}
 ) {found_runs}
 
@@ -502,7 +503,6 @@ FROM (
     SELECT u.id
     FROM (SELECT run_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
     CROSS JOIN {run} AS u
-    CROSS JOIN {job} AS j
     WHERE u.id = d.run_id AND {run_filter}
 ) {found_runs}
 
@@ -513,7 +513,6 @@ FROM (
     SELECT u.id
     FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
     CROSS JOIN {run} AS u
-    CROSS JOIN {job} AS j
     WHERE u.job_id = d.id AND {run_filter}
 ) {found_runs}
 
