@@ -40,7 +40,7 @@ def answers(rounds: int, runs: int) -> list[Figure]:
 
 def _figure(name: str, ask: Asked, rounds: int, runs: int) -> Figure:
     ask()
-    taken = [_milliseconds(ask) for _ in range(rounds)]
+    taken = [milliseconds(ask) for _ in range(rounds)]
     middle = statistics.median(taken)
     return Figure(
         "questions",
@@ -55,7 +55,7 @@ def _figure(name: str, ask: Asked, rounds: int, runs: int) -> Figure:
     )
 
 
-def _milliseconds(ask: Callable[[], object]) -> float:
+def milliseconds(ask: Callable[[], object]) -> float:
     begun = time.perf_counter()
     ask()
     return (time.perf_counter() - begun) * 1e3

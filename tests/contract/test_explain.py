@@ -86,7 +86,8 @@ def test_those_who_wait_for_a_job_are_found_by_its_key(connection: sqlite3.Conne
 
 def test_a_glance_takes_one_step_into_its_index_for_each_queue(connection: sqlite3.Connection) -> None:
     """So it costs the same with a thousand jobs or a million."""
-    assert on(plan_of(connection, "queues_with_work"), "r") == ["SEARCH r USING INDEX perdure_ready_claim (queue=?)"]
+    (step,) = on(plan_of(connection, "queues_with_work"), "r")
+    assert step == "SEARCH r USING COVERING INDEX perdure_ready_claim (queue=?)"
     assert on(plan_of(connection, "queues_with_work"), "q") == ["SCAN q"]
 
 

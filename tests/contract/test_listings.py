@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from perdure.job.reports import Completed, Failed
@@ -13,6 +17,7 @@ from perdure.job.states import RunState, State
 from perdure.store.answers import JobFilter, Page, RunFilter, Spot
 from perdure.store.open import open_store
 from perdure.store.sql import queues, reads
+from perdure.store.sql.dialects.postgres.texts import READING
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
 from perdure.store.sql.drivers.sqlite import SqliteDriver
 from perdure.store.sql.engine import Op, drive
@@ -23,18 +28,25 @@ from tests.postgres_server import PostgresServer
 LISTING = [case for case in cases(("reads", "runs", "queues", "tags", "order")) if "closed" not in case.name]
 
 
+@pytest.fixture(scope="module")
+def database(postgres_server: PostgresServer) -> str:
+    return _new_database(postgres_server)
+
+
+def _new_database(server: PostgresServer) -> str:
+    url = server.new_database()
+    store = open_store(url)
+    store.upgrade()
+    store.close()
+    return url
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/jobs.db"
-    else:
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        url = server.new_database()
-        store = open_store(url)
-        store.upgrade()
-        store.close()
-    rig = Rig(url)
+    is_sqlite = request.param == "sqlite"
+    rig = Rig(f"sqlite:///{tmp_path}/jobs.db" if is_sqlite else request.getfixturevalue("database"))
     yield rig
+    rig.clear()
     rig.close()
 
 
@@ -105,7 +117,7 @@ def test_with_many_queues_each_is_counted_less_far(rig: Rig, monkeypatch: pytest
 # -- what a page costs -----------------------------------------------------------------------------------------------
 
 FILTERS = [
-    JobFilter(**{name: value for name, value in given if value is not None})  # type: ignore[arg-type]
+    JobFilter(**{name: value for name, value in given if value is not None})
     for state in (None, *State)
     for given in (
         [("state", state)],
@@ -204,3 +216,130 @@ def test_counting_takes_no_longer_with_eight_times_the_jobs(tmp_path: Path, monk
     few.close()
     many.close()
     assert 10 < steps[1] < 1.3 * steps[0]
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+GUARDED = [
+    name
+    for name in STATEMENTS
+    if re.match(r"list_|reach_|count_(queued|not_queued|ahead)|queues_of|kinds_of", name)
+    and name not in ("list_queues", "list_nodes", "list_log", "list_waited_for")
+]
+BOUNDED = (
+    r"SCAN (f|d|g|e|c|w|s|a)",  # what a subquery gave, which had a bound
+    r"SCAN q",  # there are few queues
+    r"SCAN r USING INDEX perdure_ready_running",  # not more run than workers have places
+    r"SCAN perdure_ready USING (COVERING )?INDEX perdure_ready_(claim|due|running|aside)",  # up to LIMIT
+)
+
+
+def test_all_listings_are_guarded() -> None:
+    assert len(GUARDED) > 45
+
+
+@pytest.fixture(scope="module", params=["no statistics", "statistics of a million jobs"])
+def connection(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[sqlite3.Connection]:
+    path = tmp_path_factory.mktemp("plans") / "jobs.db"
+    _filled(path, 50).close()
+    connection = sqlite3.connect(path)
+    if request.param != "no statistics":
+        connection.execute("ANALYZE")
+        for table, index, stat in connection.execute("SELECT tbl, idx, stat FROM sqlite_stat1").fetchall():
+            rows, *per_value = map(int, stat.split())
+            grown = [1_000_000, *(number if number == 1 else number * 1_000_000 // rows for number in per_value)]
+            connection.execute(
+                "UPDATE sqlite_stat1 SET stat = ? WHERE tbl = ? AND idx IS ?", (" ".join(map(str, grown)), table, index)
+            )
+        connection.commit()
+        connection.close()
+        connection = sqlite3.connect(path)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_sqlite_reads_no_table_from_its_beginning(connection: sqlite3.Connection, name: str) -> None:
+    statement = STATEMENTS[name]
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))]
+
+    assert any(step.startswith(("SCAN", "SEARCH")) for step in plan)
+    scans = [step for step in plan if step.startswith("SCAN")]
+    assert [step for step in scans if not any(re.fullmatch(bounded, step) for bounded in BOUNDED)] == []
+
+
+@pytest.fixture(scope="module")
+def big(postgres_server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
+    """A database whose planner knows of many jobs: half of them have ended, half of them wait."""
+    url = _new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
+        for statement in MANY_ROWS:
+            connection.execute(statement.encode())
+        yield connection
+
+
+MANY_ROWS = (
+    """INSERT INTO perdure.job (id, kind, kind_version, owner, queue, payload, business_key, idempotency_key,
+        chain_attempt, created_at)
+    SELECT ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'kind-' || n % 5, 1, 'shop',
+        'queue-' || n % 7, '{}', 'key-' || n % 10, 'key-' || n, 1, 0 FROM generate_series(1, 60000) AS n""",
+    """INSERT INTO perdure.outcome (job_id, life, state, finished_at, rank, position, run_at, queued_at, attempts,
+        crashes, max_attempts, version)
+    SELECT id, 1, CASE WHEN random() < 0.1 THEN 'failed' ELSE 'completed' END, 0, 0, 0, 0, 0, 1, 0, 3, 1
+    FROM perdure.job ORDER BY id LIMIT 30000""",
+    """INSERT INTO perdure.run (id, job_id, state, node_id, attempt, life, started_at, wait_ms, traceback)
+    SELECT job_id, job_id, state, job_id, 1, 1, 0, 0, repeat('line ', 200) FROM perdure.outcome""",
+    """INSERT INTO perdure.ready (job_id, queue, kind, kind_version, state, rank, position, run_at, queued_at, attempts,
+        crashes, life, max_attempts, as_new_job, waits_for, paused, cancel_requested, updated_at, version)
+    SELECT id, queue, kind, 1, CASE WHEN random() < 0.01 THEN 'paused' WHEN random() < 0.5 THEN 'scheduled'
+        ELSE 'queued' END, 0, row_number() OVER (), 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 1
+    FROM perdure.job ORDER BY id DESC LIMIT 30000""",
+    "INSERT INTO perdure.tag (job_id, tag) SELECT id, 'tag-' || random()::int FROM perdure.job",
+    "INSERT INTO perdure.queue (name, next_position) SELECT DISTINCT queue, 0 FROM perdure.job",
+    "VACUUM ANALYZE",
+)
+LOWEST, HIGHEST = "'00000000-0000-0000-0000-000000000000'::uuid", "'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid"
+ASKED = {
+    **dict.fromkeys(("from_id", "after", "job_id"), LOWEST),
+    **dict.fromkeys(("below", "to_id"), HIGHEST),
+    **dict.fromkeys(("rank", "position"), f"'{-(2**63)}'::bigint"),
+    **dict.fromkeys(("to_rank", "to_position"), f"{2**63 - 1}::bigint"),
+    "page": "200::bigint",
+    "scan": "2500::bigint",
+    "groups": "100::bigint",
+    "cap": "10001::bigint",
+    "queue": "'queue-1'",
+    "kind": "'kind-1'",
+    "owner": "'nobody'",
+    "state": "'failed'",
+    "tag": "'tag-1'",
+    "business_key": "'key-1'",
+    "idempotency_key": "'key-1'",
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("name", GUARDED)
+def test_postgres_reads_no_table_from_its_beginning(name: str, plan: str, big: psycopg.Connection[Any]) -> None:
+    big.execute(f"SET plan_cache_mode = {plan}".encode())
+    given = ", ".join(ASKED[parameter] for parameter in READING[name].names)
+    arguments = f"({given})" if given else ""
+    big.execute(b"PREPARE asked AS " + READING[name].sql.encode())
+    try:
+        [(found,)] = big.execute(f"EXPLAIN (FORMAT JSON) EXECUTE asked {arguments}".encode()).fetchall()
+    finally:
+        big.execute("DEALLOCATE asked")
+
+    nodes = list(_nodes(found[0]["Plan"]))
+    read_whole = [node for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] != "queue"]
+    assert read_whole == [], json.dumps(found, indent=1)
+    assert [node["Node Type"] for node in nodes if node["Node Type"] in ("Hash Join", "Merge Join")] == []
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from _nodes(inner)

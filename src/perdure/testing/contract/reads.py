@@ -8,11 +8,11 @@ from typing import Any
 
 from perdure.ids import JobId
 from perdure.job.job import Job
-from perdure.job.reports import Cancelled, Completed, Failed, Finish, Skipped
+from perdure.job.reports import Cancelled, Completed, Failed, Finish, Report, Skipped
 from perdure.job.states import FINAL, LIVE, State
-from perdure.store.answers import JobFilter, Spot
+from perdure.store.answers import FIRST_ID, LAST_ID, JobFilter, Spot
 from perdure.testing.contract.case import each
-from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
+from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig, Wish
 from perdure.testing.contract.states import in_state
 
 
@@ -220,18 +220,19 @@ def test_a_job_that_fits_all_the_while_is_listed_once_whatever_happens_to_others
 def _varied_jobs(rig: Rig, rng: random.Random) -> list[JobId]:
     """Jobs in all sorts of states, of several queues, kinds, owners and tags; some have a second life."""
     queues, kinds = ([rig.key(f"{sort}{number}") for number in range(3)] for sort in ("queue", "kind"))
-    ids = [
-        rig.enqueue(
+    ids: list[JobId] = []
+    for number in range(30):
+        wish = Wish(
             queue=rng.choice(queues),
             kind=rng.choice(kinds),
             owner=rng.choice(["shop", "mill"]),
             tags=rng.choice([(), ("t",), ("t", "u")]),
             priority=rng.choice([0, 0, 2]),
             delay_s=rng.choice([0, 0, 0, 60]),
-            business_key=rng.choice([None, rig.key(f"business{number}")]),
         )
-        for number in range(30)
-    ]
+        if number % 2:
+            wish["business_key"] = rig.key(f"business{number}")
+        ids.append(rig.enqueue(**wish))
     for _ in range(60):
         _change_one(rig, rng, ids)
     return ids
@@ -242,10 +243,16 @@ def _change_one(rig: Rig, rng: random.Random, ids: list[JobId]) -> None:
     job = rig.job(rng.choice(ids))
     match job.state:
         case State.QUEUED:
-            rng.choice([rig.pause, rig.cancel, lambda _: rig.claim(2, queue=job.queue)])(job.row.id)
+            steps: list[Callable[[], object]] = [
+                lambda: rig.pause(job.row.id),
+                lambda: rig.cancel(job.row.id),
+                lambda: rig.claim(2, queue=job.queue),
+            ]
+            rng.choice(steps)()
         case State.RUNNING:
             live = rig.live(job.row.id)
-            report = rng.choice([Completed(), Completed(), Failed(HOPELESS), Skipped(), Cancelled()])
+            reports: list[Report] = [Completed(), Completed(), Failed(HOPELESS), Skipped(), Cancelled()]
+            report = rng.choice(reports)
             rig.store.finish([Finish(live, report, JobId(rig.ids.new()))], rig.now)
         case State.PAUSED:
             rig.resume(job.row.id)
@@ -255,9 +262,9 @@ def _change_one(rig: Rig, rng: random.Random, ids: list[JobId]) -> None:
 
 def _combinations(rig: Rig, ids: list[JobId]) -> list[JobFilter]:
     keys = [key for job_id in ids if (key := rig.job(job_id).business_key)]
-    bounds = [{}, {"from_id": ids[10]}, {"below": ids[20]}, {"from_id": ids[5], "below": ids[25]}]
+    bounds = [(FIRST_ID, LAST_ID), (ids[10], LAST_ID), (FIRST_ID, ids[20]), (ids[5], ids[25])]
     return [
-        JobFilter(state=state, queue=queue, kind=kind, owner=owner, tag=tag, business_key=key, **bound)
+        JobFilter(state, queue, kind, owner, tag, key, None, *bound)
         for state in (None, *State)
         for queue in (None, rig.key("queue0"), rig.key("nowhere"))
         for kind in (None, rig.key("kind1"))
