@@ -82,7 +82,7 @@ def test_a_page_may_be_short_or_empty_and_says_where_to_go_on(rig: Rig) -> None:
 def test_queued_jobs_are_counted_up_to_a_cap_and_it_is_said_that_there_are_more(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "COUNTED", 4)
+    monkeypatch.setattr(queues, "CAPS", (4,))
     rig.enqueue_many(4, queue="exact")
     rig.enqueue_many(5, queue="more")
     rig.enqueue_many(2, delay_s=9, queue="exact")
@@ -107,7 +107,7 @@ def test_other_waiting_jobs_are_counted_up_to_a_cap_of_all_queues(
 
 def test_with_many_queues_each_is_counted_less_far(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "COUNTED_TOGETHER", 6)
-    monkeypatch.setattr(queues, "LEAST_COUNTED", 1)
+    monkeypatch.setattr(queues, "CAPS", (3, 2, 1))
     for name in ("a", "b", "c"):
         rig.enqueue_many(3, queue=name)
 
@@ -210,6 +210,7 @@ def test_no_page_takes_longer_with_eight_times_the_jobs(tmp_path: Path, monkeypa
 
 def test_counting_takes_no_longer_with_eight_times_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "COUNTED", 50)
+    monkeypatch.setattr(queues, "CAPS", (50,))
     few, many = _filled(tmp_path / "few.db", 250), _filled(tmp_path / "many.db", 2_000)
 
     steps = [side.worst(queues.listing()) for side in (few, many)]

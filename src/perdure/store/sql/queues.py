@@ -13,16 +13,16 @@ from perdure.store.sql.engine import Call, Op
 EVERYTHING = "*"
 
 COUNTED = 10_000
-"""How far the queued jobs of a queue are counted, and of all queues together those due later, and those set aside."""
-COUNTED_TOGETHER = 40_000
-LEAST_COUNTED = 100
-"""With many queues each of them is counted less far, but so far."""
+"""How far jobs are counted that are due later, of all queues together; and how far those that are set aside."""
+COUNTED_TOGETHER = 25_000
+CAPS = (10_000, 5_000, 2_000, 1_000, 500, 200, 100)
+"""How far the queued jobs of a queue are counted: the first that keeps all queues below that, or the last."""
 
 
 def listing() -> Op[list[QueueRow]]:
     """Every queue ever used, by name; `*` (everything) is among them once it was paused."""
     rows = (yield Call("list_queues")).rows
-    cap = min(COUNTED, max(LEAST_COUNTED, COUNTED_TOGETHER // max(1, len(rows))))
+    cap = next((cap for cap in CAPS if cap * len(rows) <= COUNTED_TOGETHER), CAPS[-1])
     queued: dict[str, int] = dict((yield Call("count_queued", {"cap": cap + 1})).rows)
     others: dict[str, Counter[str]] = {"running": Counter(), "scheduled": Counter(), "aside": Counter()}
     for sort, queue, number in (yield Call("count_not_queued", {"cap": COUNTED + 1})).rows:
