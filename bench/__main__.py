@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import cycle, depth, drain, enqueue, fairness, questions, start, waiting
+from bench import cycle, depth, drain, enqueue, fairness, listings, questions, start, waiting
 from bench.measure import ROUNDS, scratch_folder
 from bench.report import Figure, environment, headline, table, write_json
 
@@ -25,6 +25,7 @@ class Row(NamedTuple):
 def rows(*, large: bool) -> dict[str, Row]:
     jobs = depth.LARGE if large else depth.USUAL
     runs = questions.LARGE if large else questions.USUAL
+    listed = listings.LARGE if large else listings.USUAL
     return {
         "enqueue": Row(enqueue.single, enqueue.profile_single),
         "threads": Row(enqueue.threads),
@@ -39,6 +40,7 @@ def rows(*, large: bool) -> dict[str, Row]:
         "memory": Row(lambda _rounds: drain.flat_memory(large)),
         "depth": Row(lambda rounds: depth.claim_cost(rounds, jobs), depth.profile_claims),
         "questions": Row(lambda rounds: questions.answers(rounds, runs)),
+        "listings": Row(lambda rounds: listings.looks(rounds, listed)),
         "start": Row(start.commands),
     }
 
@@ -48,7 +50,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Perdure beside the bare driver.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"which rows; all by default: {', '.join(known)}")
     parser.add_argument(
-        "--large", action="store_true", help="depth with 1 M + 1 M + 5 M jobs (file is kept), questions with 1 M runs"
+        "--large",
+        action="store_true",
+        help="depth with 1 M + 1 M + 5 M jobs (file is kept), questions with 1 M runs, listings with 1 M jobs",
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each side (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")

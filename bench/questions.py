@@ -29,7 +29,7 @@ def answers(rounds: int, runs: int) -> list[Figure]:
     """The median time of each question. The file holds as many jobs that wait as runs that ended."""
     now = SystemClock().now()
     with scratch_folder() as folder:
-        path = _build(folder / "questions.db", runs, now, take_sample(folder / "sample.db"))
+        path = build(folder / "questions.db", runs, now, take_sample(folder / "sample.db"), {})
         store = open_store(str(path))
         figures = [_figure(name, ask, min(rounds, ROUNDS), runs) for name, ask in asked(store, now).items()]
         found = status(store, now)
@@ -40,7 +40,7 @@ def answers(rounds: int, runs: int) -> list[Figure]:
 
 def _figure(name: str, ask: Asked, rounds: int, runs: int) -> Figure:
     ask()
-    taken = [_milliseconds(ask) for _ in range(rounds)]
+    taken = [milliseconds(ask) for _ in range(rounds)]
     middle = statistics.median(taken)
     return Figure(
         "questions",
@@ -55,7 +55,7 @@ def _figure(name: str, ask: Asked, rounds: int, runs: int) -> Figure:
     )
 
 
-def _milliseconds(ask: Callable[[], object]) -> float:
+def milliseconds(ask: Callable[[], object]) -> float:
     begun = time.perf_counter()
     ask()
     return (time.perf_counter() - begun) * 1e3
@@ -81,19 +81,22 @@ _LIVE_STATE = "CASE WHEN i % 1000 = 0 THEN 'parked' WHEN i % 3 = 0 THEN 'schedul
 """The columns that differ from job to job, as SQL of its number; all else is as Perdure wrote it for one job."""
 
 
-def _build(path: Path, runs: int, now: int, sample: Sample) -> Path:
-    """A file with so many jobs that ended, one run each, over the last day, and as many that came since and wait."""
+def build(path: Path, runs: int, now: int, sample: Sample, own: dict[str, str]) -> Path:
+    """A file with so many jobs that ended, one run each, over the last day, and as many that came since and wait.
+
+    `own`: columns that a row of the bench wants otherwise, as SQL of the job's number.
+    """
     make_file(path)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous=OFF").fetchall()
     at = partial(_nth_time, now, runs)
     connection.create_function("nth_time", 1, at, deterministic=True)
     connection.create_function("nth_id", 1, lambda number: _nth_id(at(number), number), deterministic=True)
-    _fill(connection, "job", sample.job | {"business_key": None}, range(2 * runs), {})
+    _fill(connection, "job", sample.job | {"business_key": None}, range(2 * runs), own)
     _fill(connection, "run", sample.run, range(runs), {"state": _RUN_STATE})
     ends = {"state": _END, "error_type": "CASE WHEN i % 50 = 0 THEN 'ValueError' END"}
     _fill(connection, "outcome", sample.outcome | {"error_type": None}, range(runs), ends)
-    waiting = {"state": _LIVE_STATE, "updated_at": "nth_time(i) - 600000000"}
+    waiting = own | {"state": _LIVE_STATE, "updated_at": "nth_time(i) - 600000000"}
     _fill(connection, "ready", sample.ready, range(runs, 2 * runs), waiting)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()

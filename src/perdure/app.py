@@ -220,19 +220,24 @@ class Perdure:
         from perdure.verbs.filters import job_filter
 
         wanted = job_filter(filters)
-        return pages(lambda last, size: self.store.jobs(wanted, last, size), checked_limit(limit))
+        return pages(lambda spot, size: self.store.jobs(wanted, spot, size), checked_limit(limit))
 
     def runs(self, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> Iterator[Run]:
         """Attempts, newest first: of one job, or of all that fit the filters kind, state, owner, since, until."""
         from perdure.verbs.filters import run_filter
 
         wanted = run_filter(None if job is None else job_id_of(job), filters)
-        return pages(lambda last, size: self.store.runs(wanted, last, size), checked_limit(limit))
+        return pages(lambda spot, size: self.store.runs(wanted, spot, size), checked_limit(limit))
 
     def logs(self, job: JobLike) -> Iterator[LogLine]:
         """The log lines captured from all runs of a job, in the order they were written."""
         job_id = job_id_of(job)
-        return pages(lambda last, size: self.store.log(job_id, last, size), None)
+
+        def read(last: LogLine | None, size: int) -> tuple[list[LogLine], LogLine | None]:
+            lines = self.store.log(job_id, last, size)
+            return lines, lines[-1] if len(lines) == size else None
+
+        return pages(read, None)
 
     def explain(self, job: JobLike) -> Explanation:
         """Why the job is where it is, and what would move it on."""

@@ -67,15 +67,6 @@ def test_parked_jobs_are_claimed_from_their_index_and_nothing_is_sorted(connecti
         ("first_in_rank", "perdure_ready", "perdure_ready_claim"),
         ("neighbours_before", "perdure_ready", "perdure_ready_claim"),
         ("neighbours_after", "perdure_ready", "perdure_ready_claim"),
-        ("list_queue", "d", "perdure_ready_claim"),
-        ("list_aside", "d", "perdure_ready_aside"),
-        ("list_ended", "d", "perdure_outcome_by_state"),
-        ("list_by_kind", "j", "perdure_job_by_kind"),
-        ("list_by_tag", "d", "perdure_tag_by_tag"),
-        ("list_by_business_key", "j", "perdure_job_by_business_key"),
-        ("list_by_idempotency_key", "j", "perdure_job_by_idempotency_key"),
-        ("list_runs_of_job", "u", "perdure_run_by_job"),
-        ("list_runs_by_state", "u", "perdure_run_by_state"),
         ("list_log", "perdure_job_log", "perdure_job_log_by_job"),
     ],
 )
@@ -95,7 +86,8 @@ def test_those_who_wait_for_a_job_are_found_by_its_key(connection: sqlite3.Conne
 
 def test_a_glance_takes_one_step_into_its_index_for_each_queue(connection: sqlite3.Connection) -> None:
     """So it costs the same with a thousand jobs or a million."""
-    assert on(plan_of(connection, "queues_with_work"), "r") == ["SEARCH r USING INDEX perdure_ready_claim (queue=?)"]
+    (step,) = on(plan_of(connection, "queues_with_work"), "r")
+    assert step == "SEARCH r USING COVERING INDEX perdure_ready_claim (queue=?)"
     assert on(plan_of(connection, "queues_with_work"), "q") == ["SCAN q"]
 
 
@@ -114,18 +106,7 @@ def test_a_look_after_other_nodes_reads_no_waiting_job_and_no_dead_node(
     [
         "due_jobs",
         "overdue_jobs",
-        "list_all",
-        "list_aside",
-        "list_by_business_key",
-        "list_by_idempotency_key",
-        "list_by_kind",
-        "list_by_tag",
-        "list_ended",
         "list_log",
-        "list_queue",
-        "list_runs",
-        "list_runs_of_job",
-        "list_runs_by_state",
         "neighbours_after",
         "neighbours_before",
         "next_parked_kind",

@@ -79,7 +79,7 @@ def test_the_rows_a_question_looks_at_are_read_in_order_and_not_sorted(
         ("count_failed", "SEARCH perdure_outcome USING INDEX perdure_outcome_failed (finished_at>?)"),
         ("ask_stuck", "SEARCH perdure_ready USING INDEX perdure_ready_aside (state=?)"),
         ("ask_stuck", "SEARCH perdure_ready USING INDEX perdure_ready_due (run_at<?)"),
-        ("ask_stuck", "SEARCH r USING INDEX perdure_ready_claim (queue=?)"),
+        ("ask_stuck", "SEARCH r USING COVERING INDEX perdure_ready_claim (queue=?)"),
         ("ask_stuck", "SEARCH perdure_run USING PRIMARY KEY (id>?)"),
         ("ask_durations", "SEARCH perdure_run USING PRIMARY KEY (id>?)"),
         ("ask_duplicates", "SEARCH perdure_job USING INDEX sqlite_autoindex_perdure_job_1 (id>?)"),

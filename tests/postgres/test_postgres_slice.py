@@ -131,7 +131,7 @@ def test_log_lines_and_artifacts_are_kept_with_the_run(app: Perdure, send: Any) 
     app.store.append_artifacts(taken.run_id, ["a.txt"])
     app.store.append_artifacts(taken.run_id, ["b.txt"])
     assert app.store.log(job.row.id, None, 10) == [line]
-    assert [run.row.artifacts for run in app.store.runs(RunFilter(job.row.id), None, 5)] == ['["a.txt", "b.txt"]']
+    assert [run.row.artifacts for run in app.store.runs(RunFilter(job.row.id), None, 5).items] == ['["a.txt", "b.txt"]']
 
 
 # -- decisions -------------------------------------------------------------------------------------------------------

@@ -137,6 +137,24 @@ def test_an_older_file_is_upgraded_and_a_copy_kept(send: Any, app: Perdure, path
     assert jobs_in(copy) == ['{"to":"a"}']
 
 
+def test_a_file_of_the_first_schema_becomes_what_a_new_one_is_and_keeps_its_jobs(
+    send: Any, app: Perdure, path: Path, tmp_path: Path
+) -> None:
+    jobs = [send.options(queue="old", delay=delay).enqueue("a") for delay in (0, 60)]
+    first = tmp_path / "first.db"
+    with opened(first) as connection:
+        schema.upgrade(connection, first, KNOWN[:1], allowed=True)
+        connection.execute("ATTACH ? AS newest", (str(path),))
+        for table in ("job", "ready", "queue"):
+            connection.execute(f"INSERT INTO main.perdure_{table} SELECT * FROM newest.perdure_{table}")
+    old = Perdure(first)
+    assert [job.id for job in old.jobs(queue="old")] == [job.id for job in reversed(jobs)]
+    assert [(queue.queued, queue.live) for queue in old.queues.list() if queue.name == "old"] == [(1, 2)]
+    old.close()
+    assert made_of(first) == made_of(path)
+    assert revisions(first) == [step.revision for step in KNOWN]
+
+
 def test_the_copy_has_what_is_only_in_the_log_yet(send: Any, path: Path) -> None:
     send.enqueue("a")
     assert path.with_name("jobs.db-wal").stat().st_size > 0

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from perdure.cli.show import Json, plural, print_json, visible
+from perdure.cli.show import Json, print_json, visible
 from perdure.cli.target import App, JobName, Url, find_job, front_door
 from perdure.errors import InvalidOption
 
@@ -31,6 +31,7 @@ def move(
     Among those of its priority; the order of all other jobs stays.
     """
     from perdure.cli.plain import plain_job
+    from perdure.ops.waiting import COUNTED, at_least
 
     end = _end(to)
     if sum(wish is not None for wish in (to, before, after)) != 1:
@@ -38,11 +39,11 @@ def move(
     with front_door(url, app) as door:
         near = [None if name is None else find_job(door, name) for name in (before, after)]
         moved = door.move(find_job(door, id), before=near[0], after=near[1], to=end)
-        ahead = door.store.count_ahead(moved) if moved.state == "queued" else None
+        ahead = door.store.count_ahead(moved, COUNTED) if moved.state == "queued" else None
     if json:
         print_json(plain_job(moved))
     else:
-        there = "" if ahead is None else f", {plural(ahead, 'job')} of queue {moved.queue} before it"
+        there = "" if ahead is None else f", {at_least(ahead)} job{'s' * (ahead != 1)} of queue {moved.queue} before it"
         print(visible(f"{moved.id} {moved.kind}: moved{there}"))
 
 

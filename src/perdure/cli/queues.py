@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -75,7 +75,8 @@ def _read(door: Perdure) -> list[Queue]:
     all_of_them = next((queue for queue in found if queue.name == EVERY_QUEUE), None)
     if all_of_them is None:
         return found
-    jobs = {of: sum(getattr(queue, of) for queue in found) for of in ("queued", "running", "live")}
+    jobs: dict[str, Any] = {of: sum(getattr(queue, of) for queue in found) for of in ("queued", "running", "live")}
+    jobs |= {of: any(getattr(queue, of) for queue in found) for of in ("more_queued", "more_live")}
     stopped = all_of_them.paused_at
     return [
         replace(queue, **jobs) if queue is all_of_them else replace(queue, paused_at=queue.paused_at or stopped)
@@ -93,14 +94,20 @@ def _tell(door: Perdure, name: str, *, json: bool) -> None:
         print(f"{what} goes on")
     else:
         where = "in them" if name == EVERY_QUEUE else "in it"
-        print(f"{what} is paused; {plural(queue.queued, 'job')} queued {where}, {queue.running} running")
+        queued = plural(queue.queued, "job") if not queue.more_queued else f"{queue.queued:,}+ jobs"
+        print(f"{what} is paused; {queued} queued {where}, {queue.running} running")
 
 
 def _row(queue: Queue) -> tuple[str, ...]:
     name = "* (all queues)" if queue.name == EVERY_QUEUE else queue.name
     state = f"paused {ago(queue.paused_at)}" if queue.paused else "open"
     others = queue.live - queue.queued - queue.running
-    return name, state, str(queue.queued), str(queue.running), str(others)
+    more = queue.more_live and not queue.more_queued
+    return name, state, _number(queue.queued, queue.more_queued), str(queue.running), _number(others, more)
+
+
+def _number(counted: int, more: bool) -> str:
+    return f"{counted:,}+" if more else str(counted)
 
 
 def _plain(queue: Queue) -> dict[str, object]:
@@ -111,4 +118,6 @@ def _plain(queue: Queue) -> dict[str, object]:
         "queued": queue.queued,
         "running": queue.running,
         "live": queue.live,
+        "more_queued": queue.more_queued,
+        "more_live": queue.more_live,
     }

@@ -128,7 +128,7 @@ def _by_tail(store: Store, tails: set[str]) -> dict[str, list[Job]]:
     if not tails:
         return found
     everything = JobFilter()
-    for job in islice(pages(lambda last, size: store.jobs(everything, last, size), None), LOOKED_THROUGH):
+    for job in islice(pages(lambda spot, size: store.jobs(everything, spot, size), None), LOOKED_THROUGH):
         digits = job.row.id.hex()
         for tail in tails:
             if digits.endswith(tail):

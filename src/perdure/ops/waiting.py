@@ -17,16 +17,19 @@ from perdure.store.protocols import Store
 
 _SHOWN = 5
 
+COUNTED = 10_000
+"""How far the jobs ahead of one are counted; more of them are `10,000+`."""
+
 
 def queued(store: Store, job: Job, now: Micros) -> Explanation:
-    ahead = store.count_ahead(job)
+    ahead = store.count_ahead(job, COUNTED)
     gates = store.gates(job.queue)
     crew = crew_for(store, job, now)
     facts = (
         ("queued since", moment(max(job.row.queued_at, job.row.run_at))),
         *last_error(job),
-        ("place in queue", f"{ahead + 1:,}"),
-        ("jobs ahead", f"{ahead:,}"),
+        ("place in queue", f"{ahead + 1:,}" if ahead < COUNTED else f"behind the first {COUNTED:,}"),
+        ("jobs ahead", at_least(ahead)),
         *gate_facts(gates, now),
         ("who could run it", summary(crew, job, now)),
     )
@@ -36,9 +39,16 @@ def queued(store: Store, job: Job, now: Micros) -> Explanation:
     return (_shortage(job, crew, now) or _in_line(job, ahead, crew))._replace(facts=facts)
 
 
+def at_least(ahead: int) -> str:
+    """How many jobs go first, as people read it."""
+    return f"{ahead:,}" if ahead < COUNTED else f"{COUNTED:,}+"
+
+
 def _in_line(job: Job, ahead: int, crew: Crew) -> Explanation:
     why = f"it is the next of queue {job.queue!r}, for {counted(len(crew.ready), 'live worker')}"
-    if ahead:
+    if ahead >= COUNTED:
+        why = f"{at_least(ahead)} jobs of queue {job.queue!r} go first"
+    elif ahead:
         why = f"{counted(ahead, 'job')} of queue {job.queue!r} {'goes' if ahead == 1 else 'go'} first"
     return Explanation(State.QUEUED, why, "A worker with a free place claims it")
 

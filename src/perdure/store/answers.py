@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
@@ -12,6 +12,8 @@ from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Claim, JobRow, LiveJob
 from perdure.job.reports import Finish
 from perdure.job.states import State
+
+T = TypeVar("T")
 
 FIRST_ID = b"\x00" * 16
 LAST_ID = b"\xff" * 16
@@ -99,8 +101,30 @@ class RunFilter(NamedTuple):
     below: bytes = LAST_ID
 
 
+class Spot(NamedTuple):
+    """How far a listing has come. Rank and position only count where jobs are listed in queue order."""
+
+    id: bytes
+    rank: int = 0
+    position: int = 0
+
+
+class Page(NamedTuple, Generic[T]):
+    """A part of a listing, and where the next one begins. None: there is nothing more.
+
+    It may hold fewer than were asked for, or none, and yet not be the last: a call looks at a few thousand rows and
+    then says how far it has come.
+    """
+
+    items: list[T]
+    next: Spot | None = None
+
+
 class QueueRow(NamedTuple):
-    """A queue and what is in it. `live` counts every job that has not ended."""
+    """A queue and what is in it. `live` counts every job that has not ended.
+
+    Counting ends where it would take long: then there are more than `queued` says, or than `live` says.
+    """
 
     name: str
     paused_at: Micros | None
@@ -109,6 +133,8 @@ class QueueRow(NamedTuple):
     queued: int
     running: int
     live: int
+    more_queued: bool = False
+    more_live: bool = False
 
 
 class LogLine(NamedTuple):

@@ -28,11 +28,13 @@ from perdure.store.answers import (
     Lane,
     LogLine,
     NodeRow,
+    Page,
     Place,
     Process,
     QueueRow,
     Rescued,
     RunFilter,
+    Spot,
     Turn,
     Turned,
 )
@@ -192,8 +194,8 @@ class Rescue(Protocol):
 class Runs(Protocol):
     """The record of attempts."""
 
-    def runs(self, wanted: RunFilter, after: Run | None, size: int) -> list[Run]:
-        """One page, newest first, after the run `after`. Shorter than `size`: the last page."""
+    def runs(self, wanted: RunFilter, after: Spot | None, size: int) -> Page[Run]:
+        """Up to `size` runs, newest first, from the beginning or from where another page ended."""
         ...
 
     def append_artifacts(self, run_id: RunId, artifacts: Sequence[str]) -> bool:
@@ -228,12 +230,16 @@ class Reads(Protocol):
         """The hot row. None: the job is not live."""
         ...
 
-    def jobs(self, wanted: JobFilter, after: Job | None, size: int) -> list[Job]:
-        """One page after the job `after`: newest first, or in queue order for the queued jobs of one queue."""
+    def jobs(self, wanted: JobFilter, after: Spot | None, size: int) -> Page[Job]:
+        """Up to `size` jobs: newest first, or in queue order for the queued jobs of one queue.
+
+        Page after page, a job that fits all the while is met once; one that comes to fit, or ceases to, may be met.
+        In queue order that holds for jobs that are not moved.
+        """
         ...
 
-    def count_ahead(self, job: Job) -> int:
-        """How many queued jobs of its queue start before this one."""
+    def count_ahead(self, job: Job, cap: int) -> int:
+        """How many queued jobs of its queue start before this one, if less than `cap`."""
         ...
 
     def waited_for(self, job_id: JobId, limit: int) -> list[JobId]:
@@ -245,7 +251,7 @@ class Queues(Protocol):
     """Whole lanes."""
 
     def queues(self) -> list[QueueRow]:
-        """Every queue ever used."""
+        """Every queue ever used. Its jobs are counted no further than some thousands."""
         ...
 
     def pause_queue(self, queue: str, paused_at: Micros | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import InvalidOption, JobNotFound, TransitionRefused
 from perdure.job.job import Job
 from perdure.job.states import TRANSITIONS, State, Verb
+from perdure.store.answers import Spot
 from perdure.verbs.filters import job_filter
 from perdure.verbs.paging import checked_limit
 
@@ -46,14 +47,14 @@ def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int 
     _refuse_nothing(verb, filters)
     done = 0
     for state in TAKEN[verb] if wanted.state is None else (State(wanted.state),):
-        last: Job | None = None
+        spot: Spot | None = None
         while left is None or done < left:
             size = TOGETHER if left is None else min(TOGETHER, left - done)
-            page = app.store.jobs(wanted._replace(state=state.value), last, size)
-            done += _apply(app, verb, (state,), [job.row.id for job in page])
-            if len(page) < size:
+            page = app.store.jobs(wanted._replace(state=state.value), spot, size)
+            done += _apply(app, verb, (state,), [job.row.id for job in page.items])
+            if page.next is None:
                 break
-            last = page[-1]
+            spot = page.next
     return done
 
 

@@ -8,23 +8,25 @@ from typing import TypeVar
 from perdure.errors import InvalidOption, shown
 
 S = TypeVar("S")
+M = TypeVar("M")
 
 PAGE = 200
 """Listings read this many at a time, so that no snapshot is held for long."""
 
 
-def pages(read: Callable[[S | None, int], list[S]], limit: int | None) -> Iterator[S]:
-    """Page after page, each read when it is wanted."""
-    last: S | None = None
+def pages(read: Callable[[M | None, int], tuple[list[S], M | None]], limit: int | None) -> Iterator[S]:
+    """Page after page, each read when it is wanted, until one says that there is no next one.
+
+    Pages that hold little or nothing do not show: the iterator goes on.
+    """
+    mark: M | None = None
     left = limit
     while left is None or left > 0:
-        size = PAGE if left is None else min(PAGE, left)
-        page = read(last, size)
-        yield from page
-        if len(page) < size:
+        items, mark = read(mark, PAGE if left is None else min(PAGE, left))
+        yield from items
+        if mark is None:
             return
-        last = page[-1]
-        left = None if left is None else left - len(page)
+        left = None if left is None else left - len(items)
 
 
 def checked_limit(limit: int | None) -> int | None:

@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue as it was when it was read. `live` counts every job that has not ended."""
+    """A queue as it was when it was read. `live` counts every job that has not ended.
+
+    Counting ends where it would take long, at 10,000 or, with many queues, before: `more_queued` and `more_live` say
+    that there are more than `queued` and `live`.
+    """
 
     name: str
     paused_at: datetime | None
     queued: int
     running: int
     live: int
+    more_queued: bool = False
+    more_live: bool = False
 
     @property
     def paused(self) -> bool:
@@ -50,4 +56,4 @@ class Queues:
 
 def _queue(row: QueueRow) -> Queue:
     paused_at = None if row.paused_at is None else to_datetime(row.paused_at)
-    return Queue(row.name, paused_at, row.queued, row.running, row.live)
+    return Queue(row.name, paused_at, row.queued, row.running, row.live, row.more_queued, row.more_live)

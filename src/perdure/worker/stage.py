@@ -38,7 +38,7 @@ class Stage:
         return found
 
     def get_run(self, ctx: JobContext) -> Run:
-        for run in self._store.runs(RunFilter(job_id=ctx.claim.job_id), None, 100):
+        for run in self._store.runs(RunFilter(job_id=ctx.claim.job_id), None, 100).items:
             if run.row.id == ctx.claim.run_id:
                 return run
         raise JobNotFound(f"there is no run {ctx.run_id}")

@@ -84,7 +84,7 @@ def begin_work(scene: Scene) -> tuple[Member, Member]:
 def reorder(scene: Scene, watch: Watch, job: Job) -> None:
     """Move the last job to the front, open the shop, and see what starts first."""
     app = scene.app
-    ahead = app.store.count_ahead(job)
+    ahead = app.store.count_ahead(job, 1_000_000)
     app.move(job, to="front")
     watch.start()
     while not (runs := list(app.runs(job))) and not watch.is_stuck:

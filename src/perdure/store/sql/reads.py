@@ -1,27 +1,27 @@
-"""Reading jobs, runs and queues. Called through `store`; pages go by key, so a page costs the same however deep."""
+"""Reading jobs and runs. Called through `store`.
+
+Pages go by key, so a page costs the same however deep. A statement looks at `SCANNED` entries of an index at most, so
+it costs the same however many rows there are and however few of them fit: what it did not come to is left to the next
+page. Of the indexes that can serve a filter, the one that gets furthest with so many entries is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
 from perdure.ids import JobId
 from perdure.job.job import Job
 from perdure.job.model import JobRow, JobView, RunRow
 from perdure.job.run import Run
-from perdure.job.states import FINAL, RunState, State
-from perdure.store.answers import FIRST_ID, JobFilter, RunFilter
+from perdure.job.states import FINAL, LIVE, RunState, State
+from perdure.store.answers import FIRST_ID, LAST_ID, JobFilter, Page, RunFilter, Spot
 from perdure.store.sql.engine import Call, Op
 
-_LISTED_LIVE = {
-    State.QUEUED: "list_live",
-    State.SCHEDULED: "list_live",
-    State.RUNNING: "list_running",
-    State.PAUSED: "list_aside",
-    State.BLOCKED: "list_aside",
-    State.HELD: "list_aside",
-    State.PARKED: "list_aside",
-}
+SCANNED = 2_500
+"""How many entries of an index a statement may look at: some milliseconds."""
+GROUPS = 100
+"""How many queues of a kind, or kinds of a queue, are looked through side by side; with more, all jobs are read."""
 
 
 def view_of(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
@@ -36,44 +36,127 @@ def row_of(job_id: JobId) -> Op[JobRow | None]:
     return JobRow._make(rows[0]) if rows else None
 
 
-def page_of_jobs(wanted: JobFilter, after: Job | None, size: int) -> Op[list[Job]]:
-    """The jobs after `after` (None: from the start), newest first; queued jobs of one queue in queue order instead."""
-    statement = _driving_statement(wanted)
-    params: dict[str, object] = {**wanted._asdict(), "page": size}
-    if statement == "list_queue":
-        last = after.row if after is not None else None
-        params |= {
-            "rank": last.rank if last else -(2**31),
-            "position": last.position if last else -(2**62),
-            "after": last.id if last else FIRST_ID,
-        }
-    elif after is not None:
-        params["below"] = after.row.id
-    rows = (yield Call(statement, params)).rows
-    return [Job(_job_view(row)) for row in rows]
+class Way(NamedTuple):
+    """An index that a listing can go by, in statements `list_x` and `reach_x` for the name x."""
+
+    name: str
+    settles: frozenset[str] = frozenset()
+    """The filters that hold for all of its entries: with no others, every entry fits."""
+    groups: str | None = None
+    """The statement that tells the parts it consists of, where it is in the order of ids only in each of these."""
+    few: tuple[str, ...] = ()
+    """Statements that find something if it has too many entries. For an index in another order than that of ids."""
 
 
-def _driving_statement(wanted: JobFilter) -> str:
-    """The listing whose index narrows most; the other filters are applied to what it finds."""
-    if wanted.business_key is not None:
-        return "list_by_business_key"
-    if wanted.idempotency_key is not None:
-        return "list_by_idempotency_key"
+_ALL = Way("all")
+_KEYS = ("business_key", "idempotency_key", "tag")
+_FEW = (State.QUEUED, State.SCHEDULED, State.RUNNING)
+_WAYS_BY_STATE: dict[str, list[Way]] = {
+    **{state: [Way(state.value, few=(f"reach_{state.value}",)), Way("live")] for state in _FEW},
+    **{state: [Way("aside", frozenset({"state"}))] for state in LIVE - {*_FEW}},
+    **{state: [Way("ended")] for state in FINAL},
+    State.COMPLETED: [Way("completed")],
+}
+
+
+def page_of_jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
+    """The jobs that fit, newest first; queued jobs of one queue in queue order instead."""
     if wanted.state == State.QUEUED and wanted.queue is not None:
-        return "list_queue"
-    if wanted.state in FINAL - {State.COMPLETED}:
-        return "list_ended"
-    if wanted.tag is not None:
-        return "list_by_tag"
-    if wanted.state in _LISTED_LIVE:
-        return _LISTED_LIVE[State(wanted.state)]
-    return "list_all" if wanted.kind is None else "list_by_kind"
+        return (yield from _page_of_queue(wanted, after, size))
+    bounds = wanted if after is None else wanted._replace(below=after.id)
+    rows, end = yield from _listed(_ways(wanted), _ALL, bounds._asdict(), size)
+    jobs = [Job(_job_view(row)) for row in rows]
+    return Page(jobs, Spot(jobs[-1].row.id) if len(jobs) == size else end)
 
 
-def count_ahead(job: Job) -> Op[int]:
-    """How many queued jobs start before this one."""
+def _ways(wanted: JobFilter) -> list[Way]:
+    """All indexes that know of one of the filters; the order does not matter for what is found."""
+    ways = [Way(f"by_{name}", frozenset({name})) for name in _KEYS if getattr(wanted, name) is not None]
+    match wanted.kind, wanted.queue:
+        case str(), str():
+            ways.append(Way("by_kind_and_queue", frozenset({"kind", "queue"})))
+        case str(), None:
+            ways.append(Way("by_kind", groups="queues_of_kind"))
+        case None, str():
+            ways.append(Way("by_queue", groups="kinds_of_queue"))
+        case _:
+            pass
+    return ways + _WAYS_BY_STATE.get(wanted.state or "", [])
+
+
+def _page_of_queue(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
+    begin = after or Spot(FIRST_ID, -(2**63), -(2**63))
+    params: dict[str, object] = {**wanted._asdict(), "page": size, "scan": SCANNED}
+    params |= {"rank": begin.rank, "position": begin.position, "after": begin.id}
+    reached = (yield Call("reach_queue", params)).rows
+    end = Spot(reached[0][2], *reached[0][:2]) if reached else None
+    last = end or Spot(LAST_ID, 2**63 - 1, 2**63 - 1)
+    params |= {"to_rank": last.rank, "to_position": last.position, "to_id": last.id}
+    jobs = [Job(_job_view(row)) for row in (yield Call("list_queue", params)).rows]
+    if len(jobs) == size:
+        newest = jobs[-1].row
+        end = Spot(newest.id, newest.rank, newest.position)
+    return Page(jobs, end)
+
+
+# -- bounded reading -------------------------------------------------------------------------------------------------
+
+_Rows = list[tuple[Any, ...]]
+
+
+def _listed(ways: list[Way], all_rows: Way, wanted: Mapping[str, object], size: int) -> Op[tuple[_Rows, Spot | None]]:
+    """A page of rows by the way that gets furthest, and how far that was. None: to the end."""
+    params = {**wanted, "page": size, "scan": SCANNED, "groups": GROUPS}
+    given = {name for name, value in wanted.items() if value is not None} - {"from_id", "below"}
+    for way in ways or [all_rows]:
+        if given <= way.settles:
+            return (yield Call(f"list_{way.name}", params)).rows, None
+    way, reached = yield from _furthest(ways, all_rows, params)
+    if reached == FIRST_ID:
+        return (yield Call(f"list_{way.name}", params)).rows, None
+    return (yield Call(f"list_{way.name}", params | {"from_id": reached})).rows, Spot(reached)
+
+
+def _furthest(ways: list[Way], all_rows: Way, params: Mapping[str, object]) -> Op[tuple[Way, bytes]]:
+    """Ids rise with time in every index, so how far each gets can be compared. FIRST_ID: to the end."""
+    best: Way | None = None
+    furthest = LAST_ID
+    for way in ways:
+        reached = yield from _reach(way, params)
+        if reached is not None and (best is None or reached < furthest):
+            best, furthest = way, reached
+        if furthest == FIRST_ID:
+            break
+    if best is not None and (best.groups is None or furthest == FIRST_ID):
+        return best, furthest
+    reached = cast("bytes", (yield from _reach(all_rows, params)))
+    return (all_rows, reached) if best is None or reached < furthest else (best, furthest)
+
+
+def _reach(way: Way, params: Mapping[str, object]) -> Op[bytes | None]:
+    """The id up to which `SCANNED` entries reach. None: this way cannot be taken."""
+    for statement in way.few:
+        if (yield Call(statement, params)).rows:
+            return None
+    if way.few:
+        return FIRST_ID
+    scan = SCANNED
+    if way.groups is not None:
+        parts = len((yield Call(way.groups, params)).rows)
+        if parts >= GROUPS:
+            return None
+        scan //= max(1, parts)
+    rows = (yield Call(f"reach_{way.name}", {**params, "scan": scan})).rows
+    return cast("bytes", rows[0][0]) if rows else FIRST_ID
+
+
+# -- where a job stands ----------------------------------------------------------------------------------------------
+
+
+def count_ahead(job: Job, cap: int) -> Op[int]:
+    """How many queued jobs start before this one, if less than `cap`."""
     row = job.row
-    place = {"queue": row.queue, "rank": row.rank, "position": row.position, "job_id": row.id}
+    place = {"queue": row.queue, "rank": row.rank, "position": row.position, "job_id": row.id, "cap": cap}
     return cast("int", (yield Call("count_ahead", place)).rows[0][0])
 
 
@@ -83,19 +166,31 @@ def waited_for(job_id: JobId, limit: int) -> Op[list[JobId]]:
     return [cast("JobId", row[0]) for row in rows]
 
 
-def page_of_runs(wanted: RunFilter, after: Run | None, size: int) -> Op[list[Run]]:
-    """The runs after `after` (None: from the start), newest first."""
-    params: dict[str, object] = {**wanted._asdict(), "page": size}
-    if after is not None:
-        params["below"] = after.row.id
-    rows = (yield Call(_driving_runs(wanted), params)).rows
-    return [Run(RunRow._make(row)) for row in rows]
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+_ALL_RUNS = Way("runs")
+_COMMON_RUNS = (RunState.RUNNING, RunState.COMPLETED)
 
 
-def _driving_runs(wanted: RunFilter) -> str:
+def page_of_runs(wanted: RunFilter, after: Spot | None, size: int) -> Op[Page[Run]]:
+    """The runs that fit, newest first."""
+    bounds = wanted if after is None else wanted._replace(below=after.id)
+    rows, end = yield from _listed(_ways_to_runs(wanted), _ALL_RUNS, bounds._asdict(), size)
+    runs = [Run(RunRow._make(row)) for row in rows]
+    return Page(runs, Spot(runs[-1].row.id) if len(runs) == size else end)
+
+
+def _ways_to_runs(wanted: RunFilter) -> list[Way]:
+    ways: list[Way] = []
     if wanted.job_id is not None:
-        return "list_runs_of_job"
-    return "list_runs" if wanted.state in (None, RunState.RUNNING, RunState.COMPLETED) else "list_runs_by_state"
+        ways.append(Way("runs_of_job", frozenset({"job_id"})))
+    if wanted.state == RunState.RUNNING:
+        ways.append(Way("runs_running", few=("reach_running",)))
+    if wanted.state is not None and wanted.state not in _COMMON_RUNS:
+        ways.append(Way("runs_by_state", frozenset({"state"})))
+    if wanted.kind is not None:
+        ways.append(Way("runs_of_kind", few=("reach_jobs_of_kind", "reach_runs_of_kind")))
+    return ways
 
 
 def _job_view(row: Iterable[object]) -> JobView:

@@ -28,11 +28,13 @@ from perdure.store.answers import (
     Lane,
     LogLine,
     NodeRow,
+    Page,
     Place,
     Process,
     QueueRow,
     Rescued,
     RunFilter,
+    Spot,
     Turn,
     Turned,
 )
@@ -177,7 +179,7 @@ class SqlStore:
 
     # -- Runs, Logs --------------------------------------------------------------------------------------------------
 
-    def runs(self, wanted: RunFilter, after: Run | None, size: int) -> list[Run]:
+    def runs(self, wanted: RunFilter, after: Spot | None, size: int) -> Page[Run]:
         return self.runner.read(lambda: reads.page_of_runs(wanted, after, size))
 
     def append_artifacts(self, run_id: RunId, artifacts: Sequence[str]) -> bool:
@@ -200,11 +202,11 @@ class SqlStore:
     def live(self, job_id: JobId, tx: Tx = None) -> LiveJob | None:
         return self._read(lambda: read_live(job_id), tx)
 
-    def jobs(self, wanted: JobFilter, after: Job | None, size: int) -> list[Job]:
+    def jobs(self, wanted: JobFilter, after: Spot | None, size: int) -> Page[Job]:
         return self.runner.read(lambda: reads.page_of_jobs(wanted, after, size))
 
-    def count_ahead(self, job: Job) -> int:
-        return self.runner.read(lambda: reads.count_ahead(job))
+    def count_ahead(self, job: Job, cap: int) -> int:
+        return self.runner.read(lambda: reads.count_ahead(job, cap))
 
     def waited_for(self, job_id: JobId, limit: int) -> list[JobId]:
         return self.runner.read(lambda: reads.waited_for(job_id, limit))

@@ -52,7 +52,7 @@ def test_processes_claim_every_job_once_and_lose_none(rig: Rig) -> None:
     assert Counter(job_id for job_ids in taken for job_id in job_ids) == Counter(ids)
     assert rig.in_order() == []
     assert len(rig.jobs(JobFilter(state="completed", queue=rig.queue), len(ids) + 1)) == len(ids)
-    runs = rig.store.runs(RunFilter(kind=rig.kind), None, len(ids) + 1)
+    runs = rig.all_runs(RunFilter(kind=rig.kind), len(ids) + 1)
     assert Counter(run.row.job_id for run in runs) == Counter(ids)
 
 

@@ -9,7 +9,7 @@ from perdure.errors import JobNotFound, KeyConflict, TransitionRefused
 from perdure.ids import JobId
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import FINAL, LIVE, TRANSITIONS, State, Verb
-from perdure.store.answers import Edit, JobFilter, LogLine, RunFilter
+from perdure.store.answers import Edit, JobFilter, LogLine
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.states import in_state
@@ -235,7 +235,7 @@ def test_a_deleted_job_is_answered_as_it_was_and_gone_with_all_that_hung_on_it(r
 
     assert rig.store.get(claim.job_id) is None
     assert rig.store.row(claim.job_id) is None
-    assert rig.store.runs(RunFilter(job_id=claim.job_id), None, 10) == []
+    assert rig.runs(claim.job_id) == []
     assert rig.store.log(claim.job_id, None, 10) == []
     assert claim.job_id not in rig.jobs(JobFilter(tag="t"))
 

@@ -308,8 +308,8 @@ class StoreMachine(RuleBasedStateMachine):
     def store_and_model_agree(self) -> None:
         if not hasattr(self, "rig"):
             return
-        jobs = {job.row.id: job for job in self.rig.store.jobs(JobFilter(queue=self.rig.queue), None, 1_000)}
-        runs = Counter(run.row.job_id for run in self.rig.store.runs(RunFilter(kind=self.rig.kind), None, 1_000))
+        jobs = {job.row.id: job for job in self.rig.listed(JobFilter(queue=self.rig.queue), 1_000)}
+        runs = Counter(run.row.job_id for run in self.rig.all_runs(RunFilter(kind=self.rig.kind)))
         assert jobs.keys() == self.model.jobs.keys()
         for job_id, entry in self.model.jobs.items():
             job = jobs[job_id]

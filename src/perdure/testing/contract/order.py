@@ -24,7 +24,7 @@ def _claimed(rig: Rig, room: int = 1_000) -> list[JobId]:
 
 def _positions(rig: Rig) -> dict[JobId, int]:
     wanted = JobFilter(state="queued", queue=rig.queue)
-    return {job.row.id: job.position for job in rig.store.jobs(wanted, None, 1_000)}
+    return {job.row.id: job.position for job in rig.listed(wanted, 1_000)}
 
 
 # -- the order -------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def _fail(rig: Rig, failure: Failure = HOPELESS, **wish: str) -> JobId:
 
 
 def test_an_empty_database_has_nothing_to_tell(rig: Rig) -> None:
-    if rig.store.jobs(JobFilter(), None, 1):
+    if rig.jobs(JobFilter(), 1):
         raise NotSupported("the database of this store cannot be emptied")
 
     assert rig.store.outstanding(PLENTY) == []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from perdure.ids import JobId
 from perdure.job.job import Job
-from perdure.job.reports import Cancelled, Completed, Failed
+from perdure.job.reports import Cancelled, Completed, Failed, Finish, Report, Skipped
 from perdure.job.states import FINAL, LIVE, State
-from perdure.store.answers import JobFilter
+from perdure.store.answers import FIRST_ID, LAST_ID, JobFilter, Spot
 from perdure.testing.contract.case import each
-from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
+from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig, Wish
 from perdure.testing.contract.states import in_state
 
 
@@ -156,12 +158,7 @@ def test_pages_of_a_queue_follow_each_other_in_queue_order(rig: Rig) -> None:
 
 
 def _paged(rig: Rig, wanted: JobFilter) -> list[JobId]:
-    found: list[Job] = []
-    while True:
-        page = rig.store.jobs(wanted, found[-1] if found else None, 2)
-        found += page
-        if len(page) < 2:
-            return [job.row.id for job in found]
+    return [job.row.id for job in _by_pages(rig, wanted, 2)]
 
 
 def test_a_job_that_was_retried_is_not_listed_with_its_old_end(rig: Rig) -> None:
@@ -184,6 +181,126 @@ def test_a_job_that_failed_in_two_lives_is_listed_once(rig: Rig) -> None:
     assert rig.jobs(JobFilter(state="failed", kind=rig.kind)) == [claim.job_id]
 
 
+# -- every filter, against a look at every job -----------------------------------------------------------------------
+
+
+@each(1, 2, 3)
+def test_every_combination_of_filters_gives_what_a_look_at_every_job_gives(rig: Rig, seed: int) -> None:
+    rng = random.Random(seed)
+    ids = _varied_jobs(rig, rng)
+    jobs = [rig.job(job_id) for job_id in ids]
+
+    for wanted in rng.sample(_combinations(rig, ids), 60):
+        expected = sorted((job for job in jobs if _fits(job, wanted)), key=_order_of(wanted))
+        for size in (1, 3, 100):
+            found = [job for job in _by_pages(rig, wanted, size) if job.row.id in ids]
+            assert found == expected, (wanted, size)
+
+
+@each(1, 2, 3)
+def test_a_job_that_fits_all_the_while_is_listed_once_whatever_happens_to_others_between_pages(
+    rig: Rig, seed: int
+) -> None:
+    rng = random.Random(seed)
+    ids = _varied_jobs(rig, rng)
+
+    for wanted in rng.sample(_combinations(rig, ids), 20):
+        ever = always = {job_id for job_id in ids if _fits(rig.job(job_id), wanted)}
+        found: list[JobId] = []
+        for job in _by_pages(rig, wanted, 2):
+            found.append(job.row.id)
+            _change_one(rig, rng, ids)
+            now = {job_id for job_id in ids if _fits(rig.job(job_id), wanted)}
+            ever, always = ever | now, always & now
+        mine = [job_id for job_id in found if job_id in ids]
+        assert len(mine) == len(set(mine)), wanted
+        assert always <= set(mine) <= ever, wanted
+
+
+def _varied_jobs(rig: Rig, rng: random.Random) -> list[JobId]:
+    """Jobs in all sorts of states, of several queues, kinds, owners and tags; some have a second life."""
+    queues, kinds = ([rig.key(f"{sort}{number}") for number in range(3)] for sort in ("queue", "kind"))
+    ids: list[JobId] = []
+    for number in range(30):
+        wish = Wish(
+            queue=rng.choice(queues),
+            kind=rng.choice(kinds),
+            owner=rng.choice(["shop", "mill"]),
+            tags=rng.choice([(), ("t",), ("t", "u")]),
+            priority=rng.choice([0, 0, 2]),
+            delay_s=rng.choice([0, 0, 0, 60]),
+        )
+        if number % 2:
+            wish["business_key"] = rig.key(f"business{number}")
+        ids.append(rig.enqueue(**wish))
+    for _ in range(60):
+        _change_one(rig, rng, ids)
+    return ids
+
+
+def _change_one(rig: Rig, rng: random.Random, ids: list[JobId]) -> None:
+    """Take a job a step further, where that is possible. None is moved: its place among those that wait stays."""
+    job = rig.job(rng.choice(ids))
+    match job.state:
+        case State.QUEUED:
+            steps: list[Callable[[], object]] = [
+                lambda: rig.pause(job.row.id),
+                lambda: rig.cancel(job.row.id),
+                lambda: rig.claim(2, queue=job.queue),
+            ]
+            rng.choice(steps)()
+        case State.RUNNING:
+            live = rig.live(job.row.id)
+            reports: list[Report] = [Completed(), Completed(), Failed(HOPELESS), Skipped(), Cancelled()]
+            report = rng.choice(reports)
+            rig.store.finish([Finish(live, report, JobId(rig.ids.new()))], rig.now)
+        case State.PAUSED:
+            rig.resume(job.row.id)
+        case _:
+            pass
+
+
+def _combinations(rig: Rig, ids: list[JobId]) -> list[JobFilter]:
+    keys = [key for job_id in ids if (key := rig.job(job_id).business_key)]
+    bounds = [(FIRST_ID, LAST_ID), (ids[10], LAST_ID), (FIRST_ID, ids[20]), (ids[5], ids[25])]
+    return [
+        JobFilter(state, queue, kind, owner, tag, key, None, *bound)
+        for state in (None, *State)
+        for queue in (None, rig.key("queue0"), rig.key("nowhere"))
+        for kind in (None, rig.key("kind1"))
+        for owner in (None, "shop")
+        for tag in (None, "u")
+        for key in (None, None, None, keys[0])
+        for bound in bounds
+    ]
+
+
+def _fits(job: Job, wanted: JobFilter) -> bool:
+    row = job.row
+    given = {name: getattr(wanted, name) for name in ("state", "queue", "kind", "owner", "business_key")}
+    return (
+        all(value is None or getattr(row, name) == value for name, value in given.items())
+        and (wanted.tag is None or wanted.tag in job.tags)
+        and wanted.from_id <= row.id < wanted.below
+    )
+
+
+def _order_of(wanted: JobFilter) -> Callable[[Job], Any]:
+    if wanted.state == State.QUEUED and wanted.queue is not None:
+        return lambda job: (job.row.rank, job.row.position, job.row.id)
+    return lambda job: -int.from_bytes(job.row.id)
+
+
+def _by_pages(rig: Rig, wanted: JobFilter, size: int) -> Iterator[Job]:
+    spot: Spot | None = None
+    while True:
+        page = rig.store.jobs(wanted, spot, size)
+        yield from page.items
+        if page.next is None:
+            return
+        spot = page.next
+
+
 # -- where a job stands ----------------------------------------------------------------------------------------------
 
 
@@ -193,7 +310,13 @@ def test_the_jobs_ahead_of_a_job_are_counted(rig: Rig) -> None:
     rig.enqueue(queue=rig.key("other"), priority=9)
     rig.enqueue(delay_s=9, priority=9)
 
-    assert [rig.store.count_ahead(rig.job(job_id)) for job_id in (high, first, second)] == [0, 1, 2]
+    assert [rig.store.count_ahead(rig.job(job_id), 9) for job_id in (high, first, second)] == [0, 1, 2]
+
+
+def test_the_jobs_ahead_are_counted_no_further_than_asked(rig: Rig) -> None:
+    last = rig.enqueue_many(5)[-1]
+
+    assert [rig.store.count_ahead(rig.job(last), cap) for cap in (3, 4, 5)] == [3, 4, 4]
 
 
 def test_what_a_job_waits_for_is_told(rig: Rig) -> None:

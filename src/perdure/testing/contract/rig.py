@@ -26,6 +26,7 @@ from perdure.store.answers import Claimer, Finished, JobFilter, Kinds, Lane, Pro
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
 from perdure.store.sql import migrate
+from perdure.verbs.paging import pages
 
 Opener = Callable[[str], Store]
 Dump = dict[str, list[tuple[object, ...]]]
@@ -187,8 +188,11 @@ class Rig:
         return row
 
     def jobs(self, wanted: JobFilter, size: int = 100) -> list[JobId]:
-        """One page from the start."""
-        return [job.row.id for job in self.store.jobs(wanted, None, size)]
+        """So many from the start."""
+        return [job.row.id for job in self.listed(wanted, size)]
+
+    def listed(self, wanted: JobFilter, size: int = 100) -> list[Job]:
+        return list(pages(lambda spot, page: self.store.jobs(wanted, spot, page), size))
 
     def in_order(self, queue: str | None = None) -> list[JobId]:
         """The queued jobs of a queue as they would be claimed."""
@@ -196,7 +200,11 @@ class Rig:
 
     def runs(self, job_id: JobId) -> list[Run]:
         """The attempts of a job, newest first."""
-        return self.store.runs(RunFilter(job_id=job_id), None, 1_000)
+        return self.all_runs(RunFilter(job_id=job_id))
+
+    def all_runs(self, wanted: RunFilter, size: int = 1_000) -> list[Run]:
+        """So many that fit, newest first."""
+        return list(pages(lambda spot, page: self.store.runs(wanted, spot, page), size))
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
@@ -312,12 +320,12 @@ class Rig:
         try:
             return self.tables()
         except NotSupported:
-            jobs = self.store.jobs(JobFilter(), None, 10_000)
+            jobs = self.listed(JobFilter(), 10_000)
             return {
                 "jobs": [job.row for job in jobs],
                 "rows": [row for job in jobs if (row := self.store.row(job.row.id)) is not None],
                 "live": [live for job in jobs if (live := self.store.live(job.row.id)) is not None],
-                "runs": [run.row for run in self.store.runs(RunFilter(), None, 10_000)],
+                "runs": [run.row for run in self.all_runs(RunFilter(), 10_000)],
                 "queues": list(self.store.queues()),
                 "nodes": list(self.store.nodes(10_000)),
             }
@@ -342,7 +350,7 @@ class Rig:
                 self.cancel(job.row.id)
 
     def _listed(self, state: State) -> list[Job]:
-        return self.store.jobs(JobFilter(state=state), None, 10_000)
+        return self.listed(JobFilter(state=state), 10_000)
 
     def close(self) -> None:
         self.store.close()

@@ -41,7 +41,7 @@ CLOSING: dict[RunState, Report] = {
 def test_runs_are_listed_newest_first(rig: Rig) -> None:
     rig.enqueue_many(3)
     claims = [rig.claim_one() for _ in range(3)]
-    found = rig.store.runs(RunFilter(kind=rig.kind), None, 10)
+    found = rig.all_runs(RunFilter(kind=rig.kind))
 
     assert [run.row.id for run in found] == [claim.run_id for claim in reversed(claims)]
 
@@ -49,16 +49,16 @@ def test_runs_are_listed_newest_first(rig: Rig) -> None:
 def test_pages_of_runs_follow_each_other_without_gap_or_overlap(rig: Rig) -> None:
     rig.enqueue_many(7)
     rig.claim(7)
-    whole = rig.store.runs(RunFilter(kind=rig.kind), None, 100)
-    pages: list[Run] = []
-    sizes: list[int] = []
-    while not sizes or sizes[-1] == 3:
-        page = rig.store.runs(RunFilter(kind=rig.kind), pages[-1] if pages else None, 3)
-        pages += page
-        sizes.append(len(page))
+    whole = rig.all_runs(RunFilter(kind=rig.kind))
+    found: list[Run] = []
+    page = rig.store.runs(RunFilter(kind=rig.kind), None, 3)
+    while page.next is not None:
+        assert len(page.items) == 3
+        found += page.items
+        page = rig.store.runs(RunFilter(kind=rig.kind), page.next, 3)
 
-    assert sizes == [3, 3, 1]
-    assert pages == whole
+    assert len(whole) == 7
+    assert [*found, *page.items] == whole
 
 
 def test_runs_are_found_by_job_state_kind_and_owner(rig: Rig) -> None:
@@ -69,7 +69,7 @@ def test_runs_are_found_by_job_state_kind_and_owner(rig: Rig) -> None:
     mine = RunFilter(kind=rig.kind)
 
     def found(wanted: RunFilter) -> list[bytes]:
-        return [run.row.id for run in rig.store.runs(wanted, None, 10)]
+        return [run.row.id for run in rig.all_runs(wanted)]
 
     assert found(RunFilter(job_id=second.job_id)) == [second.run_id]
     assert found(mine) == [first.run_id]
@@ -85,7 +85,7 @@ def test_runs_are_found_by_the_time_they_began(rig: Rig) -> None:
     ids = [rig.claim_one().run_id for _ in range(3)]
     wanted = RunFilter(kind=rig.kind, from_id=ids[1], below=ids[2])
 
-    assert [run.row.id for run in rig.store.runs(wanted, None, 10)] == [ids[1]]
+    assert [run.row.id for run in rig.all_runs(wanted)] == [ids[1]]
 
 
 def test_a_job_that_never_ran_has_no_runs(rig: Rig) -> None:

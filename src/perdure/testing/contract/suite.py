@@ -112,8 +112,8 @@ def is_empty(url: str, opener: Opener) -> bool:
     store = opener(url)
     try:
         with suppress(SchemaError):
-            return not store.jobs(JobFilter(), None, 1)
+            return not store.jobs(JobFilter(), None, 1).items
         store.upgrade()
-        return not store.jobs(JobFilter(), None, 1)
+        return not store.jobs(JobFilter(), None, 1).items
     finally:
         store.close()

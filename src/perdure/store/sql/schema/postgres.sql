@@ -39,7 +39,7 @@ CREATE TABLE {job} (
     created_at      bigint           NOT NULL
 );
 
-CREATE INDEX job_by_kind ON {job} (kind, id);
+CREATE INDEX job_by_kind_and_queue ON {job} (kind, queue, id);
 CREATE INDEX job_by_business_key ON {job} (business_key, id) WHERE business_key IS NOT NULL;
 CREATE INDEX job_by_idempotency_key ON {job} (idempotency_key, id) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX job_by_retry_of ON {job} (retry_of) WHERE retry_of IS NOT NULL;
@@ -81,12 +81,12 @@ CREATE TABLE {ready} (
 
 -- Only jobs that may start now are in the claim index: a claim costs the same with a thousand or ten million others.
 CREATE INDEX ready_claim ON {ready} (queue, rank, position, job_id) WHERE state = 'queued';
-CREATE INDEX ready_due ON {ready} (run_at, job_id) WHERE state = 'scheduled';
+CREATE INDEX ready_due ON {ready} (run_at, job_id, queue) WHERE state = 'scheduled';
 CREATE INDEX ready_running ON {ready} (node_id, claimed_at) WHERE state = 'running';
 CREATE INDEX ready_deadline ON {ready} (deadline_at) WHERE state = 'running' AND deadline_at IS NOT NULL;
 CREATE INDEX ready_parked ON {ready} (queue, kind, kind_version, rank, position, job_id)
     WHERE state = 'parked' AND (park_reason = 'unknown_kind' OR park_reason = 'newer_version');
-CREATE INDEX ready_aside ON {ready} (state, job_id)
+CREATE INDEX ready_aside ON {ready} (state, job_id, queue)
     WHERE state <> 'queued' AND state <> 'running' AND state <> 'scheduled';
 
 -- One row per attempt; closed once.

@@ -39,7 +39,7 @@ CREATE TABLE {job} (
     created_at      INTEGER NOT NULL
 );
 
-CREATE INDEX {job}_by_kind ON {job} (kind, id);
+CREATE INDEX {job}_by_kind_and_queue ON {job} (kind, queue, id);
 CREATE INDEX {job}_by_business_key ON {job} (business_key, id) WHERE business_key IS NOT NULL;
 CREATE INDEX {job}_by_idempotency_key ON {job} (idempotency_key, id) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX {job}_by_retry_of ON {job} (retry_of) WHERE retry_of IS NOT NULL;
@@ -81,13 +81,15 @@ CREATE TABLE {ready} (
 
 -- Predicates without IN: SQLite makes a table of the list of an IN for every row it writes, at 2 µs each.
 -- Only jobs that may start now are in the claim index: a claim costs the same with a thousand or ten million others.
-CREATE INDEX {ready}_claim ON {ready} (queue, rank, position, job_id) WHERE state = 'queued';
-CREATE INDEX {ready}_due ON {ready} (run_at, job_id) WHERE state = 'scheduled';
+-- `state` is the same in all of its entries, but if it is not among the columns SQLite 3.40 looks it up in the table,
+-- and counting takes fifteen times as long.
+CREATE INDEX {ready}_claim ON {ready} (queue, rank, position, job_id, state) WHERE state = 'queued';
+CREATE INDEX {ready}_due ON {ready} (run_at, job_id, queue, state) WHERE state = 'scheduled';
 CREATE INDEX {ready}_running ON {ready} (node_id, claimed_at) WHERE state = 'running';
 CREATE INDEX {ready}_deadline ON {ready} (deadline_at) WHERE state = 'running' AND deadline_at IS NOT NULL;
 CREATE INDEX {ready}_parked ON {ready} (queue, kind, kind_version, rank, position, job_id)
     WHERE state = 'parked' AND (park_reason = 'unknown_kind' OR park_reason = 'newer_version');
-CREATE INDEX {ready}_aside ON {ready} (state, job_id)
+CREATE INDEX {ready}_aside ON {ready} (state, job_id, queue)
     WHERE state <> 'queued' AND state <> 'running' AND state <> 'scheduled';
 
 -- One row per attempt; closed once.

@@ -49,8 +49,8 @@ FROM (SELECT 1 AS one FROM {outcome} WHERE state = 'failed' AND finished_at >= :
 
 -- name: ask_stuck
 -- 3. What is stuck? Running jobs whose node has stopped or has not beaten since :silent, that are past their time-out, or
--- that run since before :stale and three times as long as any of the twenty jobs of the kind before them took, or with
--- none to compare; parked ones; ones that were due before :stale and nobody queued; and queues whose first job waits
+-- that run since before :stale and three times as long as any of the twenty jobs of their kind and queue before them
+-- took, or with none to compare; parked ones; ones that were due before :stale and nobody queued; and queues whose first job waits
 -- since before :stale while none of theirs runs on a node that beats, and no run that began after :from_id was theirs.
 -- With :cap such runs or more that is not known, and no queue is said to wait.
 SELECT s.reason, s.kind, s.queue, s.number, s.since, s.job_id
@@ -71,7 +71,7 @@ FROM (
                     FROM (
                         SELECT j.id
                         FROM {job} AS j
-                        WHERE j.kind = r.kind AND j.id < r.job_id
+                        WHERE j.kind = r.kind AND j.queue = r.queue AND j.id < r.job_id
                         ORDER BY j.id DESC
                         LIMIT 20
                     ) AS before

@@ -16,16 +16,6 @@ LEFT JOIN {outcome} AS o ON r.job_id IS NULL
     AND o.job_id = j.id
     AND o.life = (SELECT MAX(x.life) FROM {outcome} AS x WHERE x.job_id = j.id)
 
--- fragment: job_filter
--- What the driving index of a listing did not already settle.
-(:state IS NULL OR COALESCE(r.state, o.state) = :state)
-    AND (:queue IS NULL OR COALESCE(r.queue, j.queue) = :queue)
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND (:owner IS NULL OR j.owner = :owner)
-    AND (:tag IS NULL OR EXISTS (SELECT 1 FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag))
-    AND (:business_key IS NULL OR j.business_key = :business_key)
-    AND (:idempotency_key IS NULL OR j.idempotency_key = :idempotency_key)
-
 -- name: read_job
 {job_view}
 FROM {job} AS j
@@ -41,137 +31,504 @@ FROM {job}
 WHERE id = :job_id
 {for_update}
 
+-- Listings. A filter can be served in several ways, each by an index of its own. `list_x` finds the ids of one page, newest
+-- first, and shows those jobs; `reach_x` tells the id that comes :scan entries further on in its index, or nothing where
+-- there are no more. `reads.py` lists no further than that at a time, so no statement reads more, whatever is asked for.
+
+-- Conditions on other tables are scalar subqueries, not joins or EXISTS: of those PostgreSQL makes joins as it sees fit,
+-- and with a wrong guess of how many rows there are it would read one of the tables from its beginning to its end.
+
+-- fragment: row_filter
+-- What the job's own row settles. With types, which PostgreSQL must know of a parameter where it first sees it.
+(CAST(:queue AS text) IS NULL OR j.queue = :queue)
+    AND (CAST(:kind AS text) IS NULL OR j.kind = :kind)
+    AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
+    AND (CAST(:business_key AS text) IS NULL OR j.business_key = :business_key)
+    AND (CAST(:idempotency_key AS text) IS NULL OR j.idempotency_key = :idempotency_key)
+    AND (
+        CAST(:tag AS text) IS NULL
+        OR COALESCE((SELECT TRUE FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag), FALSE)
+    )
+
+-- fragment: row_fits
+COALESCE((SELECT TRUE FROM {job} AS j WHERE j.id = d.job_id AND {row_filter}), FALSE)
+
+-- fragment: job_filter
+{row_filter}
+    AND (
+        CAST(:state AS text) IS NULL
+        OR :state = COALESCE(
+            (SELECT r.state FROM {ready} AS r WHERE r.job_id = j.id),
+            (SELECT o.state FROM {outcome} AS o WHERE o.job_id = j.id ORDER BY o.life DESC LIMIT 1)
+        )
+    )
+
+-- fragment: job_fits
+COALESCE((SELECT TRUE FROM {job} AS j WHERE j.id = d.job_id AND {job_filter}), FALSE)
+
+-- fragment: still_ended
+-- A job that was retried since is live again, or has ended another time.
+COALESCE(
+    (SELECT FALSE FROM {ready} AS r WHERE r.job_id = d.job_id),
+    (SELECT MAX(x.life) FROM {outcome} AS x WHERE x.job_id = d.job_id) = d.life
+)
+
+-- fragment: found_jobs
+AS f
+JOIN {job} AS j ON j.id = f.id
+{job_state}
+ORDER BY j.id DESC
+
 -- name: list_all
 {job_view}
-FROM {job} AS j
-{job_state}
-WHERE j.id < :below AND j.id >= :from_id
-    AND {job_filter}
-ORDER BY j.id DESC
-LIMIT :page
+FROM (
+    SELECT j.id
+    FROM {job} AS j
+    WHERE j.id < :below AND j.id >= :from_id
+        AND {job_filter}
+    ORDER BY j.id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_all
+SELECT id
+FROM {job}
+WHERE id < :below AND id >= :from_id
+ORDER BY id DESC
+LIMIT 1 OFFSET :scan
+
+-- name: list_by_kind_and_queue
+{job_view}
+FROM (
+    SELECT j.id
+    FROM {job} AS j
+    WHERE j.kind = :kind AND j.queue = :queue AND j.id < :below AND j.id >= :from_id
+        AND {job_filter}
+    ORDER BY j.id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_by_kind_and_queue
+SELECT id
+FROM {job}
+WHERE kind = :kind AND queue = :queue AND id < :below AND id >= :from_id
+ORDER BY id DESC
+LIMIT 1 OFFSET :scan
+
+-- fragment: queues_of_kind
+-- From one queue to the next in the index, without reading the jobs between them.
+WITH RECURSIVE g (name, number) AS (
+    SELECT MIN(x.queue), 1 FROM {job} AS x WHERE x.kind = :kind
+    UNION ALL
+    SELECT (SELECT MIN(x.queue) FROM {job} AS x WHERE x.kind = :kind AND x.queue > g.name), g.number + 1
+    FROM g
+    WHERE g.name IS NOT NULL AND g.number < :groups
+)
+SELECT g.name
+FROM g
+WHERE g.name IS NOT NULL
+
+-- name: queues_of_kind
+SELECT q.name
+FROM ({queues_of_kind}) AS q
 
 -- name: list_by_kind
 {job_view}
-FROM {job} AS j
-{job_state}
-WHERE j.kind = :kind AND j.id < :below AND j.id >= :from_id
-    AND {job_filter}
-ORDER BY j.id DESC
-LIMIT :page
+FROM (
+    SELECT j.id
+    FROM ({queues_of_kind}) AS q
+    CROSS JOIN {job} AS j
+    WHERE j.kind = :kind AND j.queue = q.name AND j.id < :below AND j.id >= :from_id
+        AND {job_filter}
+    ORDER BY j.id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_by_kind
+-- The newest of the ids that each queue reaches: so far all of them are read.
+SELECT e.id
+FROM (
+    SELECT (
+        SELECT j.id
+        FROM {job} AS j
+        WHERE j.kind = :kind AND j.queue = q.name AND j.id < :below AND j.id >= :from_id
+        ORDER BY j.id DESC
+        LIMIT 1 OFFSET :scan
+    ) AS id
+    FROM ({queues_of_kind}) AS q
+) AS e
+WHERE e.id IS NOT NULL
+ORDER BY e.id DESC
+LIMIT 1
+
+-- fragment: kinds_of_queue
+WITH RECURSIVE g (name, number) AS (
+    SELECT MIN(x.kind), 1 FROM {job} AS x
+    UNION ALL
+    SELECT (SELECT MIN(x.kind) FROM {job} AS x WHERE x.kind > g.name), g.number + 1
+    FROM g
+    WHERE g.name IS NOT NULL AND g.number < :groups
+)
+SELECT g.name
+FROM g
+WHERE g.name IS NOT NULL
+
+-- name: kinds_of_queue
+SELECT k.name
+FROM ({kinds_of_queue}) AS k
+
+-- name: list_by_queue
+{job_view}
+FROM (
+    SELECT j.id
+    FROM ({kinds_of_queue}) AS k
+    CROSS JOIN {job} AS j
+    WHERE j.kind = k.name AND j.queue = :queue AND j.id < :below AND j.id >= :from_id
+        AND {job_filter}
+    ORDER BY j.id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_by_queue
+SELECT e.id
+FROM (
+    SELECT (
+        SELECT j.id
+        FROM {job} AS j
+        WHERE j.kind = k.name AND j.queue = :queue AND j.id < :below AND j.id >= :from_id
+        ORDER BY j.id DESC
+        LIMIT 1 OFFSET :scan
+    ) AS id
+    FROM ({kinds_of_queue}) AS k
+) AS e
+WHERE e.id IS NOT NULL
+ORDER BY e.id DESC
+LIMIT 1
 
 -- name: list_by_tag
 {job_view}
-FROM {tag} AS d
-JOIN {job} AS j ON j.id = d.job_id
-{job_state}
-WHERE d.tag = :tag AND d.job_id < :below AND d.job_id >= :from_id
-    AND {job_filter}
-ORDER BY d.job_id DESC
-LIMIT :page
+FROM (
+    SELECT d.job_id AS id
+    FROM {tag} AS d
+    WHERE d.tag = :tag AND d.job_id < :below AND d.job_id >= :from_id
+        AND {job_fits}
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_by_tag
+SELECT job_id
+FROM {tag}
+WHERE tag = :tag AND job_id < :below AND job_id >= :from_id
+ORDER BY job_id DESC
+LIMIT 1 OFFSET :scan
 
 -- name: list_by_business_key
 {job_view}
-FROM {job} AS j
-{job_state}
-WHERE j.business_key = :business_key AND j.id < :below AND j.id >= :from_id
-    AND {job_filter}
-ORDER BY j.id DESC
-LIMIT :page
+FROM (
+    SELECT j.id
+    FROM {job} AS j
+    WHERE j.business_key = :business_key AND j.id < :below AND j.id >= :from_id
+        AND {job_filter}
+    ORDER BY j.id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_by_business_key
+SELECT id
+FROM {job}
+WHERE business_key = :business_key AND id < :below AND id >= :from_id
+ORDER BY id DESC
+LIMIT 1 OFFSET :scan
 
 -- name: list_by_idempotency_key
 {job_view}
-FROM {job} AS j
-{job_state}
-WHERE j.idempotency_key = :idempotency_key AND j.id < :below AND j.id >= :from_id
-    AND {job_filter}
-ORDER BY j.id DESC
-LIMIT :page
+FROM (
+    SELECT j.id
+    FROM {job} AS j
+    WHERE j.idempotency_key = :idempotency_key AND j.id < :below AND j.id >= :from_id
+        AND {job_filter}
+    ORDER BY j.id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_by_idempotency_key
+SELECT id
+FROM {job}
+WHERE idempotency_key = :idempotency_key AND id < :below AND id >= :from_id
+ORDER BY id DESC
+LIMIT 1 OFFSET :scan
 
 -- name: list_live
 {job_view}
-FROM {ready} AS d
-JOIN {job} AS j ON j.id = d.job_id
-{job_state}
-WHERE d.state = :state AND d.job_id < :below AND d.job_id >= :from_id
-    AND {job_filter}
-ORDER BY d.job_id DESC
-LIMIT :page
+FROM (
+    SELECT d.job_id AS id
+    FROM {ready} AS d
+    WHERE d.state = :state AND d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_live
+SELECT job_id
+FROM {ready}
+WHERE job_id < :below AND job_id >= :from_id
+ORDER BY job_id DESC
+LIMIT 1 OFFSET :scan
 
 -- name: list_aside
 -- The states few jobs are in have an index of their own.
 {job_view}
-FROM {ready} AS d
-JOIN {job} AS j ON j.id = d.job_id
-{job_state}
-WHERE d.state = :state
-    AND d.state <> 'queued' AND d.state <> 'running' AND d.state <> 'scheduled'
-    AND d.job_id < :below AND d.job_id >= :from_id
-    AND {job_filter}
-ORDER BY d.job_id DESC
-LIMIT :page
+FROM (
+    SELECT d.job_id AS id
+    FROM {ready} AS d
+    WHERE d.state = :state
+        AND d.state <> 'queued' AND d.state <> 'running' AND d.state <> 'scheduled'
+        AND d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_aside
+SELECT job_id
+FROM {ready}
+WHERE state = :state
+    AND state <> 'queued' AND state <> 'running' AND state <> 'scheduled'
+    AND job_id < :below AND job_id >= :from_id
+ORDER BY job_id DESC
+LIMIT 1 OFFSET :scan
+
+-- name: list_ended
+-- Ended other than by success.
+{job_view}
+FROM (
+    SELECT d.job_id AS id
+    FROM {outcome} AS d
+    WHERE d.state = :state AND d.state <> 'completed' AND d.job_id < :below AND d.job_id >= :from_id
+        AND {still_ended}
+        AND {row_fits}
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_ended
+SELECT job_id
+FROM {outcome}
+WHERE state = :state AND state <> 'completed' AND job_id < :below AND job_id >= :from_id
+ORDER BY job_id DESC
+LIMIT 1 OFFSET :scan
+
+-- name: list_completed
+-- Most outcomes are of this sort, and none has to be skipped that is still waiting.
+{job_view}
+FROM (
+    SELECT d.job_id AS id
+    FROM {outcome} AS d
+    WHERE d.state = 'completed' AND d.job_id < :below AND d.job_id >= :from_id
+        AND {still_ended}
+        AND {row_fits}
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_completed
+SELECT job_id
+FROM {outcome}
+WHERE job_id < :below AND job_id >= :from_id
+ORDER BY job_id DESC
+LIMIT 1 OFFSET :scan
+
+-- The indexes of the next three are not in the order of ids. They are used if they hold no more than :scan entries: all
+-- are read, and sorted.
+
+-- name: list_queued
+{job_view}
+FROM (
+    SELECT d.job_id AS id
+    FROM (
+        SELECT job_id FROM {ready} WHERE state = 'queued' ORDER BY queue, rank, position, job_id LIMIT :scan
+    ) AS d
+    WHERE d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_queued
+SELECT job_id
+FROM {ready}
+WHERE state = 'queued'
+ORDER BY queue, rank, position, job_id
+LIMIT 1 OFFSET :scan
+
+-- name: list_scheduled
+{job_view}
+FROM (
+    SELECT d.job_id AS id
+    FROM (SELECT job_id FROM {ready} WHERE state = 'scheduled' ORDER BY run_at, job_id LIMIT :scan) AS d
+    WHERE d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- name: reach_scheduled
+SELECT job_id
+FROM {ready}
+WHERE state = 'scheduled'
+ORDER BY run_at, job_id
+LIMIT 1 OFFSET :scan
 
 -- name: list_running
 {job_view}
-FROM {ready} AS d
-JOIN {job} AS j ON j.id = d.job_id
-{job_state}
-WHERE d.state = 'running' AND d.job_id < :below AND d.job_id >= :from_id
-    AND {job_filter}
-ORDER BY d.job_id DESC
-LIMIT :page
+FROM (
+    SELECT d.job_id AS id
+    FROM (SELECT job_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
+    WHERE d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
 
--- name: list_ended
--- Ended other than by success; a job that was retried since is live again and filtered out.
-{job_view}
-FROM {outcome} AS d
-JOIN {job} AS j ON j.id = d.job_id
-{job_state}
-WHERE d.state = :state AND d.state <> 'completed' AND d.job_id < :below AND d.job_id >= :from_id
-    AND d.life = o.life
-    AND {job_filter}
-ORDER BY d.job_id DESC
-LIMIT :page
+-- name: reach_running
+SELECT job_id
+FROM {ready}
+WHERE state = 'running'
+ORDER BY node_id, claimed_at
+LIMIT 1 OFFSET :scan
 
 -- name: list_queue
 -- verb: claim
 -- One queue in the order in which its jobs will start.
 {job_view}
-FROM {ready} AS d
-JOIN {job} AS j ON j.id = d.job_id
+FROM (
+    SELECT d.job_id AS id, d.rank, d.position
+    FROM {ready} AS d
+    WHERE d.queue = :queue AND d.state = 'queued'
+        AND (d.rank, d.position, d.job_id) > (:rank, :position, :after)
+        AND (d.rank, d.position, d.job_id) <= (:to_rank, :to_position, :to_id)
+        AND d.job_id < :below AND d.job_id >= :from_id
+        AND {row_fits}
+    ORDER BY d.rank, d.position, d.job_id
+    LIMIT :page
+) AS f
+JOIN {job} AS j ON j.id = f.id
 {job_state}
-WHERE d.queue = :queue AND d.state = 'queued' AND (d.rank, d.position, d.job_id) > (:rank, :position, :after)
-    AND d.job_id < :below AND d.job_id >= :from_id
-    AND {job_filter}
-ORDER BY d.rank, d.position, d.job_id
-LIMIT :page
+ORDER BY f.rank, f.position, f.id
+
+-- name: reach_queue
+SELECT rank, position, job_id
+FROM {ready}
+WHERE queue = :queue AND state = 'queued' AND (rank, position, job_id) > (:rank, :position, :after)
+ORDER BY rank, position, job_id
+LIMIT 1 OFFSET :scan
 
 -- fragment: run_view
 SELECT
     u.id, u.job_id, u.state, u.node_id, u.attempt, u.life, u.started_at, u.finished_at, u.wait_ms, u.duration_ms,
     u.exit_code, u.error_type, u.error_message, u.traceback, u.artifacts, u.log_path, u.metrics, j.kind
-FROM {run} AS u
-JOIN {job} AS j ON j.id = u.job_id
 
 -- fragment: run_filter
 u.id < :below AND u.id >= :from_id
-    AND (:state IS NULL OR u.state = :state)
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND (:owner IS NULL OR j.owner = :owner)
+        AND (CAST(:state AS text) IS NULL OR u.state = :state)
+        AND COALESCE(
+            (
+                SELECT (CAST(:kind AS text) IS NULL OR j.kind = :kind) AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
+                FROM {job} AS j
+                WHERE j.id = u.job_id
+            ),
+            FALSE
+        )
+    ORDER BY u.id DESC
+    LIMIT :page
+
+-- fragment: found_runs
+AS f
+JOIN {run} AS u ON u.id = f.id
+JOIN {job} AS j ON j.id = u.job_id
 ORDER BY u.id DESC
-LIMIT :page
 
 -- name: list_runs
 {run_view}
-WHERE {run_filter}
+FROM (
+    SELECT u.id
+    FROM {run} AS u
+    WHERE {run_filter}
+) {found_runs}
+
+-- name: reach_runs
+SELECT id
+FROM {run}
+WHERE id < :below AND id >= :from_id
+ORDER BY id DESC
+LIMIT 1 OFFSET :scan
+
+-- name: list_runs_of_job
+{run_view}
+FROM (
+    SELECT u.id
+    FROM {run} AS u
+    WHERE u.job_id = :job_id AND {run_filter}
+) {found_runs}
+
+-- name: reach_runs_of_job
+SELECT id
+FROM {run}
+WHERE job_id = :job_id AND id < :below AND id >= :from_id
+ORDER BY id DESC
+LIMIT 1 OFFSET :scan
 
 -- name: list_runs_by_state
 -- Runs that neither run nor completed are few, and have an index of their own.
 {run_view}
-WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {run_filter}
+FROM (
+    SELECT u.id
+    FROM {run} AS u
+    WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {run_filter}
+) {found_runs}
 
--- name: list_runs_of_job
+-- name: reach_runs_by_state
+SELECT id
+FROM {run}
+WHERE state = :state AND state <> 'running' AND state <> 'completed' AND id < :below AND id >= :from_id
+ORDER BY id DESC
+LIMIT 1 OFFSET :scan
+
+-- name: list_runs_running
+-- Those that hold their job; used if not more than :scan jobs run.
 {run_view}
-WHERE u.job_id = :job_id AND {run_filter}
+FROM (
+    SELECT u.id
+    FROM (SELECT run_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
+    CROSS JOIN {run} AS u
+    WHERE u.id = d.run_id AND {run_filter}
+) {found_runs}
+
+-- name: list_runs_of_kind
+-- Used if neither the jobs of the kind nor their runs are more than :scan.
+{run_view}
+FROM (
+    SELECT u.id
+    FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
+    CROSS JOIN {run} AS u
+    WHERE u.job_id = d.id AND {run_filter}
+) {found_runs}
+
+-- name: reach_jobs_of_kind
+SELECT id
+FROM {job}
+WHERE kind = :kind
+ORDER BY kind, queue, id
+LIMIT 1 OFFSET :scan
+
+-- name: reach_runs_of_kind
+SELECT u.id
+FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
+CROSS JOIN {run} AS u
+WHERE u.job_id = d.id
+LIMIT 1 OFFSET :scan
 
 -- name: append_artifact
 -- The one write a closed run takes.
@@ -186,20 +543,50 @@ WHERE id = :run_id
 {for_update}
 
 -- name: list_queues
+SELECT name, paused_at, concurrency, reserved_until
+FROM {queue}
+ORDER BY name
+
+-- name: count_queued
+-- How many jobs of each queue may start now; no further than :cap.
 SELECT
-    q.name, q.paused_at, q.concurrency, q.reserved_until,
-    (SELECT COUNT(*) FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued'),
-    (SELECT COUNT(*) FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'running'),
-    (SELECT COUNT(*) FROM {ready} AS r WHERE r.queue = q.name)
+    q.name,
+    (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' LIMIT :cap) AS c)
 FROM {queue} AS q
-ORDER BY q.name
+
+-- name: count_not_queued
+-- What else each queue has: jobs that run, which are few, and of those that are due later, and of those set aside, the
+-- first :cap.
+SELECT w.sort, w.queue, COUNT(*)
+FROM (
+    SELECT 'running' AS sort, r.queue
+    FROM {ready} AS r
+    WHERE r.state = 'running'
+    UNION ALL
+    SELECT 'scheduled', s.queue
+    FROM (SELECT queue FROM {ready} WHERE state = 'scheduled' ORDER BY run_at, job_id LIMIT :cap) AS s
+    UNION ALL
+    SELECT 'aside', a.queue
+    FROM (
+        SELECT queue
+        FROM {ready}
+        WHERE state <> 'queued' AND state <> 'running' AND state <> 'scheduled'
+        ORDER BY state, job_id
+        LIMIT :cap
+    ) AS a
+) AS w
+GROUP BY w.sort, w.queue
 
 -- name: count_ahead
 -- verb: claim
--- How many jobs of the queue start before this one.
+-- How many jobs of the queue start before this one; no further than :cap.
 SELECT COUNT(*)
-FROM {ready}
-WHERE queue = :queue AND state = 'queued' AND (rank, position, job_id) < (:rank, :position, :job_id)
+FROM (
+    SELECT 1 AS one
+    FROM {ready}
+    WHERE queue = :queue AND state = 'queued' AND (rank, position, job_id) < (:rank, :position, :job_id)
+    LIMIT :cap
+) AS a
 
 -- name: list_waited_for
 -- The jobs that have to end before this one may start.

@@ -45,24 +45,6 @@ made AS (
 SELECT place.following
 FROM place
 
--- fragment: job_filter
--- As shared, but with types: PostgreSQL must know that of a parameter where it first sees it.
-(:state::text IS NULL OR COALESCE(r.state, o.state) = :state)
-    AND (:queue::text IS NULL OR COALESCE(r.queue, j.queue) = :queue)
-    AND (:kind::text IS NULL OR j.kind = :kind)
-    AND (:owner::text IS NULL OR j.owner = :owner)
-    AND (:tag::text IS NULL OR EXISTS (SELECT 1 FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag))
-    AND (:business_key::text IS NULL OR j.business_key = :business_key)
-    AND (:idempotency_key::text IS NULL OR j.idempotency_key = :idempotency_key)
-
--- fragment: run_filter
-u.id < :below AND u.id >= :from_id
-    AND (:state::text IS NULL OR u.state = :state)
-    AND (:kind::text IS NULL OR j.kind = :kind)
-    AND (:owner::text IS NULL OR j.owner = :owner)
-ORDER BY u.id DESC
-LIMIT :page
-
 -- name: stop_node
 UPDATE {node}
 SET stopped_at = :now, stop_reason = :reason
@@ -92,3 +74,19 @@ HAVING MAX(r.position) > (SELECT last_value FROM {position})
 SELECT setval('{position}', MAX(r.position))
 FROM {ready} AS r
 HAVING MAX(r.position) > (SELECT last_value FROM {position})
+
+-- name: list_runs_of_kind
+-- As shared, but job by job, so that the planner does not join with all runs.
+{run_view}
+FROM (
+    SELECT u.id
+    FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
+    CROSS JOIN LATERAL (SELECT x.* FROM {run} AS x WHERE x.job_id = d.id ORDER BY x.id LIMIT :scan) AS u
+    WHERE {run_filter}
+) {found_runs}
+
+-- name: reach_runs_of_kind
+SELECT u.id
+FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
+CROSS JOIN LATERAL (SELECT x.id FROM {run} AS x WHERE x.job_id = d.id ORDER BY x.id LIMIT :scan) AS u
+LIMIT 1 OFFSET :scan
