@@ -70,7 +70,7 @@ class Bound(Generic[P, R]):
     def __init__(self, kind: Kind[P, R, ..., Any], options: Options) -> None:
         self._kind = kind
         self._options = options
-        self.plan = options.plan((kind.name, *kind.aliases), kind.version, kind.desk.owner)
+        self.plan = options.plan(kind.names, kind.version, kind.desk.owner)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job. When this returns, it is in the database for good (with `tx=`: once you commit)."""
@@ -192,6 +192,11 @@ class Kind(Generic[P, R, Q, C]):
         return json.dumps(arguments, ensure_ascii=False)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All its names, each once: the current one, then those it had before."""
+        return tuple(dict.fromkeys((self.name, *self.aliases)))
+
+    @property
     def place(self) -> str:
         """Where the function stands, for messages."""
         return place_of(self.function)
@@ -213,7 +218,7 @@ class Registry:
 
     def add(self, kind: Kind[..., Any, ..., Any]) -> None:
         """Make a kind known. The same name from two places is refused; the same place again is a module reload."""
-        for name in (kind.name, *kind.aliases):
+        for name in kind.names:
             known = self._kinds.get(name)
             if known is not None and known.place != kind.place:
                 raise KindError(
@@ -221,7 +226,7 @@ class Registry:
                     " another name with @app.job(name=…)",
                     code="kind_duplicate",
                 )
-        for name in (kind.name, *kind.aliases):
+        for name in kind.names:
             self._kinds[name] = kind
 
     def get(self, name: str) -> Kind[..., Any, ..., Any]:
@@ -240,6 +245,12 @@ class Registry:
 
     def find(self, name: object) -> Kind[..., Any, ..., Any] | None:
         return self._kinds.get(name) if isinstance(name, str) else None
+
+    def meant_by(self, name: str | None) -> tuple[str | None, ...]:
+        """The names under which what is asked for by one may be stored: a kind's current name stands for all of its
+        names, any other only for itself."""
+        kind = self.find(name)
+        return kind.names if kind is not None and kind.name == name else (name,)
 
     def versions(self) -> dict[str, int]:
         """What this process can run: every name and alias, with the newest version it has."""
