@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
-from perdure.errors import InvalidOption, shown
+from perdure.errors import InvalidOption, not_among, shown
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
 from perdure.job.job import Job
@@ -27,7 +27,15 @@ from perdure.kind import Draft, Kind, P, R, Registry, Upgrade
 from perdure.lazy import lazy
 from perdure.options import OptionFields, Options, check_name, listed
 from perdure.verbs import waiting
-from perdure.verbs.declaring import Declare, Facts, checked_aliases, checked_upgrades, declared, for_a_kind
+from perdure.verbs.declaring import (
+    Declare,
+    Facts,
+    Isolation,
+    checked_aliases,
+    checked_upgrades,
+    declared,
+    for_a_kind,
+)
 from perdure.verbs.drafting import common_tx, laid_out, new_job
 from perdure.verbs.paging import checked_limit, jobs_of_all, pages, runs_of_all
 from perdure.worker.lifecycle import tell_of_enqueued
@@ -52,6 +60,7 @@ if TYPE_CHECKING:
     W = TypeVar("W", JobFilter, RunFilter)
 
 JobLike = Job | UUID | str
+End = Literal["front", "back"]
 
 logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless the program sets up logging
 
@@ -128,7 +137,7 @@ class Perdure:
         aliases: Sequence[str] = (),
         version: int = 1,
         upgrades: Mapping[int, Upgrade] | None = None,
-        isolation: Literal["process"] | None = None,
+        isolation: Isolation | None = None,
         **options: Unpack[OptionFields],
     ) -> Declare: ...
 
@@ -140,7 +149,7 @@ class Perdure:
         aliases: Sequence[str] = (),
         version: int = 1,
         upgrades: Mapping[int, Upgrade] | None = None,
-        isolation: Literal["process"] | None = None,
+        isolation: Isolation | None = None,
         **options: Unpack[OptionFields],
     ) -> Any:
         """Declare a function as a kind of job. `@app.job` or `@app.job(queue="mail", retry=5, …)`.
@@ -314,14 +323,16 @@ class Perdure:
         *,
         before: JobLike | None = None,
         after: JobLike | None = None,
-        to: Literal["front", "back"] | None = None,
+        to: End | None = None,
         expect_version: int | None = None,
         tx: Any = None,
     ) -> Job:
         """Give a waiting job another place among those of its queue and priority."""
         from perdure.store.answers import Place
 
-        if sum(wish is not None for wish in (before, after, to)) != 1 or to not in (None, "front", "back"):
+        if to is not None and to not in get_args(End):
+            raise InvalidOption(not_among("to", to, get_args(End)))
+        if sum(wish is not None for wish in (before, after, to)) != 1:
             raise InvalidOption('say where to move to with one of before=, after=, to="front" or to="back"')
         place = Place(
             None if before is None else job_id_of(before), None if after is None else job_id_of(after), to == "front"

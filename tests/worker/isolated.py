@@ -169,6 +169,54 @@ def ends_what_it_forked() -> int | None:
 
 
 @app.job(isolation="process", retry=1)
+def closes_descriptors(own: str) -> None:
+    """And opens a file, which is given the number of one that was closed."""
+    os.closerange(3, 1000)
+    files = [os.open(own, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for _ in range(20)]
+    logging.getLogger("shop").warning("said to nobody")
+    os.write(files[0], b"mine")
+
+
+@app.job(isolation="process", retry=1)
+async def closes_descriptors_later() -> None:
+    await asyncio.sleep(0)
+    os.closerange(3, 1000)
+    await asyncio.sleep(0)
+
+
+@app.job(isolation="process", retry=1)
+def forks_and_returns(fifo: str) -> int:
+    line = os.open(fifo, os.O_WRONLY)
+    if os.fork():
+        os.close(line)
+    return os.getpid()
+
+
+@app.job(isolation="process", retry=1)
+async def forks_and_returns_later(fifo: str) -> int:
+    line = os.open(fifo, os.O_WRONLY)
+    if os.fork():
+        os.close(line)
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+@app.job(isolation="process", retry=1)
+def changes_folder() -> int:
+    os.chdir("/")
+    return os.getpid()
+
+
+@app.job(isolation="process", retry=1)
+def adds() -> int:
+    os.environ["ADDED"] = "1"
+    sys.path.append("/added")
+    import colorsys  # noqa: F401 - as handlers do that need much
+
+    return os.getpid()
+
+
+@app.job(isolation="process", retry=1)
 def keeps(word: Annotated[str, Secret]) -> str:
     return " ".join((Path("/proc/self/cmdline").read_text(), Path("/proc/self/environ").read_text()))
 

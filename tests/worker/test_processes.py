@@ -34,7 +34,7 @@ from perdure.job.reports import (
 )
 from perdure.ops.doctor import examine, is_healthy
 from perdure.worker.executors import processes
-from perdure.worker.executors.wire import Ending, Unframer, ending_frame, ending_of
+from perdure.worker.executors.wire import CUT_OFF, Ending, Unframer, ending_frame, ending_of
 from perdure.worker.worker import EXIT_CLEAN
 from tests.worker.patience import eventually
 
@@ -313,6 +313,71 @@ def test_a_child_that_dies_while_idle_costs_nobody_an_attempt(jobs: Any) -> None
 
     assert (ended(jobs, second).state, ended(jobs, second).attempts) == (State.COMPLETED, 1)
     assert ended(jobs, second).result["pid"] != ended(jobs, first).result["pid"]
+
+
+# -- what a handler does to its process ------------------------------------------------------------------------------
+
+
+def test_a_handler_that_closes_our_descriptors_fails_and_the_next_run_has_a_new_process(
+    jobs: Any, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    first, second = jobs.closes_descriptors.enqueue(str(own)), jobs.closes_descriptors_later.enqueue()
+    after = jobs.add.enqueue(1, 2)
+
+    drained(jobs, concurrency=1)
+
+    for job in (first, second):
+        run = last_run(jobs, job)
+        assert (run.row.exit_code, run.error_type) == (CUT_OFF, "ProcessCrashed")
+        assert "os.closerange" in str(run.error_message)
+    assert own.read_bytes() == b"mine"
+    assert ended(jobs, after).state is State.COMPLETED
+
+
+@pytest.mark.parametrize("kind", ["forks_and_returns", "forks_and_returns_later"])
+def test_of_a_handler_that_forks_and_returns_twice_the_copy_ends_and_the_original_reports(
+    jobs: Any, fifo: str, kind: str
+) -> None:
+    with jobs.app.worker(concurrency=1).running():
+        job = getattr(jobs, kind).enqueue(fifo)
+        with open(fifo) as line:  # noqa: PTH123
+            assert line.read() == ""  # the end: the copy is gone, while the worker and its child live
+        after = jobs.add.enqueue(1, 2)
+        eventually(lambda: ended(jobs, after).state is State.COMPLETED)
+
+    assert ended(jobs, job).result == ended(jobs, after).result["pid"]
+
+
+def test_a_process_that_a_handler_has_changed_is_not_used_again(jobs: Any, caplog: pytest.LogCaptureFixture) -> None:
+    first, changing, after = jobs.add.enqueue(1, 2), jobs.changes_folder.enqueue(), jobs.add.enqueue(1, 2)
+
+    with caplog.at_level(logging.INFO, "perdure.worker"):
+        drained(jobs, concurrency=1)
+
+    assert ended(jobs, changing).result == ended(jobs, first).result["pid"]
+    assert ended(jobs, after).result["pid"] != ended(jobs, first).result["pid"]
+    assert ended(jobs, after).result["cwd"] == str(Path.cwd())
+    assert "changes_folder" in caplog.text
+    assert "has changed the working directory for its process, which is not used again" in caplog.text
+
+
+def test_every_change_of_what_belongs_to_the_whole_process_is_noticed_by_itself() -> None:
+    """In one process, one change after the other."""
+    program = [sys.executable, "-m", "tests.worker.changing"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    noticed = json.loads(done.stdout)
+    assert len(noticed) == 14
+    assert noticed == {name: [] if name == "nothing" or name.startswith("only") else [name] for name in noticed}
+
+
+def test_what_a_handler_only_adds_to_its_process_stays_there(jobs: Any) -> None:
+    many = [jobs.adds.enqueue() for _ in range(3)]
+
+    drained(jobs, concurrency=1)
+
+    assert len({ended(jobs, job).result for job in many}) == 1
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------

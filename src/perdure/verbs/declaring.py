@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protocol, cast, get_args, overload
 
 from perdure.config import Config
-from perdure.errors import InvalidInput, InvalidOption, KindError, shown
+from perdure.errors import InvalidInput, InvalidOption, KindError, not_among, shown
 from perdure.kind import Desk, Kind, P, R, Upgrade, place_of
 from perdure.options import OptionFields, Options, check_name, listed
 from perdure.worker.context import JobContext
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+
+Isolation = Literal["process"]
 
 
 class Declare(Protocol):
@@ -39,7 +42,7 @@ class Facts(NamedTuple):
     aliases: tuple[str, ...]
     version: int
     upgrades: Mapping[int, Upgrade]
-    isolation: Literal["process"] | None
+    isolation: Isolation | None
 
 
 def declared(
@@ -55,7 +58,7 @@ def declared(
         version=_checked_version(facts.version),
         upgrades=facts.upgrades,
         defaults=defaults,
-        isolation=facts.isolation,
+        isolation=_checked_isolation(facts.isolation),
         max_payload_bytes=config.max_payload_bytes,
         context_type=JobContext,
     )
@@ -92,6 +95,13 @@ def _plain_name(function: Callable[..., Any]) -> str:
             code="kind_invalid",
         )
     return name
+
+
+def _checked_isolation(isolation: object) -> str | None:
+    if isolation is not None and isolation not in get_args(Isolation):
+        told = not_among("isolation", isolation, get_args(Isolation))
+        raise InvalidOption(f"{told}; leave it out for a thread or the event loop", code="option_invalid")
+    return cast("str | None", isolation)
 
 
 def _checked_version(version: object) -> int:
