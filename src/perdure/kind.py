@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import update_wrapper
+from functools import WRAPPER_ASSIGNMENTS, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from perdure.errors import InvalidPayload, KindError, shown
@@ -12,6 +12,7 @@ from perdure.job.job import Job
 from perdure.job.model import Plan
 from perdure.lazy import lazy
 from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed
+from perdure.payload.signature import call_of, innermost
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -126,8 +127,13 @@ class Kind(Generic[P, R, Q, C]):
         self.isolation = isolation
         self._max_payload_bytes = max_payload_bytes
         self._context_type = context_type
+        self.is_async = is_coroutine_function(function)
+        """It runs on the event loop. A plain function may return a coroutine still, which is then awaited."""
         self._bound: Bound[P, R] = Bound(cast("Kind[P, R, ..., Any]", self), defaults)
-        update_wrapper(self, function)
+        update_wrapper(self, function, WRAPPER_ASSIGNMENTS, updated=())
+        for note, value in vars(function).items() if inspect.isfunction(function) else ():
+            if not hasattr(type(self), note):
+                self.__dict__.setdefault(note, value)  # whatever was noted on the function, but never in our place
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
         return self.function(*args, **kwargs)
@@ -206,8 +212,25 @@ class Kind(Generic[P, R, Q, C]):
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+    code = getattr(innermost(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else shown(function)
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether a call gives a coroutine for sure. Decorators that turn one into a plain function are taken at their
+    word: what they wrap does not count."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
+
+
+def _given(function: Callable[..., Any]) -> tuple[str, ...]:
+    """What `functools.partial` has given it already: two of the same function are not the same kind."""
+    given: list[str] = []
+    while isinstance(function, partial):
+        given += [shown(function.args), shown(function.keywords)]
+        function = function.func
+    return tuple(given)
 
 
 class Registry:
@@ -220,7 +243,7 @@ class Registry:
         """Make a kind known. The same name from two places is refused; the same place again is a module reload."""
         for name in kind.names:
             known = self._kinds.get(name)
-            if known is not None and known.place != kind.place:
+            if known is not None and (known.place, _given(known.function)) != (kind.place, _given(kind.function)):
                 raise KindError(
                     f"two functions are declared as kind {name!r}: {known.place} and {kind.place}; give one of them"
                     " another name with @app.job(name=…)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import logging
 import multiprocessing
 import os
@@ -60,8 +61,18 @@ def raises() -> None:
 
 
 @app.job(isolation="process", retry=3)
-def signals(which: str) -> None:
+def signals(which: str) -> Any:
     match which:
+        case "return fail":
+            return Fail("never again")
+        case "return retry":
+            return RetryAfter(3600)
+        case "return snooze":
+            return Snooze(3600)
+        case "return cancel":
+            return Cancel
+        case "return skip":
+            return Skip("nothing to do")
         case "fail":
             raise Fail("never again")
         case "retry":
@@ -157,6 +168,35 @@ async def sleeps(fifo: str) -> None:
             await asyncio.Event().wait()
         finally:
             line.write("tidied up\n")
+
+
+def logged(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+sleeps_inside = app.job(name="sleeps_inside", isolation="process", retry=1)(logged(sleeps.function))
+add_inside = app.job(name="add_inside", isolation="process", retry=1)(logged(add_later.function))
+add_in_part = app.job(name="add_in_part", isolation="process", retry=1)(functools.partial(add_later.function, 3))
+
+
+class Shelf:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def add(self, second: int) -> list[int]:
+        return [self.number + second, os.getpid()]
+
+    async def __call__(self, second: int) -> list[int]:
+        return self.add(second)
+
+
+shelf = Shelf(3)
+add_by_method = app.job(name="add_by_method", isolation="process", retry=1)(shelf.add)
+add_by_object = app.job(name="add_by_object", isolation="process", retry=1)(shelf)
 
 
 @app.job(isolation="process", retry=1)

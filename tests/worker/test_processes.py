@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -149,6 +150,7 @@ def test_a_handlers_signals_mean_what_they_mean_elsewhere(jobs: Any) -> None:
         "cancel": (State.CANCELLED, 1),
         "skip": (State.SKIPPED, 1),
     }
+    expected |= {f"return {which}": became for which, became in expected.items()}
     enqueued = {which: jobs.signals.enqueue(which) for which in expected}
 
     drained(jobs)
@@ -410,9 +412,12 @@ def test_a_cancelled_handler_may_leave_by_itself(jobs: Any, fifo: str, monkeypat
     assert last_run(jobs, job).row.exit_code is None
 
 
-def test_a_cancelled_coroutine_is_cancelled_at_once(jobs: Any, fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["sleeps", "sleeps_inside"])
+def test_a_cancelled_coroutine_is_cancelled_at_once(
+    jobs: Any, fifo: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "GRACE_S", 3600)
-    job = jobs.sleeps.enqueue(fifo)
+    job = getattr(jobs, kind).enqueue(fifo)
     with jobs.app.worker().running(), open(fifo) as line:  # noqa: PTH123
         assert line.readline() == "here\n"
         jobs.app.cancel(job)
@@ -575,6 +580,28 @@ def test_a_borrowed_function_is_found_by_the_name_of_its_kind(jobs: Any) -> None
     drained(jobs)
 
     assert ended(jobs, job).result == "from elsewhere"
+
+
+def test_whatever_can_be_called_can_be_a_handler_if_its_kind_has_a_name_in_a_module(jobs: Any) -> None:
+    sorts = ("add_inside", "add_in_part", "add_by_method", "add_by_object")
+    arguments = {"add_inside": (3, 4)}
+    added = [getattr(jobs, sort).enqueue(*arguments.get(sort, (4,))) for sort in sorts]
+
+    drained(jobs)
+
+    results = [ended(jobs, job).result for job in added]
+    assert [result[0] for result in results] == [7] * len(sorts)
+    assert os.getpid() not in {result[1] for result in results}
+
+
+def test_a_kind_without_a_name_in_a_module_says_how_to_give_it_one(jobs: Any) -> None:
+    nowhere: Any = jobs.app.job(name="nowhere", isolation="process")(partial(jobs.borrowed))
+
+    job = nowhere.enqueue()
+    drained(jobs)
+
+    assert ended(jobs, job).state is State.FAILED
+    assert "name = app.job(…)(…)" in str(ended(jobs, job).error)
 
 
 def test_a_local_function_fails_for_good_and_says_what_to_do(app: Perdure) -> None:

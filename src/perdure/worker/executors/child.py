@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import os
 import resource
@@ -21,12 +20,12 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, KindError, PerdureError
@@ -36,8 +35,10 @@ from perdure.worker.context import Backstage, JobContext
 from perdure.worker.executors.lifeline import end_group, hang_on
 from perdure.worker.executors.whereabouts import Place, found, found_kind
 from perdure.worker.executors.wire import CUT_OFF, Ending, Unframer, claim_of, ending_frame, framed
-from perdure.worker.run import AnyKind, Assignment, Ended, run_async, run_plain
+from perdure.worker.run import AnyKind, Assignment, Ended, awaited, run_async, run_plain
 from perdure.worker.signals import Stop
+
+T = TypeVar("T")
 
 
 class Staged(Protocol):
@@ -218,13 +219,16 @@ class Running:
             os._exit(0)
 
     def run(self) -> Ended:
-        if inspect.iscoroutinefunction(self.task.kind.function):
-            return asyncio.run(self._awaited())
-        return run_plain(self.task)
+        if self.task.kind.is_async:
+            return asyncio.run(self._cancellable(run_async(self.task)))
+        return run_plain(self.task, self._run_to_end)
 
-    async def _awaited(self) -> Ended:
+    def _run_to_end(self, awaitable: Awaitable[Any]) -> Any:
+        return asyncio.run(self._cancellable(awaited(awaitable)))
+
+    async def _cancellable(self, coroutine: Coroutine[Any, Any, T]) -> T:
         loop = asyncio.get_running_loop()
-        handler = loop.create_task(run_async(self.task))
+        handler = loop.create_task(coroutine)
         self._cancel = lambda: loop.call_soon_threadsafe(handler.cancel)
         await asyncio.sleep(0)  # its first step: a task cancelled before that would not report
         if self._is_cancelled:
