@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
-from perdure.errors import InvalidOption, shown
+from perdure.errors import InvalidOption, not_among, shown
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
 from perdure.job.job import Job
@@ -27,9 +27,17 @@ from perdure.kind import Draft, Kind, P, R, Registry, Upgrade
 from perdure.lazy import lazy
 from perdure.options import OptionFields, Options, check_name, listed
 from perdure.verbs import waiting
-from perdure.verbs.declaring import Declare, Facts, checked_aliases, checked_upgrades, declared, for_a_kind
+from perdure.verbs.declaring import (
+    Declare,
+    Facts,
+    Isolation,
+    checked_aliases,
+    checked_upgrades,
+    declared,
+    for_a_kind,
+)
 from perdure.verbs.drafting import common_tx, laid_out, new_job
-from perdure.verbs.paging import checked_limit, pages
+from perdure.verbs.paging import checked_limit, jobs_of_all, pages, runs_of_all
 from perdure.worker.lifecycle import tell_of_enqueued
 
 if TYPE_CHECKING:
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
 
     from perdure.aio import AsyncPerdure
     from perdure.ops.explain import Explanation
-    from perdure.store.answers import LogLine
+    from perdure.store.answers import JobFilter, LogLine, RunFilter
     from perdure.store.protocols import Store
     from perdure.testing.kit import Kit
     from perdure.verbs.locking import Lock
@@ -49,8 +57,10 @@ if TYPE_CHECKING:
     from perdure.worker.worker import Worker
 
     M = TypeVar("M", bound=Middleware)
+    W = TypeVar("W", JobFilter, RunFilter)
 
 JobLike = Job | UUID | str
+End = Literal["front", "back"]
 
 logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless the program sets up logging
 
@@ -127,7 +137,7 @@ class Perdure:
         aliases: Sequence[str] = (),
         version: int = 1,
         upgrades: Mapping[int, Upgrade] | None = None,
-        isolation: Literal["process"] | None = None,
+        isolation: Isolation | None = None,
         **options: Unpack[OptionFields],
     ) -> Declare: ...
 
@@ -139,7 +149,7 @@ class Perdure:
         aliases: Sequence[str] = (),
         version: int = 1,
         upgrades: Mapping[int, Upgrade] | None = None,
-        isolation: Literal["process"] | None = None,
+        isolation: Isolation | None = None,
         **options: Unpack[OptionFields],
     ) -> Any:
         """Declare a function as a kind of job. `@app.job` or `@app.job(queue="mail", retry=5, …)`.
@@ -215,19 +225,31 @@ class Perdure:
         """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order.
 
         Filters: state, queue, kind, owner, tag, business_key, idempotency_key, since, until (aware datetimes, compared
-        with the time of creation). One that is None means any.
+        with the time of creation). One that is None means any. A kind's name stands for its aliases too.
         """
         from perdure.verbs.filters import job_filter
 
         wanted = job_filter(filters)
-        return pages(lambda spot, size: self.store.jobs(wanted, spot, size), checked_limit(limit))
+        limit = checked_limit(limit)
+        return jobs_of_all([self._pages_of_jobs(one, limit) for one in self.under_all_names(wanted)], wanted, limit)
+
+    def _pages_of_jobs(self, wanted: JobFilter, limit: int | None) -> Iterator[Job]:
+        return pages(lambda spot, size: self.store.jobs(wanted, spot, size), limit)
+
+    def under_all_names(self, wanted: W) -> list[W]:
+        """This filter for each name that its kind has had."""
+        return [wanted._replace(kind=name) for name in self.kinds.meant_by(wanted.kind)]
 
     def runs(self, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> Iterator[Run]:
         """Attempts, newest first: of one job, or of all that fit the filters kind, state, owner, since, until."""
         from perdure.verbs.filters import run_filter
 
         wanted = run_filter(None if job is None else job_id_of(job), filters)
-        return pages(lambda spot, size: self.store.runs(wanted, spot, size), checked_limit(limit))
+        limit = checked_limit(limit)
+        return runs_of_all([self._pages_of_runs(one, limit) for one in self.under_all_names(wanted)], limit)
+
+    def _pages_of_runs(self, wanted: RunFilter, limit: int | None) -> Iterator[Run]:
+        return pages(lambda spot, size: self.store.runs(wanted, spot, size), limit)
 
     def logs(self, job: JobLike) -> Iterator[LogLine]:
         """The log lines captured from all runs of a job, in the order they were written."""
@@ -301,14 +323,16 @@ class Perdure:
         *,
         before: JobLike | None = None,
         after: JobLike | None = None,
-        to: Literal["front", "back"] | None = None,
+        to: End | None = None,
         expect_version: int | None = None,
         tx: Any = None,
     ) -> Job:
         """Give a waiting job another place among those of its queue and priority."""
         from perdure.store.answers import Place
 
-        if sum(wish is not None for wish in (before, after, to)) != 1 or to not in (None, "front", "back"):
+        if to is not None and to not in get_args(End):
+            raise InvalidOption(not_among("to", to, get_args(End)))
+        if sum(wish is not None for wish in (before, after, to)) != 1:
             raise InvalidOption('say where to move to with one of before=, after=, to="front" or to="back"')
         place = Place(
             None if before is None else job_id_of(before), None if after is None else job_id_of(after), to == "front"

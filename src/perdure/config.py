@@ -8,10 +8,11 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, cast
 
-from perdure.errors import ConfigError, InvalidOption, shown
+from perdure.errors import ConfigError, InvalidOption, not_among, shown
 from perdure.store.settings import StoreSettings
 
 URL_VARIABLE = "PERDURE_URL"
+DURABILITIES = ("full", "normal")
 _LISTS = (tuple, list)
 
 
@@ -55,8 +56,8 @@ class Config:
         """Refuse values that cannot work, naming the knob."""
         from perdure.options import check_name, check_queue  # not at the top: probes need only the name of a variable
 
-        if self.durability not in ("full", "normal"):
-            raise ConfigError(f'durability must be "full" or "normal", not {shown(self.durability)}')
+        if self.durability not in DURABILITIES:
+            raise ConfigError(not_among("durability", self.durability, DURABILITIES))
         for knob in ("busy_timeout_s", "lease_s", "max_payload_bytes"):
             value = getattr(self, knob)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10**12:

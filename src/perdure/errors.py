@@ -25,6 +25,7 @@ to do next. Codes are finer than classes: catch the class, report the code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -35,6 +36,17 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 - a repr may do anything
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def not_among(what: str, value: object, known: Sequence[str]) -> str:
+    """That a setting has a value that is none of those it can have: what it is, which there are, and the nearest."""
+    from difflib import get_close_matches
+
+    *others, last = (f'"{one}"' for one in known)
+    listed = f"{', '.join(others)} or {last}" if others else last
+    near = get_close_matches(value[:80], known, n=1, cutoff=0.5) if isinstance(value, str) else []
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    return f"{what} must be {listed}, not {shown(value)}{hint}"
 
 
 class PerdureError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import update_wrapper
+from functools import WRAPPER_ASSIGNMENTS, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from perdure.errors import InvalidPayload, KindError, shown
@@ -12,6 +12,7 @@ from perdure.job.job import Job
 from perdure.job.model import Plan
 from perdure.lazy import lazy
 from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed
+from perdure.payload.signature import call_of, innermost
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -70,7 +71,7 @@ class Bound(Generic[P, R]):
     def __init__(self, kind: Kind[P, R, ..., Any], options: Options) -> None:
         self._kind = kind
         self._options = options
-        self.plan = options.plan((kind.name, *kind.aliases), kind.version, kind.desk.owner)
+        self.plan = options.plan(kind.names, kind.version, kind.desk.owner)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job. When this returns, it is in the database for good (with `tx=`: once you commit)."""
@@ -126,8 +127,13 @@ class Kind(Generic[P, R, Q, C]):
         self.isolation = isolation
         self._max_payload_bytes = max_payload_bytes
         self._context_type = context_type
+        self.is_async = is_coroutine_function(function)
+        """It runs on the event loop. A plain function may return a coroutine still, which is then awaited."""
         self._bound: Bound[P, R] = Bound(cast("Kind[P, R, ..., Any]", self), defaults)
-        update_wrapper(self, function)
+        update_wrapper(self, function, WRAPPER_ASSIGNMENTS, updated=())
+        for note, value in vars(function).items() if inspect.isfunction(function) else ():
+            if not hasattr(type(self), note):
+                self.__dict__.setdefault(note, value)  # whatever was noted on the function, but never in our place
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
         return self.function(*args, **kwargs)
@@ -192,6 +198,11 @@ class Kind(Generic[P, R, Q, C]):
         return json.dumps(arguments, ensure_ascii=False)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All its names, each once: the current one, then those it had before."""
+        return tuple(dict.fromkeys((self.name, *self.aliases)))
+
+    @property
     def place(self) -> str:
         """Where the function stands, for messages."""
         return place_of(self.function)
@@ -201,8 +212,25 @@ class Kind(Generic[P, R, Q, C]):
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+    code = getattr(innermost(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else shown(function)
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether a call gives a coroutine for sure. Decorators that turn one into a plain function are taken at their
+    word: what they wrap does not count."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
+
+
+def _given(function: Callable[..., Any]) -> tuple[str, ...]:
+    """What `functools.partial` has given it already: two of the same function are not the same kind."""
+    given: list[str] = []
+    while isinstance(function, partial):
+        given += [shown(function.args), shown(function.keywords)]
+        function = function.func
+    return tuple(given)
 
 
 class Registry:
@@ -213,15 +241,15 @@ class Registry:
 
     def add(self, kind: Kind[..., Any, ..., Any]) -> None:
         """Make a kind known. The same name from two places is refused; the same place again is a module reload."""
-        for name in (kind.name, *kind.aliases):
+        for name in kind.names:
             known = self._kinds.get(name)
-            if known is not None and known.place != kind.place:
+            if known is not None and (known.place, _given(known.function)) != (kind.place, _given(kind.function)):
                 raise KindError(
                     f"two functions are declared as kind {name!r}: {known.place} and {kind.place}; give one of them"
                     " another name with @app.job(name=…)",
                     code="kind_duplicate",
                 )
-        for name in (kind.name, *kind.aliases):
+        for name in kind.names:
             self._kinds[name] = kind
 
     def get(self, name: str) -> Kind[..., Any, ..., Any]:
@@ -240,6 +268,12 @@ class Registry:
 
     def find(self, name: object) -> Kind[..., Any, ..., Any] | None:
         return self._kinds.get(name) if isinstance(name, str) else None
+
+    def meant_by(self, name: str | None) -> tuple[str | None, ...]:
+        """The names under which what is asked for by one may be stored: a kind's current name stands for all of its
+        names, any other only for itself."""
+        kind = self.find(name)
+        return kind.names if kind is not None and kind.name == name else (name,)
 
     def versions(self) -> dict[str, int]:
         """What this process can run: every name and alias, with the newest version it has."""

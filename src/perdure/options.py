@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from perdure.clock import Micros, to_micros
-from perdure.errors import InvalidInput, InvalidOption, shown
+from perdure.errors import InvalidInput, InvalidOption, not_among, shown
 from perdure.job.model import Plan
 from perdure.job.ordering import PRIORITY_LIMIT, rank_of
 from perdure.job.retry import Retry
@@ -23,6 +23,8 @@ PARAMS_LIMIT = 64 * 1024
 DEFAULT_RETRY = Retry()
 
 Conflict = Literal["raise", "return"]
+Until = Literal["final", "ever"]
+_CONFLICT, _UNTIL = get_args(Conflict), get_args(Until)
 
 
 class OptionFields(TypedDict, total=False):
@@ -53,14 +55,12 @@ class Unique:
     """
 
     by: str | Sequence[str] = "payload"
-    until: Literal["final", "ever"] = "final"
+    until: Until = "final"
     conflict: Conflict = "return"
 
     def __post_init__(self) -> None:
-        if self.until not in ("final", "ever"):
-            raise InvalidOption(
-                f'Unique(until=) must be "final" or "ever", not {shown(self.until)}', code="unique_invalid"
-            )
+        if self.until not in _UNTIL:
+            raise InvalidOption(not_among("Unique(until=)", self.until, _UNTIL), code="unique_invalid")
         _check_conflict(self.conflict)
         if not _are_texts(self.by):
             raise InvalidOption(
@@ -275,8 +275,8 @@ def _check_integer(priority: object) -> None:
 
 
 def _check_conflict(conflict: object) -> None:
-    if conflict not in ("raise", "return"):
-        raise InvalidOption(f'conflict must be "raise" or "return", not {shown(conflict)}', code="conflict_invalid")
+    if conflict not in _CONFLICT:
+        raise InvalidOption(not_among("conflict", conflict, _CONFLICT), code="conflict_invalid")
 
 
 def _moment(value: object) -> datetime:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import pytest
@@ -22,12 +22,16 @@ from perdure import (
     LockNotHeld,
     Perdure,
     PerdureError,
+    Retry,
     TransactionError,
     TransitionRefused,
     Unique,
     WaitTimeout,
 )
 from perdure.errors import shown
+from perdure.options import OptionFields
+from perdure.verbs.declaring import Facts
+from perdure.verbs.working import WorkerFields
 from tests.app.contents import contents
 
 
@@ -341,3 +345,41 @@ def test_a_value_is_shown_in_short() -> None:
     assert shown(HUGE) == "a value of type int"
     assert shown([HUGE]) == "a value of type list"
     assert len(shown("x" * 1_000)) == 80
+
+
+# -- values that an option does not have -----------------------------------------------------------------------------
+
+MISSPELT: dict[str, tuple[Callable[[World], object], str]] = {
+    "isolation": (lambda w: w.app.job(name="x", isolation="proces")(print), '"process"'),
+    "isolation in capitals": (lambda w: w.app.job(name="x", isolation="Process")(print), '"process"'),
+    "conflict": (lambda w: w.send.options(conflict="rais"), '"raise"'),
+    "conflict of Unique": (lambda w: w.unique(conflict="retrun"), '"return"'),
+    "until": (lambda w: w.unique(until="forever"), '"ever"'),
+    "backoff": (lambda w: w.app.job(name="x", retry=Retry(backoff="exponental")), '"exponential"'),  # type: ignore[arg-type]
+    "durability": (lambda _: Perdure("x.db", durability="ful"), '"full"'),
+    "order": (lambda w: w.app.worker(order="round-robin"), '"round_robin"'),
+    "to": (lambda w: w.app.move(w.job, to="frnt"), '"front"'),
+    "state": (lambda w: w.app.jobs(state="complete"), '"completed"'),
+    "state of runs": (lambda w: w.app.runs(state="timeout"), '"timed_out"'),
+    "state for a verb": (lambda w: w.app.cancel_all(state="queue"), '"queued"'),
+}
+
+
+@pytest.mark.parametrize("what", MISSPELT)
+def test_a_misspelt_value_is_refused_with_the_one_that_was_meant(world: World, what: str) -> None:
+    call, meant = MISSPELT[what]
+    with pytest.raises(PerdureError) as raised:
+        call(world)
+    assert f"did you mean {meant}?" in raised.value.message
+    assert what.partition(" ")[0] in raised.value.message
+
+
+def test_every_option_whose_values_are_listed_is_tried_above() -> None:
+    """By the annotations: an option that is added with a Literal has to be added above, too."""
+    found = {
+        name
+        for fields in (OptionFields, Unique, Retry, Facts, WorkerFields)
+        for name, annotation in get_type_hints(fields).items()
+        if Literal in {get_origin(part) for part in (annotation, *get_args(annotation))}
+    }
+    assert {"isolation", "backoff", "until", "conflict", "order"} <= found <= {case.split()[0] for case in MISSPELT}

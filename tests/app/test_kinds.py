@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,78 @@ def test_a_key_used_under_an_old_name_still_counts(path: Path) -> None:
 
 
 def _work(x: int) -> None: ...
+
+
+@pytest.fixture(params=["old, then new", "new, then old"])
+def releases(request: pytest.FixtureRequest, path: Path) -> Iterator[tuple[Any, Any]]:
+    """The same kind in two releases that work side by side, in the order in which they enqueue."""
+    apps = Perdure(path), Perdure(path)
+    kinds = apps[0].job(name="old")(_work), apps[1].job(name="new", aliases=["old"])(_work)
+    yield kinds if request.param == "old, then new" else (kinds[1], kinds[0])
+    for app in apps:
+        app.close()
+
+
+def test_a_key_means_one_job_for_two_releases_side_by_side(releases: tuple[Any, Any]) -> None:
+    one, other = releases
+    first = one.options(idempotency_key="k").enqueue(1)
+    repeats = [kind.options(idempotency_key="k").enqueue(1) for kind in (other, one)]
+    assert [(job.id, job.deduplicated) for job in repeats] == [(first.id, True)] * 2
+    with pytest.raises(KeyConflict):
+        other.options(idempotency_key="k").enqueue(2)
+
+
+@pytest.mark.parametrize("until", ["final", "ever"])
+def test_equal_work_is_enqueued_once_by_two_releases_side_by_side(until: Any, releases: tuple[Any, Any]) -> None:
+    one, other = (kind.options(unique=Unique(until=until)) for kind in releases)
+    first = one.enqueue(1)
+    again = other.enqueue(1)
+    assert (again.id, again.deduplicated) == (first.id, True)
+    assert other.enqueue(2).id == one.enqueue(2).id != first.id
+
+
+def test_a_kind_that_is_renamed_twice_is_known_by_its_first_name(path: Path) -> None:
+    names: list[tuple[str, list[str]]] = [("c", ["b", "a"]), ("a", []), ("b", ["a"])]
+    apps = [Perdure(path) for _ in names]
+    kinds = [app.job(name=name, aliases=aliases)(_work) for app, (name, aliases) in zip(apps, names, strict=True)]
+    assert len({kind.options(unique=Unique()).enqueue(1).id for kind in kinds}) == 1
+    assert len({kind.options(idempotency_key="k").enqueue(1).id for kind in kinds}) == 1
+    for app in apps:
+        app.close()
+
+
+def test_an_alias_given_twice_is_one(app: Perdure) -> None:
+    kind = app.job(name="new", aliases=["old", "new", "old"])(_work)
+    first = kind.options(idempotency_key="k").enqueue(1)
+    assert (kind.names, kind.options(idempotency_key="k").enqueue(1).id) == (("new", "old"), first.id)
+
+
+def test_a_kinds_name_lists_what_is_stored_under_its_old_names_too(path: Path) -> None:
+    before, after = Perdure(path), Perdure(path)
+    old, new = before.job(name="old")(_work), after.job(name="new", aliases=["old"])(_work)
+    jobs = [kind.enqueue(number).id for number, kind in enumerate([old, new, old, new])]
+    before.job(name="another")(_work).enqueue(9)
+
+    assert [job.id for job in after.jobs(kind="new")] == jobs[::-1]
+    assert [job.id for job in after.jobs(kind="new", limit=3)] == jobs[:0:-1]
+    assert [job.id for job in after.jobs(kind="new", state="queued", queue="default")] == jobs
+    assert [job.id for job in after.jobs(kind="old")] == jobs[2::-2]
+    assert after.cancel_all(kind="new") == 4
+    assert [job.kind for job in after.jobs(state="queued")] == ["another"]
+    before.close()
+    after.close()
+
+
+def test_runs_of_a_kind_are_listed_under_all_its_names(path: Path) -> None:
+    before, after = Perdure(path), Perdure(path)
+    old, new = before.job(name="old")(_work), after.job(name="new", aliases=["old"])(_work)
+    jobs = [kind.enqueue(number).id for number, kind in enumerate([old, new, old])]
+    after.worker().run(until_idle=True)
+
+    assert {run.job_id for run in after.runs(kind="new")} == set(jobs)
+    assert [run.id for run in after.runs(kind="new")] == [run.id for run in after.runs()]
+    before.close()
+    after.close()
 
 
 def test_two_functions_of_one_name_are_refused_and_both_places_shown(app: Perdure) -> None:

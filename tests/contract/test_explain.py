@@ -91,6 +91,14 @@ def test_a_glance_takes_one_step_into_its_index_for_each_queue(connection: sqlit
     assert on(plan_of(connection, "queues_with_work"), "q") == ["SCAN q"]
 
 
+def test_the_keys_of_a_deleted_job_are_found_by_a_step_for_each_kind(connection: sqlite3.Connection) -> None:
+    """And not by reading all keys there ever were."""
+    steps = [step for step in plan_of(connection, "settle_idempotency_key") if re.search(r"(SCAN|SEARCH)", step)]
+
+    assert steps
+    assert all(re.search(r"USING PRIMARY KEY|SCAN known", step) for step in steps)
+
+
 @pytest.mark.parametrize("name", ["live_nodes", "nodes_left_behind"])
 def test_a_look_after_other_nodes_reads_no_waiting_job_and_no_dead_node(
     connection: sqlite3.Connection, name: str

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import JobNotFound, KeyConflict, Perdure, TransitionRefused
+from perdure import JobNotFound, KeyConflict, Perdure, TransitionRefused, Unique
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.job import Job
 from perdure.job.model import Failure
@@ -228,6 +228,18 @@ def test_a_deleted_job_leaves_only_its_idempotency_key(app: Perdure, send: Any) 
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begins", ["old", "new"])
+def test_a_renamed_kind_and_its_old_release_make_one_job_together(app: Perdure, other: Perdure, begins: str) -> None:
+    def work(x: int) -> None: ...
+
+    kinds: list[Any] = [app.job(name="old")(work), other.job(name="new", aliases=["old"])(work)]
+    first, second = kinds if begins == "old" else kinds[::-1]
+    for options in ({"idempotency_key": "k"}, {"unique": Unique()}, {"unique": Unique(until="ever")}):
+        job = first.options(**options).enqueue(1)
+        assert second.options(**options).enqueue(1).id == job.id
+    assert len(list(other.jobs(kind="new"))) == 3
 
 
 def test_the_same_idempotency_key_gives_the_same_job(app: Perdure, send: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import logging
 import multiprocessing
 import os
@@ -60,8 +61,18 @@ def raises() -> None:
 
 
 @app.job(isolation="process", retry=3)
-def signals(which: str) -> None:
+def signals(which: str) -> Any:
     match which:
+        case "return fail":
+            return Fail("never again")
+        case "return retry":
+            return RetryAfter(3600)
+        case "return snooze":
+            return Snooze(3600)
+        case "return cancel":
+            return Cancel
+        case "return skip":
+            return Skip("nothing to do")
         case "fail":
             raise Fail("never again")
         case "retry":
@@ -159,6 +170,35 @@ async def sleeps(fifo: str) -> None:
             line.write("tidied up\n")
 
 
+def logged(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+sleeps_inside = app.job(name="sleeps_inside", isolation="process", retry=1)(logged(sleeps.function))
+add_inside = app.job(name="add_inside", isolation="process", retry=1)(logged(add_later.function))
+add_in_part = app.job(name="add_in_part", isolation="process", retry=1)(functools.partial(add_later.function, 3))
+
+
+class Shelf:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def add(self, second: int) -> list[int]:
+        return [self.number + second, os.getpid()]
+
+    async def __call__(self, second: int) -> list[int]:
+        return self.add(second)
+
+
+shelf = Shelf(3)
+add_by_method = app.job(name="add_by_method", isolation="process", retry=1)(shelf.add)
+add_by_object = app.job(name="add_by_object", isolation="process", retry=1)(shelf)
+
+
 @app.job(isolation="process", retry=1)
 def ends_what_it_forked() -> int | None:
     forked = multiprocessing.get_context("fork").Process(target=signal.pause)
@@ -166,6 +206,54 @@ def ends_what_it_forked() -> int | None:
     forked.terminate()
     forked.join()
     return forked.exitcode
+
+
+@app.job(isolation="process", retry=1)
+def closes_descriptors(own: str) -> None:
+    """And opens a file, which is given the number of one that was closed."""
+    os.closerange(3, 1000)
+    files = [os.open(own, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for _ in range(20)]
+    logging.getLogger("shop").warning("said to nobody")
+    os.write(files[0], b"mine")
+
+
+@app.job(isolation="process", retry=1)
+async def closes_descriptors_later() -> None:
+    await asyncio.sleep(0)
+    os.closerange(3, 1000)
+    await asyncio.sleep(0)
+
+
+@app.job(isolation="process", retry=1)
+def forks_and_returns(fifo: str) -> int:
+    line = os.open(fifo, os.O_WRONLY)
+    if os.fork():
+        os.close(line)
+    return os.getpid()
+
+
+@app.job(isolation="process", retry=1)
+async def forks_and_returns_later(fifo: str) -> int:
+    line = os.open(fifo, os.O_WRONLY)
+    if os.fork():
+        os.close(line)
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+@app.job(isolation="process", retry=1)
+def changes_folder() -> int:
+    os.chdir("/")
+    return os.getpid()
+
+
+@app.job(isolation="process", retry=1)
+def adds() -> int:
+    os.environ["ADDED"] = "1"
+    sys.path.append("/added")
+    import colorsys  # noqa: F401 - as handlers do that need much
+
+    return os.getpid()
 
 
 @app.job(isolation="process", retry=1)

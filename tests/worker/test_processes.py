@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,7 +35,7 @@ from perdure.job.reports import (
 )
 from perdure.ops.doctor import examine, is_healthy
 from perdure.worker.executors import processes
-from perdure.worker.executors.wire import Ending, Unframer, ending_frame, ending_of
+from perdure.worker.executors.wire import CUT_OFF, Ending, Unframer, ending_frame, ending_of
 from perdure.worker.worker import EXIT_CLEAN
 from tests.worker.patience import eventually
 
@@ -149,6 +150,7 @@ def test_a_handlers_signals_mean_what_they_mean_elsewhere(jobs: Any) -> None:
         "cancel": (State.CANCELLED, 1),
         "skip": (State.SKIPPED, 1),
     }
+    expected |= {f"return {which}": became for which, became in expected.items()}
     enqueued = {which: jobs.signals.enqueue(which) for which in expected}
 
     drained(jobs)
@@ -315,6 +317,71 @@ def test_a_child_that_dies_while_idle_costs_nobody_an_attempt(jobs: Any) -> None
     assert ended(jobs, second).result["pid"] != ended(jobs, first).result["pid"]
 
 
+# -- what a handler does to its process ------------------------------------------------------------------------------
+
+
+def test_a_handler_that_closes_our_descriptors_fails_and_the_next_run_has_a_new_process(
+    jobs: Any, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    first, second = jobs.closes_descriptors.enqueue(str(own)), jobs.closes_descriptors_later.enqueue()
+    after = jobs.add.enqueue(1, 2)
+
+    drained(jobs, concurrency=1)
+
+    for job in (first, second):
+        run = last_run(jobs, job)
+        assert (run.row.exit_code, run.error_type) == (CUT_OFF, "ProcessCrashed")
+        assert "os.closerange" in str(run.error_message)
+    assert own.read_bytes() == b"mine"
+    assert ended(jobs, after).state is State.COMPLETED
+
+
+@pytest.mark.parametrize("kind", ["forks_and_returns", "forks_and_returns_later"])
+def test_of_a_handler_that_forks_and_returns_twice_the_copy_ends_and_the_original_reports(
+    jobs: Any, fifo: str, kind: str
+) -> None:
+    with jobs.app.worker(concurrency=1).running():
+        job = getattr(jobs, kind).enqueue(fifo)
+        with open(fifo) as line:  # noqa: PTH123
+            assert line.read() == ""  # the end: the copy is gone, while the worker and its child live
+        after = jobs.add.enqueue(1, 2)
+        eventually(lambda: ended(jobs, after).state is State.COMPLETED)
+
+    assert ended(jobs, job).result == ended(jobs, after).result["pid"]
+
+
+def test_a_process_that_a_handler_has_changed_is_not_used_again(jobs: Any, caplog: pytest.LogCaptureFixture) -> None:
+    first, changing, after = jobs.add.enqueue(1, 2), jobs.changes_folder.enqueue(), jobs.add.enqueue(1, 2)
+
+    with caplog.at_level(logging.INFO, "perdure.worker"):
+        drained(jobs, concurrency=1)
+
+    assert ended(jobs, changing).result == ended(jobs, first).result["pid"]
+    assert ended(jobs, after).result["pid"] != ended(jobs, first).result["pid"]
+    assert ended(jobs, after).result["cwd"] == str(Path.cwd())
+    assert "changes_folder" in caplog.text
+    assert "has changed the working directory for its process, which is not used again" in caplog.text
+
+
+def test_every_change_of_what_belongs_to_the_whole_process_is_noticed_by_itself() -> None:
+    """In one process, one change after the other."""
+    program = [sys.executable, "-m", "tests.worker.changing"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    noticed = json.loads(done.stdout)
+    assert len(noticed) == 14
+    assert noticed == {name: [] if name == "nothing" or name.startswith("only") else [name] for name in noticed}
+
+
+def test_what_a_handler_only_adds_to_its_process_stays_there(jobs: Any) -> None:
+    many = [jobs.adds.enqueue() for _ in range(3)]
+
+    drained(jobs, concurrency=1)
+
+    assert len({ended(jobs, job).result for job in many}) == 1
+
+
 # -- stopping --------------------------------------------------------------------------------------------------------
 
 
@@ -345,9 +412,12 @@ def test_a_cancelled_handler_may_leave_by_itself(jobs: Any, fifo: str, monkeypat
     assert last_run(jobs, job).row.exit_code is None
 
 
-def test_a_cancelled_coroutine_is_cancelled_at_once(jobs: Any, fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["sleeps", "sleeps_inside"])
+def test_a_cancelled_coroutine_is_cancelled_at_once(
+    jobs: Any, fifo: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "GRACE_S", 3600)
-    job = jobs.sleeps.enqueue(fifo)
+    job = getattr(jobs, kind).enqueue(fifo)
     with jobs.app.worker().running(), open(fifo) as line:  # noqa: PTH123
         assert line.readline() == "here\n"
         jobs.app.cancel(job)
@@ -510,6 +580,28 @@ def test_a_borrowed_function_is_found_by_the_name_of_its_kind(jobs: Any) -> None
     drained(jobs)
 
     assert ended(jobs, job).result == "from elsewhere"
+
+
+def test_whatever_can_be_called_can_be_a_handler_if_its_kind_has_a_name_in_a_module(jobs: Any) -> None:
+    sorts = ("add_inside", "add_in_part", "add_by_method", "add_by_object")
+    arguments = {"add_inside": (3, 4)}
+    added = [getattr(jobs, sort).enqueue(*arguments.get(sort, (4,))) for sort in sorts]
+
+    drained(jobs)
+
+    results = [ended(jobs, job).result for job in added]
+    assert [result[0] for result in results] == [7] * len(sorts)
+    assert os.getpid() not in {result[1] for result in results}
+
+
+def test_a_kind_without_a_name_in_a_module_says_how_to_give_it_one(jobs: Any) -> None:
+    nowhere: Any = jobs.app.job(name="nowhere", isolation="process")(partial(jobs.borrowed))
+
+    job = nowhere.enqueue()
+    drained(jobs)
+
+    assert ended(jobs, job).state is State.FAILED
+    assert "name = app.job(…)(…)" in str(ended(jobs, job).error)
 
 
 def test_a_local_function_fails_for_good_and_says_what_to_do(app: Perdure) -> None:

@@ -20,6 +20,7 @@ from perdure.job.reports import Cancelled, Completed, Finish, Released, TimedOut
 from perdure.store.answers import Answer, Claimer, Lane, Process
 from perdure.uninterrupted import _here
 from perdure.worker.context import JobContext
+from perdure.worker.executors.loop import LoopExecutor
 from perdure.worker.executors.port import Inbox
 from perdure.worker.executors.threads import ThreadExecutor, _Slot, _Timekeeper
 from perdure.worker.run import Assignment, Ended
@@ -41,7 +42,7 @@ class Pool:
         self._rung = threading.Semaphore(0)
         self._taken: list[Ended] = []
         self._inbox = Inbox(self._rung.release)
-        self.executor = ThreadExecutor(self._inbox)
+        self.executor = ThreadExecutor(self._inbox, lambda: LoopExecutor(self._inbox))
 
     def claimed(self, body: Callable[[], Any], **options: Any) -> Assignment:
         name = f"kind{next(self._numbers)}"

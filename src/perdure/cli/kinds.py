@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ def _stored(url: str | None, app: str | None, *, needed: bool) -> list[StoredKin
 
 
 def _declared(kind: Kind[..., Any, ..., Any], stored: list[StoredKind]) -> dict[str, object]:
-    names = (kind.name, *kind.aliases)
+    names = kind.names
     timeout = kind.defaults.timeout_ms
     return {
         "name": kind.name,
@@ -90,7 +89,7 @@ def _undeclared(kind: StoredKind, *, by_app: bool) -> dict[str, object]:
 def _isolation(kind: Kind[..., Any, ..., Any]) -> str:
     if kind.isolation is not None:
         return kind.isolation
-    return "loop" if inspect.iscoroutinefunction(inspect.unwrap(kind.function)) else "thread"
+    return "loop" if kind.is_async else "thread"
 
 
 def _row(kind: dict[str, Any]) -> tuple[str, ...]:

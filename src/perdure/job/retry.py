@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
-from perdure.errors import InvalidOption, shown
+from perdure.errors import InvalidOption, not_among, shown
 
 Backoff = Literal["none", "fixed", "linear", "exponential"]
 
@@ -40,7 +40,7 @@ class Retry:
     def __post_init__(self) -> None:
         _check_attempts(self.max_attempts)
         if self.backoff not in get_args(Backoff):
-            raise _refused("backoff", self.backoff, f"must be one of {', '.join(get_args(Backoff))}")
+            raise InvalidOption(not_among("Retry: backoff", self.backoff, get_args(Backoff)), code="retry_invalid")
         _check_number("base", self.base, 0, _LONGEST_S)
         _check_number("factor", self.factor, 1, sys.float_info.max)
         _check_number("cap", self.cap, 0, _LONGEST_S)

@@ -6,12 +6,13 @@ Read when the codec is built, on first use of the kind: annotations may name thi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import EnumType, Flag, auto
-from types import NoneType, UnionType
+from functools import partial
+from types import MethodType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
@@ -110,19 +111,40 @@ def read_signature(function: Callable[..., object], kind: str, context_type: typ
         by_position=tuple(parameter.name for parameter in parameters if parameter.kind in _BY_POSITION),
         only_by_position={p.name: p.default for p in parameters if p.kind is p.POSITIONAL_ONLY},
         takes_context=takes_context,
-        returns=hints.get("return", Any),
+        returns=_result_type(hints.get("return", Any)),
         text=kind + _text(parameters, hints),
     )
+
+
+def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that is written somewhere: without `functools.partial`, the object it is bound to, or the
+    decorators around it that say what they wrap; of an object that can be called, its `__call__`."""
+    seen: set[int] = set()
+    while id(function) not in seen:
+        seen.add(id(function))
+        if isinstance(function, partial):
+            function = function.func
+        elif isinstance(function, (MethodType, staticmethod)):
+            function = function.__func__
+        else:
+            function = getattr(function, "__wrapped__", None) or call_of(function) or function
+    return function
+
+
+def call_of(function: object) -> Any:
+    """`__call__` of an object that is no function. None: it is one, or its class has none that is written in Python."""
+    call = None if inspect.isroutine(function) else inspect.getattr_static(type(function), "__call__", None)
+    return call if inspect.isfunction(call) else None
 
 
 def _resolve(
     function: Callable[..., object], kind: str, context_type: type | None
 ) -> tuple[list[inspect.Parameter], dict[str, object]]:
-    inner = inspect.unwrap(function)
+    inner = innermost(function)
     # The context's name is known even where it was imported for type checkers only.
     known: dict[str, Any] = {} if context_type is None else {context_type.__name__: context_type}
     try:
-        parameters = list(inspect.signature(inner).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
         hints = get_type_hints(inner, known | getattr(inner, "__globals__", {}), include_extras=True)
     except Exception as error:  # noqa: BLE001 - an annotation is an expression: it can fail in any way
         problem = f"{type(error).__name__}: {error}"
@@ -133,6 +155,11 @@ def _resolve(
         f"and import it at run time, not for type checkers only.",
         code="kind_signature",
     )
+
+
+def _result_type(returns: object) -> object:
+    """`int` of a plain function that says it returns `Coroutine[Any, Any, int]` or `Awaitable[int]`."""
+    return get_args(returns)[-1] if get_origin(returns) in (Coroutine, Awaitable) else returns
 
 
 def _takes_context(parameters: list[inspect.Parameter], hints: Mapping[str, object], context: type | None) -> bool:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import threading
+from collections.abc import Awaitable
+from typing import Any
 
-from perdure.worker.run import Assignment, Ended, run_async, run_plain
+from perdure.worker.executors.loop import Lent
+from perdure.worker.run import Assignment, Ended, awaited, run_async, run_plain
 from perdure.worker.signals import Stop
 
 
@@ -25,6 +27,12 @@ class HandlerLoop:
             self._loop = asyncio.new_event_loop()
         run = self._loop.create_task(run_async(task), name=task.kind.name, context=contextvars.Context())
         return self._loop.run_until_complete(run)
+
+    def run_to_end(self, awaitable: Awaitable[Any]) -> Any:
+        """What a plain function has returned."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(awaited(awaitable))
 
     def close(self) -> None:
         """Tasks that handlers began and did not wait for are cancelled, as at the end of a worker."""
@@ -54,33 +62,45 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
 
 def run_here(task: Assignment, loop: HandlerLoop) -> Ended:
     """In this thread, to its end."""
-    if inspect.iscoroutinefunction(task.kind.function):
+    if task.kind.is_async:
         return loop.run(task)
-    return _run_plain(task)
+    return contextvars.Context().run(run_plain, task, loop.run_to_end)
 
 
-def begin_run(task: Assignment) -> asyncio.Future[Ended]:
+def begin_run(task: Assignment) -> asyncio.Task[Ended]:
     """On the running loop: a coroutine as a task of it, a plain function in a thread, where it may block."""
     loop = asyncio.get_running_loop()
-    if inspect.iscoroutinefunction(task.kind.function):
-        return loop.create_task(run_async(task), name=task.kind.name, context=contextvars.Context())
-    return loop.run_in_executor(None, _run_plain, task)
+    run = run_async(task) if task.kind.is_async else _run_in_thread(task, loop)
+    return loop.create_task(run, name=task.kind.name, context=contextvars.Context())
 
 
-async def until_ended(task: Assignment, run: asyncio.Future[Ended]) -> None:
+async def _run_in_thread(task: Assignment, loop: asyncio.AbstractEventLoop) -> Ended:
+    """A plain function cannot be cancelled; what it has returned to be awaited on the loop can."""
+    lent: list[Lent] = []
+
+    def run_to_end(awaitable: Awaitable[Any]) -> Any:
+        lent.append(Lent(loop, awaitable, bool))
+        return lent[0].result()
+
+    run = loop.run_in_executor(None, lambda: contextvars.Context().run(run_plain, task, run_to_end))
+    while not run.done():
+        try:
+            await asyncio.wait([run])
+        except asyncio.CancelledError:
+            for one in lent:
+                one.cancel()
+    return run.result()
+
+
+async def until_ended(task: Assignment, run: asyncio.Task[Ended]) -> None:
     """Wait for a run. Whoever cancels this wait stops the run first: nothing goes on behind the test's back."""
     try:
         await asyncio.wait([run])
     except asyncio.CancelledError:
         task.ctx.stop = task.ctx.stop or Stop.SHUTDOWN
-        if isinstance(run, asyncio.Task):
-            run.cancel()
+        run.cancel()
         await asyncio.wait([run])
         raise
-
-
-def _run_plain(task: Assignment) -> Ended:
-    return contextvars.Context().run(run_plain, task)
 
 
 def in_a_loop() -> bool:

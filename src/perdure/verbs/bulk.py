@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidOption, JobNotFound, TransitionRefused
@@ -46,11 +47,12 @@ def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int 
     wanted = job_filter(filters)
     _refuse_nothing(verb, filters)
     done = 0
-    for state in TAKEN[verb] if wanted.state is None else (State(wanted.state),):
+    states = TAKEN[verb] if wanted.state is None else (State(wanted.state),)
+    for state, one in product(states, app.under_all_names(wanted)):
         spot: Spot | None = None
         while left is None or done < left:
             size = TOGETHER if left is None else min(TOGETHER, left - done)
-            page = app.store.jobs(wanted._replace(state=state.value), spot, size)
+            page = app.store.jobs(one._replace(state=state.value), spot, size)
             done += _apply(app, verb, (state,), [job.row.id for job in page.items])
             if page.next is None:
                 break

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Protocol, cast, get_args, overload
 
 from perdure.config import Config
-from perdure.errors import InvalidInput, InvalidOption, KindError, shown
+from perdure.errors import InvalidInput, InvalidOption, KindError, not_among, shown
 from perdure.kind import Desk, Kind, P, R, Upgrade, place_of
 from perdure.options import OptionFields, Options, check_name, listed
+from perdure.payload.signature import call_of
 from perdure.worker.context import JobContext
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+
+Isolation = Literal["process"]
 
 
 class Declare(Protocol):
@@ -39,14 +44,14 @@ class Facts(NamedTuple):
     aliases: tuple[str, ...]
     version: int
     upgrades: Mapping[int, Upgrade]
-    isolation: Literal["process"] | None
+    isolation: Isolation | None
 
 
 def declared(
     desk: Desk, function: Callable[..., Any], facts: Facts, defaults: Options, config: Config
 ) -> Kind[..., Any, ..., Any]:
     """The kind that this function is from now on."""
-    _check_callable(function)
+    function = _checked_function(function)
     return Kind(
         desk,
         function,
@@ -55,15 +60,36 @@ def declared(
         version=_checked_version(facts.version),
         upgrades=facts.upgrades,
         defaults=defaults,
-        isolation=facts.isolation,
+        isolation=_checked_isolation(facts.isolation),
         max_payload_bytes=config.max_payload_bytes,
         context_type=JobContext,
     )
 
 
-def _check_callable(function: object) -> None:
-    if not callable(function):
+def _checked_function(function: object) -> Callable[..., Any]:
+    """What is called for a job. KindError: nothing that could be."""
+    if isinstance(function, staticmethod):
+        function = cast("staticmethod[..., Any]", function).__func__
+    if isinstance(function, Kind):  # of another app
+        function = cast("Kind[..., Any, ..., Any]", function).function
+    if isinstance(function, classmethod):
+        raise KindError(
+            "a classmethod has no class yet inside of it, so it cannot be called; declare it below the class, as in"
+            " app.job(Mailer.send)"
+        )
+    if isinstance(function, type) or not callable(function):
         raise KindError(f"a kind is made of a function, not of {shown(function)}; put @app.job above a def")
+    _refuse_generator(function)
+    return function
+
+
+def _refuse_generator(function: Callable[..., Any]) -> None:
+    for one in (function, call_of(function)):
+        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+            raise KindError(
+                f"{place_of(function)} is a generator: a call of it runs nothing, and nobody would take what it yields;"
+                " do the work in the function, and return a list"
+            )
 
 
 def checked_aliases(aliases: object) -> tuple[str, ...]:
@@ -88,10 +114,18 @@ def _plain_name(function: Callable[..., Any]) -> str:
     name: str | None = getattr(function, "__name__", None)
     if name is None or name == "<lambda>":
         raise KindError(
-            f"{place_of(function)} has no name to be a kind by; use def, or @app.job(name=…)",
+            f"{shown(function)} ({place_of(function)}) has no name of its own to be a kind by; give it one with"
+            " app.job(name=…)",
             code="kind_invalid",
         )
     return name
+
+
+def _checked_isolation(isolation: object) -> str | None:
+    if isolation is not None and isolation not in get_args(Isolation):
+        told = not_among("isolation", isolation, get_args(Isolation))
+        raise InvalidOption(f"{told}; leave it out for a thread or the event loop", code="option_invalid")
+    return cast("str | None", isolation)
 
 
 def _checked_version(version: object) -> int:

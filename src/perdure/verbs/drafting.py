@@ -72,7 +72,7 @@ def _keyed(new: NewJob, kind: Kind[..., Any, ..., Any], options: Options) -> New
     plan = new.plan
     idempotency_key, business_key = options.idempotency_key, options.business_key
     if options.unique is not None:
-        derived = _derived_key(options.unique, plan.kind, new.payload, new.secrets)
+        derived = _derived_key(options.unique, plan, new.payload, new.secrets)
         if options.unique.until == "ever":
             idempotency_key = idempotency_key or derived
         else:
@@ -88,14 +88,18 @@ def _principal() -> str | None:
     return None if name is None else check_name(name, "principal", KEY_LIMIT)
 
 
-def _derived_key(unique: Unique, kind: str, payload: str, secrets: str | None) -> str:
-    """The same text for the same arguments of the same kind; a digest, so that neither length nor secrets show."""
+def _derived_key(unique: Unique, plan: Plan, payload: str, secrets: str | None) -> str:
+    """The same text for the same arguments of the same kind; a digest, so that neither length nor secrets show.
+
+    Under the oldest name of the kind: a release that knows it by that name only derives the same.
+    """
+    kind = plan.names[-1]
     arguments: dict[str, Any] = json.loads(payload)
     if unique.names is None:
         if secrets is not None:
             arguments |= json.loads(secrets)
     else:
-        arguments = {name: _argument(arguments, name, kind) for name in unique.names}
+        arguments = {name: _argument(arguments, name, plan.kind) for name in unique.names}
     canonical = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"{kind}:{hashlib.sha256(canonical.encode()).hexdigest()}"
 

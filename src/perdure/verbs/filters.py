@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.clock import to_micros
-from perdure.errors import InvalidOption, shown
+from perdure.errors import InvalidOption, not_among, shown
 from perdure.ids import JobId, id_floor
 from perdure.job.states import RunState, State
 from perdure.options import unknown_option
@@ -52,9 +52,7 @@ def _state(value: str, states: type[StrEnum]) -> str:
     try:
         return states(value).value
     except ValueError:
-        raise InvalidOption(
-            f"state={shown(value)} is none; there are {', '.join(states)}", code="filter_invalid"
-        ) from None
+        raise InvalidOption(not_among("state", value, list(states)), code="filter_invalid") from None
 
 
 def _floor(moment: object) -> bytes:

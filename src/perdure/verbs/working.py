@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
-from perdure.errors import ConfigError, InvalidOption, PerdureError, shown
+from perdure.errors import ConfigError, InvalidOption, PerdureError, not_among, shown
 from perdure.ids import JobId
 from perdure.job.model import NewJob
 from perdure.kind import Draft
@@ -26,12 +26,13 @@ CONCURRENCY_LIMIT = 10_000
 EXCLUSIVE_LIMIT = 200
 
 Hook = Callable[[], object]
+Order = Literal["strict", "round_robin"]
 
 
 class WorkerFields(TypedDict, total=False):
     """The options of a worker besides its queues, for type checkers."""
 
-    order: Literal["strict", "round_robin"]
+    order: Order
     poll_s: float
     grace_s: float
     max_crashes: int
@@ -146,8 +147,8 @@ def _concurrency(concurrency: object, per_queue: Mapping[str, int]) -> int:
 
 
 def _order(order: object) -> str:
-    if order not in ("strict", "round_robin"):
-        raise InvalidOption(f'order must be "strict" or "round_robin", not {shown(order)}')
+    if order not in get_args(Order):
+        raise InvalidOption(not_among("order", order, get_args(Order)))
     return str(order)
 
 

@@ -10,7 +10,7 @@ import contextvars
 import json
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -21,7 +21,7 @@ from contextlib import (
     suppress,
 )
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from perdure.errors import InvalidPayload, PerdureError
 from perdure.job.model import Claim, Failure, Telling
@@ -41,7 +41,7 @@ from perdure.kind import Kind
 from perdure.uninterrupted import interruptible
 from perdure.worker import context
 from perdure.worker.context import JobContext
-from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Skip, Snooze, Stop
+from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Signal, Skip, Snooze, Stop
 from perdure.worker.texts import shortened
 
 MESSAGE_LIMIT = 10_000
@@ -50,6 +50,10 @@ TRACEBACK_LIMIT = 64 * 1024
 AnyKind = Kind[..., Any, ..., Any]
 Middleware = Callable[[JobContext], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 """Given a run's context, a context manager that the handler runs inside of; an asynchronous one for async handlers."""
+
+
+RunToEnd = Callable[[Awaitable[Any]], Any]
+"""Waits for what a plain function has returned that is to be awaited; each executor has its own way to do that."""
 
 
 class Assignment(NamedTuple):
@@ -83,15 +87,27 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def run_plain(task: Assignment) -> Ended:
-    """Run a plain function to its end. In a thread of the pool it can be interrupted until it has returned."""
+async def awaited(awaitable: Awaitable[Any]) -> Any:
+    """Any awaitable as a coroutine, which is what tasks are made of."""
+    return await awaitable
+
+
+def _run_to_end_here(awaitable: Awaitable[Any]) -> Any:
+    return asyncio.run(awaited(awaitable))
+
+
+def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here) -> Ended:
+    """Run a plain function to its end, and so what it returns, if that is a coroutine or the like.
+
+    In a thread of the pool it can be interrupted until it has returned.
+    """
     _enter(task)
     try:
         value: object = None
         with interruptible:
             call = prepared(task)
             if isinstance(call, Call):
-                value = _called(task, call)
+                value = _called(task, call, run_to_end)
         report = _result(task, value) if isinstance(call, Call) else call
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
         report = trouble(task, error)
@@ -106,7 +122,9 @@ async def run_async(task: Assignment) -> Ended:
         if not isinstance(call, Call):
             report = call
         else:
-            value = await _awaited(task, call) if task.middleware else await _begun(task, call)
+            value = await (_awaited(task, call) if task.middleware else _begun(task, call))
+            if value is not None and not task.middleware:
+                value = _no_signal(await value if _is_awaitable(value) else value)
             if isinstance(value, Done) and value.write is not None:
                 report = await _written(task, value)
             else:
@@ -140,21 +158,43 @@ def _begun(task: Assignment, call: Call) -> Any:
     return task.kind.function(*call.args, **call.kwargs)
 
 
-def _called(task: Assignment, call: Call) -> object:
+def _called(task: Assignment, call: Call, run_to_end: RunToEnd) -> object:
     """The handler inside its middleware. A middleware that swallows an exception leaves no result."""
     if not task.middleware:
-        return _begun(task, call)
-    value: object = None
-    with _around(task):
         value = _begun(task, call)
+        return value if value is None else _settled(value, run_to_end)
+    value = None
+    with _around(task):
+        value = _settled(_begun(task, call), run_to_end)
     return value  # noqa: RET504 - None after an exception that was swallowed
 
 
-async def _awaited(task: Assignment, call: Call) -> object:
-    value: object = None
+def _settled(value: object, run_to_end: RunToEnd) -> object:
+    """What it means that a handler returned this: something to be awaited is, and a signal is as good as raised."""
+    return _no_signal(run_to_end(value) if _is_awaitable(value) else value)
+
+
+async def _awaited(task: Assignment, call: Call) -> Any:
+    value: Any = None
     async with _around_async(task):
         value = await _begun(task, call)
+        value = _no_signal(await value if _is_awaitable(value) else value)
     return value  # noqa: RET504 - as above
+
+
+def _is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
+    return hasattr(type(value), "__await__")
+
+
+def _no_signal(value: object) -> object:
+    if _is_signal(value):
+        raise value
+    return value
+
+
+def _is_signal(value: object) -> TypeGuard[Signal]:
+    """One, or its class: `raise` takes both."""
+    return isinstance(value, Signal) or (isinstance(value, type) and issubclass(value, Signal))
 
 
 @contextmanager
@@ -165,7 +205,8 @@ def _around(task: Assignment) -> Generator[None, None, None]:
             if not isinstance(manager, AbstractContextManager):
                 raise PerdureError(
                     f"the middleware {middleware!r} gives no plain context manager, so it cannot wrap the plain"
-                    f" function {task.kind.name!r}; decorate it with contextlib.contextmanager",
+                    f" function {task.kind.name!r}; decorate it with contextlib.contextmanager, or, if that is a"
+                    " coroutine function inside a decorator, let the decorator's own function be an async def",
                     code="middleware_invalid",
                 )
             stack.enter_context(manager)

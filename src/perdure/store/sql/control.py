@@ -293,7 +293,7 @@ def delete(job_id: JobId) -> Op[Seen]:
         )
     row = job.row
     if row.idempotency_key is not None:
-        settled = {"final_state": row.state, "kind": row.kind, "key": row.idempotency_key, "job_id": job_id}
+        settled = {"final_state": row.state, "key": row.idempotency_key, "job_id": job_id}
         yield Call("settle_idempotency_key", settled)
     for statement in ("delete_logs", "delete_runs", "delete_outcomes", "delete_tags", "delete_waits", "delete_job"):
         yield Call(statement, {"job_id": job_id})

@@ -27,7 +27,7 @@ def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
 def _insert_keyed(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
     yield SAVEPOINT
     answers: list[Job] | KeyConflict
-    if not any(map(keys.is_renamed, new)) and (yield from keys.reserve(new)):
+    if (yield from keys.reserve(new)):
         answers = yield from _insert(new)
     else:
         yield ROLLBACK_TO

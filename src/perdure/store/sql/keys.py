@@ -18,20 +18,18 @@ def is_keyed(new: NewJob) -> bool:
     return new.idempotency_key is not None or new.business_key is not None
 
 
-def is_renamed(new: NewJob) -> bool:
-    """Its key may stand under another name: taking it under the current one would not notice."""
-    return new.idempotency_key is not None and len(new.plan.names) > 1
-
-
 def reserve(new: Sequence[NewJob]) -> Op[bool]:
     """Take every key of these jobs. False: some were taken already, and the caller must roll back.
 
-    In the order of the keys, not of the jobs: else two callers with the same keys could wait for each other (servers).
+    An idempotency key is taken under every name of its kind: whoever knows but one of them (another release of the
+    program, side by side with this one) finds it taken. In the order of the keys, not of the jobs: else two callers
+    with the same keys could wait for each other (servers).
     """
     ledger = [
-        (job.plan.kind, job.idempotency_key, job.id, job.plan.kind_version, job.fingerprint, job.created_at)
+        (name, job.idempotency_key, job.id, job.plan.kind_version, job.fingerprint, job.created_at)
         for job in new
         if job.idempotency_key is not None
+        for name in job.plan.names
     ]
     if ledger and (yield Call("reserve_idempotency_key", sorted(ledger))).changed != len(ledger):
         return False

@@ -119,6 +119,22 @@ def test_one_idempotency_key_at_once_makes_one_job_and_the_others_are_told(rig: 
     assert rig.in_order() == [jobs[0].row.id]
 
 
+def test_one_idempotency_key_at_once_under_an_old_and_a_new_name_makes_one_job(rig: Rig) -> None:
+    old, new = rig.key("old_name"), rig.key("new_name")
+
+    def enqueue(turn: int) -> list[bytes]:
+        keys = [rig.key(f"k{turn}"), rig.key(f"k{turn + 1}")]
+        knows_both, knows_one = (new, (new, old)), (old, (old,))
+        kind, names = knows_both if turn % 2 else knows_one
+        jobs = rig.store.enqueue([rig.new(idempotency_key=key, kind=kind, names=names) for key in keys])
+        return [job.row.id for job in jobs]
+
+    answers = _at_once([partial(enqueue, turn) for turn in range(THREADS)])
+
+    assert [answer[1] for answer in answers[:-1]] == [answer[0] for answer in answers[1:]]
+    assert len(rig.in_order()) == THREADS + 1
+
+
 def test_coroutines_with_one_idempotency_key_make_one_job(rig: Rig) -> None:
     async def all_at_once() -> list[tuple[bytes, bool]]:
         new = [rig.new(idempotency_key=rig.key("k")) for _ in range(THREADS)]

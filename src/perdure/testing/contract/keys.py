@@ -92,6 +92,59 @@ def test_an_idempotency_key_used_under_an_old_name_of_the_kind_still_counts(rig:
     assert (again.row.id, again.deduplicated) == (first, True)
 
 
+def test_an_idempotency_key_used_under_a_new_name_of_the_kind_counts_for_those_who_know_the_old_one(rig: Rig) -> None:
+    old, new = rig.key("old_name"), rig.key("new_name")
+    first = rig.enqueue(idempotency_key=rig.key("k"), kind=new, names=(new, old))
+
+    [again] = rig.store.enqueue([rig.new(idempotency_key=rig.key("k"), kind=old)])
+    [later] = rig.store.enqueue([rig.new(idempotency_key=rig.key("k"), kind=new)])  # the alias is left out again
+
+    assert [(job.row.id, job.deduplicated) for job in (again, later)] == [(first, True)] * 2
+    assert rig.in_order() == [first]
+
+
+def test_many_keys_are_found_under_any_name_of_their_kind(rig: Rig) -> None:
+    first, second, third = (rig.key(name) for name in ("first", "second", "third"))
+    keys = [rig.key(f"k{number}") for number in range(3)]
+    old = rig.enqueue(idempotency_key=keys[0], kind=first)
+    newer = rig.enqueue(idempotency_key=keys[1], kind=second, names=(second, first))
+
+    made = [rig.new(idempotency_key=key, kind=third, names=(third, second, first)) for key in keys]
+    answers = rig.store.enqueue(made)
+
+    assert [job.row.id for job in answers] == [old, newer, made[2].id]
+    for kind in (first, second, third):
+        [again] = rig.store.enqueue([rig.new(idempotency_key=keys[2], kind=kind)])
+        assert again.row.id == made[2].id
+
+
+@each("old", "new")
+def test_other_arguments_under_another_name_of_the_kind_are_a_conflict(rig: Rig, begins: str) -> None:
+    old, new = rig.key("old_name"), rig.key("new_name")
+    known: dict[str, tuple[str, tuple[str, ...]]] = {"old": (old, (old,)), "new": (new, (new, old))}
+    ends = "new" if begins == "old" else "old"
+    rig.enqueue(idempotency_key=rig.key("k"), fingerprint="these", kind=known[begins][0], names=known[begins][1])
+    before = rig.everything()
+
+    with raises(KeyConflict, "idempotency_mismatch"):
+        rig.enqueue(idempotency_key=rig.key("k"), fingerprint="others", kind=known[ends][0], names=known[ends][1])
+
+    assert rig.everything() == before
+
+
+def test_how_a_deleted_job_ended_is_known_under_every_name_of_its_kind(rig: Rig) -> None:
+    old, new = rig.key("old_name"), rig.key("new_name")
+    other = rig.enqueue(idempotency_key=rig.key("k"), kind=rig.key("another"))
+    job_id = rig.cancel(rig.enqueue(idempotency_key=rig.key("k"), kind=new, names=(new, old))).row.id
+    rig.store.delete(job_id)
+
+    for kind in (old, new):
+        [again] = rig.store.enqueue([rig.new(idempotency_key=rig.key("k"), kind=kind)])
+        assert (again.row.id, again.state, again.deduplicated) == (job_id, State.CANCELLED, True)
+    [unlike] = rig.store.enqueue([rig.new(idempotency_key=rig.key("k"), kind=rig.key("another"))])
+    assert (unlike.row.id, unlike.state) == (other, State.QUEUED)
+
+
 def test_one_idempotency_key_twice_in_a_call_makes_one_job(rig: Rig) -> None:
     new = [rig.new(idempotency_key=rig.key("k")) for _ in range(3)]
     answers = rig.store.enqueue(new)

@@ -2,24 +2,30 @@
 
 Two threads: the main one runs handlers, another listens to the worker. What a handler says goes to the worker at once,
 so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` gave lives in the worker.
+
+A child is used again only if the run has left it as it was: what a handler changes for the whole process is noticed
+(`Surroundings`) and told to the worker, which then does without this child.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import os
+import resource
+import signal
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, KindError, PerdureError
@@ -28,9 +34,11 @@ from perdure.worker.capture import capturing
 from perdure.worker.context import Backstage, JobContext
 from perdure.worker.executors.lifeline import end_group, hang_on
 from perdure.worker.executors.whereabouts import Place, found, found_kind
-from perdure.worker.executors.wire import Ending, Unframer, claim_of, ending_frame, framed
-from perdure.worker.run import AnyKind, Assignment, Ended, run_async, run_plain
+from perdure.worker.executors.wire import CUT_OFF, Ending, Unframer, claim_of, ending_frame, framed
+from perdure.worker.run import AnyKind, Assignment, Ended, awaited, run_async, run_plain
 from perdure.worker.signals import Stop
+
+T = TypeVar("T")
 
 
 class Staged(Protocol):
@@ -45,21 +53,27 @@ def main(conversation: int, lifeline: int, parent: int) -> None:
     """All there is to a child's life."""
     hang_on(lifeline, parent)
     with capturing():
-        Child(socket.socket(fileno=conversation)).serve()
+        Child(socket.socket(fileno=conversation), lifeline).serve()
 
 
 class Child:
     """Takes jobs from the worker and runs them, until the worker hangs up."""
 
-    def __init__(self, conversation: socket.socket) -> None:
+    def __init__(self, conversation: socket.socket, lifeline: int) -> None:
         conversation.set_inheritable(False)
+        self._process = os.getpid()
         self._conversation = conversation
+        self._line = _identity(conversation.fileno())
+        self._lifeline = lifeline
         self._sending = threading.RLock()  # reentrant: a __del__ that logs may come at any allocation
         self._todo: SimpleQueue[list[Any] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._open = 0
         self._stops: dict[bytes, tuple[Stop, bool]] = {}
         self._running: Running | None = None
+        self._imported: list[list[Any]] = []
+        self._as_found: Surroundings | None = None
+        """How the last run has left the process, or an import."""
         os.register_at_fork(after_in_child=self._part)
 
     def serve(self) -> None:
@@ -92,13 +106,23 @@ class Child:
             self._running = running
             for stop, is_now in filter(None, [self._stops.get(task.claim.run_id)]):
                 running.stop(stop, is_now=is_now)
+        if self._as_found is None or order["kind"] not in self._imported:  # importing may change what it likes
+            self._imported.append(order["kind"])
+            self._as_found = Surroundings.now(self._lifeline)
         self.say("begun")
-        ended = contextvars.Context().run(running.run)
+        try:
+            ended = contextvars.Context().run(running.run)
+        finally:
+            running.leave_a_copy()
+            _flush()
+            self._leave_if_cut_off()
         with self._lock:
             self._running = None
             self._stops.clear()
             self._open -= 1
-        _flush()
+        found, self._as_found = self._as_found, Surroundings.now(self._lifeline)
+        if changed := self._as_found.unlike(found):
+            self.say("changed", changed)
         children = () if ended.written else task.ctx.children
         self._send(ending_frame(Ending(ended.report, ended.telling.duration_ms, ended.written, children)))
         return True
@@ -111,6 +135,11 @@ class Child:
         _give(app, order["url"])
         ctx = ChildContext(claim, kind, app.stage(), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
+
+    def _leave_if_cut_off(self) -> None:
+        """The handler has closed what its end would be told through. Our own end is all the worker can still notice."""
+        if not self._can_speak():
+            os._exit(CUT_OFF)
 
     def _say_unfit(self, order: Mapping[str, Any], error: BaseException) -> None:
         code = error.code if isinstance(error, PerdureError) else None
@@ -137,6 +166,8 @@ class Child:
         self._todo.put(None)
 
     def _received(self) -> bytes:
+        if not self._can_speak():
+            return b""
         try:
             return self._conversation.recv(1 << 18)
         except OSError:
@@ -160,7 +191,12 @@ class Child:
 
     def _send(self, frame: bytes) -> None:
         with self._sending, suppress(OSError):  # the worker is gone: the listening thread sees to it
-            self._conversation.sendall(frame)
+            if self._can_speak():
+                self._conversation.sendall(frame)
+
+    def _can_speak(self) -> bool:
+        """False: a handler has closed the socket, and its number may mean a file of the handler's by now."""
+        return _identity(self._conversation.fileno()) == self._line
 
     def _part(self) -> None:
         """In a process that a handler has forked: what it says is not said to the worker."""
@@ -173,22 +209,33 @@ class Running:
 
     def __init__(self, task: Assignment) -> None:
         self.task = task
+        self._process = os.getpid()
         self._cancel: Callable[[], object] | None = None
         self._is_cancelled = False
 
-    def run(self) -> Ended:
-        if inspect.iscoroutinefunction(self.task.kind.function):
-            return asyncio.run(self._awaited())
-        return run_plain(self.task)
+    def leave_a_copy(self) -> None:
+        """A handler that has forked may return in both processes: the copy has no run to end, and no worker."""
+        if os.getpid() != self._process:
+            os._exit(0)
 
-    async def _awaited(self) -> Ended:
+    def run(self) -> Ended:
+        if self.task.kind.is_async:
+            return asyncio.run(self._cancellable(run_async(self.task)))
+        return run_plain(self.task, self._run_to_end)
+
+    def _run_to_end(self, awaitable: Awaitable[Any]) -> Any:
+        return asyncio.run(self._cancellable(awaited(awaitable)))
+
+    async def _cancellable(self, coroutine: Coroutine[Any, Any, T]) -> T:
         loop = asyncio.get_running_loop()
-        handler = loop.create_task(run_async(self.task))
+        handler = loop.create_task(coroutine)
         self._cancel = lambda: loop.call_soon_threadsafe(handler.cancel)
         await asyncio.sleep(0)  # its first step: a task cancelled before that would not report
         if self._is_cancelled:
             handler.cancel()
-        return await handler
+        ended = await handler
+        self.leave_a_copy()  # before its loop is closed, which has what it waits on in common with ours
+        return ended
 
     def stop(self, why: Stop, *, is_now: bool) -> None:
         """The handler sees that it should stop; a coroutine is cancelled once it is to stop now."""
@@ -233,6 +280,93 @@ class ChildContext(JobContext):
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
         super().complete(result, write)
         self._say("closed")
+
+
+class Surroundings(NamedTuple):
+    """What belongs to the process as a whole, and would reach the next run if this one left it changed.
+
+    What is only added (modules, variables of the environment, entries of `sys.path`, threads) is no change: importing
+    a library does that, and handlers may import when they run.
+    """
+
+    folder: tuple[int, int] | None
+    umask: int | None
+    signal_handlers: tuple[object, ...]
+    signal_mask: frozenset[int]
+    timers: tuple[bool, ...]
+    streams: tuple[object, ...]
+    limits: tuple[tuple[int, int], ...]
+    identity: tuple[object, ...]
+    lifeline: tuple[int, int] | None
+    environment: dict[str, str]
+    path: tuple[str, ...]
+
+    @classmethod
+    def now(cls, lifeline: int) -> Surroundings:
+        return cls(
+            folder=_folder(),
+            umask=_umask(),
+            signal_handlers=tuple(map(signal.getsignal, _SIGNALS)),
+            signal_mask=frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+            timers=tuple(any(signal.getitimer(which)) for which in _TIMERS),
+            streams=(*map(_identity, range(3)), sys.stdin, sys.stdout, sys.stderr),
+            limits=tuple(resource.getrlimit(which) for which in _LIMITS),
+            identity=(os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getpriority(os.PRIO_PROCESS, 0)),
+            lifeline=_identity(lifeline),
+            environment=dict(os.environ),
+            path=tuple(map(str, sys.path)),
+        )
+
+    def unlike(self, before: Surroundings) -> list[str]:
+        """What has changed since, in words."""
+        changed = [_WORDS[name] for name in _WORDS if getattr(self, name) != getattr(before, name)]
+        if any(self.environment.get(name) != value for name, value in before.environment.items()):
+            changed.append("a variable of the environment")
+        if Counter(before.path) - Counter(self.path):
+            changed.append("sys.path")
+        return changed
+
+
+_WORDS = {
+    "folder": "the working directory",
+    "umask": "the umask",
+    "signal_handlers": "a signal handler",
+    "signal_mask": "the signal mask",
+    "timers": "a timer",
+    "streams": "standard input, output or error",
+    "limits": "a limit",
+    "identity": "the user, the group or the priority",
+    "lifeline": "the descriptors that are Perdure's",
+}
+_SIGNALS = sorted(map(int, set(signal.Signals) & signal.valid_signals()))
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
+
+
+def _folder() -> tuple[int, int] | None:
+    try:
+        there = Path().stat()
+    except OSError:  # it was removed, or is not ours to look at any more
+        return None
+    return there.st_dev, there.st_ino
+
+
+def _umask() -> int | None:
+    """Without setting it, which would be felt by the handler's other threads. None: the system does not tell."""
+    with suppress(OSError, ValueError), Path("/proc/self/status").open("rb") as status:
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    return None
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Which file or socket a number stands for. None: for none."""
+    try:
+        there = os.fstat(descriptor)
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
 
 
 def _give(app: Staged, url: str) -> None:

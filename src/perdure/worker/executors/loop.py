@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from perdure.ids import RunId
 from perdure.job.model import Telling
 from perdure.job.reports import Released
 from perdure.worker.context import JobContext
 from perdure.worker.executors.port import WARN_AT, Inbox, logger, warn_of_timeout
-from perdure.worker.run import Assignment, Ended, run_async, trouble
+from perdure.worker.run import Assignment, Ended, awaited, run_async, trouble
 from perdure.worker.signals import Stop
 
 
@@ -25,11 +28,14 @@ class LoopExecutor:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[RunId, asyncio.Task[None]] = {}
         """Runs that have not ended, each with its task."""
         self._coming: set[RunId] = set()
         """Runs whose tasks have perhaps not begun."""
+        self._lent = 0
+        """Runs of other executors that wait here for what their function returned."""
         self._ringing = False
         self._closing = self._is_done = False
         self.thread = threading.Thread(target=self._serve, name="perdure-loop", daemon=True)
@@ -48,6 +54,11 @@ class LoopExecutor:
             self._loop.call_soon_threadsafe(self._leave_when_done)
         self.thread.join(patience_s)
         return not self.thread.is_alive()
+
+    def lend(self, awaitable: Awaitable[Any]) -> Lent:
+        """Run to its end here what a plain function has returned. Called in that function's thread."""
+        self._loop.call_soon_threadsafe(self._count_lent, 1)
+        return Lent(self._loop, awaitable, lambda: self._count_lent(-1))
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -106,6 +117,8 @@ class LoopExecutor:
         timers = self._timers(task) if task.claim.live.timeout_ms is not None else ()
         try:
             ended = await run_async(task)
+            if os.getpid() != self._process:
+                os._exit(0)  # the handler has forked, and this is the copy: it must not go on with other jobs
         finally:
             del self._tasks[task.claim.run_id]
             for timer in timers:
@@ -140,8 +153,64 @@ class LoopExecutor:
             ctx.stop = ctx.stop or why
             running.cancel()
 
+    def _count_lent(self, more: int) -> None:
+        self._lent += more
+        if self._closing:
+            self._leave_when_done()
+
     def _leave_when_done(self) -> None:
         self._closing = True
-        if not self._tasks and not self._coming:
+        if not self._tasks and not self._coming and not self._lent:
             self._is_done = True
             self._loop.stop()
+
+
+class Lent:
+    """What a plain function returned, on an event loop, while the function's thread waits for it.
+
+    In the thread's context: `current()` is the same. Waits on a lock that is written in C, as all of `threads`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, awaitable: Awaitable[Any], ended: Callable[[], object]) -> None:
+        self._loop = loop
+        self._awaitable = awaitable
+        self._ended = ended
+        self._task: asyncio.Task[Any] | None = None
+        self._is_running = threading.Lock()
+        self._is_running.acquire()
+        loop.call_soon_threadsafe(self._begin)
+
+    def cancel(self) -> None:
+        """From any thread. It ends soon, unless it does not let itself be cancelled."""
+        with suppress(RuntimeError):  # the loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._is_running.locked()
+
+    def wait(self) -> None:
+        with self._is_running:
+            pass
+
+    def result(self) -> Any:
+        """What it gives, or raises, once it has ended."""
+        self.wait()
+        assert self._task is not None
+        return self._task.result()
+
+    # -- in the loop's thread ----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(awaited(self._awaitable))
+        self._task.add_done_callback(self._tell)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _tell(self, _: asyncio.Task[Any]) -> None:
+        if inspect.iscoroutine(self._awaitable):
+            self._awaitable.close()  # cancelled before its first step, it would complain that nobody awaited it
+        self._ended()
+        self._is_running.release()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import threading
 
 from perdure.worker.executors.loop import LoopExecutor
 from perdure.worker.executors.port import Executor, Inbox
@@ -16,21 +16,26 @@ class Pools:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
+        self._lock = threading.Lock()
         self._made: dict[str, Executor] = {}
         self._by_kind: dict[AnyKind, Executor] = {}
 
     def of(self, kind: AnyKind) -> Executor:
         found = self._by_kind.get(kind)
         if found is None:
-            sort = kind.isolation or ("loop" if inspect.iscoroutinefunction(kind.function) else "thread")
+            sort = kind.isolation or ("loop" if kind.is_async else "thread")
             found = self._by_kind[kind] = self._get(sort)
         return found
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop that coroutine handlers run on."""
+        return self._loop_executor().loop
+
+    def _loop_executor(self) -> LoopExecutor:
+        """Also asked for in the threads of runs."""
         made = self._get("loop")
         assert isinstance(made, LoopExecutor)
-        return made.loop
+        return made
 
     @property
     def has_loop(self) -> bool:
@@ -38,14 +43,17 @@ class Pools:
 
     def close(self, patience_s: float) -> bool:
         """No more runs will come. False: some handlers have not ended in time and are left behind."""
-        ended = [executor.close(patience_s) for executor in self._made.values()]  # each, whatever the first says
+        with self._lock:
+            made = list(self._made.values())
+        ended = [executor.close(patience_s) for executor in made]  # each, whatever the first says
         return all(ended)
 
     def _get(self, sort: str) -> Executor:
-        made = self._made.get(sort)
-        if made is None:
-            made = self._made[sort] = self._make(sort)
-        return made
+        with self._lock:
+            made = self._made.get(sort)
+            if made is None:
+                made = self._made[sort] = self._make(sort)
+            return made
 
     def _make(self, sort: str) -> Executor:
         if sort == "loop":
@@ -54,4 +62,4 @@ class Pools:
             from perdure.worker.executors.processes import ProcessExecutor
 
             return ProcessExecutor(self._inbox)
-        return ThreadExecutor(self._inbox)
+        return ThreadExecutor(self._inbox, self._loop_executor)

@@ -23,7 +23,7 @@ from perdure.worker.context import JobContext
 from perdure.worker.executors.children import ChildProcess
 from perdure.worker.executors.port import WARN_AT, Inbox, warn_of_timeout
 from perdure.worker.executors.whereabouts import Place, place_of_kind, place_of_middleware
-from perdure.worker.executors.wire import ending_of
+from perdure.worker.executors.wire import CUT_OFF, ending_of
 from perdure.worker.run import COMPLETED, Assignment, Ended, failed, failure_of, timed_out
 from perdure.worker.signals import Stop
 
@@ -178,6 +178,7 @@ class _Course:
         self._is_warned = False
         self.unfit: Failure | None = None
         """Why its child could not have its kind."""
+        self._has_changed_child = False
 
     # -- what the node wants (in its thread) -------------------------------------------------------------------------
 
@@ -212,6 +213,10 @@ class _Course:
                 getattr(ctx, what)(*args, **numbers)
             case ["closed"]:
                 ctx.closed = True
+            case ["changed", what]:
+                self._has_changed_child = True
+                told = "%s %s has changed %s for its process, which is not used again"
+                logger.info(told, self.task.kind.name, ctx.job_id, ", ".join(what))
             case ["ended", *rest]:
                 return self._ended(rest)
             case ["unfit", message, trace, permanent]:
@@ -230,7 +235,7 @@ class _Course:
     @property
     def has_spoilt_child(self) -> bool:
         """Its child cannot be used for another run."""
-        return self.unfit is not None or self._killed_for is not None
+        return self.unfit is not None or self._killed_for is not None or self._has_changed_child
 
     @property
     def is_untouched(self) -> bool:
@@ -312,6 +317,11 @@ def _order(task: Assignment) -> dict[str, Any]:
 
 
 def _told_of_death(code: int) -> str:
+    if code == CUT_OFF:
+        return (
+            f"the process that ran the handler left with exit code {code}, as it does when the handler has closed"
+            " descriptors that it did not open (os.closerange): how the handler ended cannot be told to the worker"
+        )
     if code >= 0:
         return f"the process that ran the handler left with exit code {code} before the handler had ended"
     try:

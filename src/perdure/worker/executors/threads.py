@@ -22,15 +22,17 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from perdure.ids import RunId
 from perdure.job.model import Telling
-from perdure.uninterrupted import Mark
+from perdure.uninterrupted import Mark, uninterrupted
 from perdure.worker.context import JobContext
+from perdure.worker.executors.loop import Lent, LoopExecutor
 from perdure.worker.executors.port import WARN_AT, Inbox, logger, warn_of_timeout
 from perdure.worker.run import Assignment, Ended, run_plain, trouble
 from perdure.worker.signals import Interrupted, Stop
@@ -42,8 +44,10 @@ TRY_AGAIN_S = 0.001
 class ThreadExecutor:
     """As many threads as runs have ever been open at once; the node sees to how many that may be."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, loop: Callable[[], LoopExecutor]) -> None:
+        """`loop` gives the executor whose event loop takes what a plain function returned to be awaited."""
         self._inbox = inbox
+        self._loop = loop
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._todo: deque[Assignment] = deque()
@@ -183,7 +187,7 @@ class ThreadExecutor:
         cut_short: BaseException | None = None
         try:
             if self._enter(slot, task):
-                ended = contextvars.Context().run(run_plain, task)
+                ended = contextvars.Context().run(run_plain, task, slot.run_to_end)
         except BaseException as error:  # noqa: BLE001 - an interrupt while the handler was being left, or worse
             slot.mark.depth = 1
             cut_short = error
@@ -212,6 +216,22 @@ class ThreadExecutor:
             self._open.pop(task.claim.run_id, None)
             self._called_off.discard(task.claim.run_id)
 
+    def lend(self, slot: _Slot, awaitable: Awaitable[Any]) -> Any:
+        """In the thread of a run whose function returned it: wait for its end on the event loop of the coroutines."""
+        if os.getpid() != self._process:
+            os._exit(0)  # as in `_leave`; the event loop is not in the copy
+        with uninterrupted:
+            lent = self._loop().lend(awaitable)
+            with self._lock:
+                slot.lent = lent
+                if slot.mark.due is not None:  # it came too early for that
+                    lent.cancel()
+            try:
+                return lent.result()
+            finally:
+                with self._lock:
+                    slot.lent = None
+
     @property
     def running(self) -> int:
         return len(self._open)
@@ -228,6 +248,9 @@ class _Slot:
         self.mark: Mark
         """Made by the thread itself, before it takes its first run."""
         self._was_interrupted = False
+        self.lent: Lent | None = None
+        """What its run waits for on the event loop: that is interrupted in the thread's place."""
+        self.run_to_end = partial(pool.lend, self)
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
@@ -241,6 +264,9 @@ class _Slot:
 
     def interrupt(self, *, surely: bool) -> bool:
         """Under the pool's lock, while the run is registered: the exception cannot hit another run."""
+        if self.lent is not None and not self.lent.has_ended:
+            self.lent.cancel()
+            return True
         self._was_interrupted = True
         return self.mark.raise_in_thread(Interrupted, surely=surely)
 

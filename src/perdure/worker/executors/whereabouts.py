@@ -155,6 +155,7 @@ def _walked(module: object, name: str) -> Any:
 
 def _not_importable(what: str) -> KindError:
     return KindError(
-        f"{what} must be importable by the processes that run it: put it at the top level of a module",
+        f"{what} must be importable by the processes that run it: put it at the top level of a module, under a name"
+        " (of a method, a partial or an object: name = app.job(…)(…))",
         code="kind_not_importable",
     )

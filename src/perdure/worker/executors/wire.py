@@ -1,6 +1,6 @@
 """What a worker and its child processes say to each other: one JSON list per line. Used by `processes` and `child`.
 
-Parent to child: `job`, `stop`. Child to parent: `begun`, `said`, `closed`, `ended`, `unfit`.
+Parent to child: `hello`, `job`, `stop`. Child to parent: `begun`, `said`, `closed`, `changed`, `ended`, `unfit`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _REPORTS = {
     for report in (Completed, Failed, TimedOut, Snoozed, Released, Cancelled, Skipped, Unreadable)
 }
 _BYTES = "$hex"
+CUT_OFF = 83
+"""What a child exits with when a handler has closed the socket it would tell its end through."""
 
 
 class Ending(NamedTuple):

@@ -9,10 +9,19 @@ FROM {idempotency_key}
 WHERE kind = :kind AND key = :key
 
 -- name: settle_idempotency_key
--- Before a job is deleted: what is left to say of it.
+-- Before a job is deleted: what is left to say of it, under every name that its kind had. One step per kind that has
+-- keys, not one per key.
+WITH RECURSIVE known (kind) AS (
+    SELECT MIN(kind)
+    FROM {idempotency_key}
+    UNION ALL
+    SELECT (SELECT MIN(k.kind) FROM {idempotency_key} AS k WHERE k.kind > known.kind)
+    FROM known
+    WHERE known.kind IS NOT NULL
+)
 UPDATE {idempotency_key}
 SET final_state = :final_state
-WHERE kind = :kind AND key = :key AND job_id = :job_id
+WHERE kind IN (SELECT kind FROM known) AND key = :key AND job_id = :job_id
 
 -- name: reserve_business_key
 INSERT INTO {business_key} (key, job_id)
