@@ -69,7 +69,7 @@ def signals(which: str) -> None:
         case "snooze":
             raise Snooze(3600)
         case "cancel":
-            raise Cancel
+            raise Cancel("no longer wanted")
         case _:
             raise Skip("nothing to do")
 

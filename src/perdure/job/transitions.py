@@ -197,10 +197,12 @@ def cancel(live: LiveJob, now: Micros) -> Transition | None:
     )
 
 
-def cancelled(live: LiveJob, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
-    """The running job let go because it was cancelled."""
+def cancelled(live: LiveJob, reason: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
+    """The running job let go because it was cancelled, or cancelled itself."""
     require(Verb.COMPLETE, live)
-    return end(Verb.CANCEL, live, State.CANCELLED, now, run_state=RunState.CANCELLED, telling=telling)
+    failure = Failure("Cancelled", reason) if reason else None
+    state = State.CANCELLED
+    return end(Verb.CANCEL, live, state, now, run_state=RunState.CANCELLED, failure=failure, telling=telling)
 
 
 def supersede(live: LiveJob, replacement: JobId, now: Micros) -> Transition:

@@ -117,8 +117,10 @@ class Codec:
         """SHA-256 of the arguments, in hex: the same for equal arguments, whatever order they came in."""
         return sha256(canonical(self._merged(payload, secrets)).encode()).hexdigest()
 
-    def encode_result(self, value: object) -> str | None:
+    def encode_result(self, value: object, *, is_shown: bool = True) -> str | None:
         """What the function returned, as JSON text; None stays None.
+
+        `is_shown` False: no error quotes any of it, not even cut short, since it may hold a secret.
 
         Raises InvalidPayload: `result_invalid` if it is not what the function says it returns, `result_not_json` or
         `result_too_large`.
@@ -129,11 +131,11 @@ class Codec:
             look_over(value, ())
             raw = self._result_form.write(self._result_form.validate(value), closely=True)
         except ValidationError as error:
-            refusal = self._bad_result(_summary(error), "result_invalid")
+            refusal = self._bad_result(_summary(error, is_shown=is_shown), "result_invalid")
         except Misfit as misfit:
             refusal = self._bad_result(_said(misfit), "result_not_json")
         except PydanticSerializationError as error:
-            refusal = self._bad_result(str(error), "result_not_json")
+            refusal = self._bad_result(str(error) if is_shown else "it cannot be written as JSON", "result_not_json")
         else:
             if len(raw) <= MAX_BYTES:
                 return raw.decode()
@@ -297,14 +299,19 @@ def _first(complaints: Iterable[str]) -> list[str]:
     return said if rest <= 0 else [*said[:_COMPLAINTS], f"and {rest} more"]
 
 
-def _summary(error: ValidationError) -> str:
-    return "; ".join(_first(_described(item) for item in _details(error)))
+def _summary(error: ValidationError, *, is_shown: bool = True) -> str:
+    described = _described if is_shown else _placed
+    return "; ".join(_first(dict.fromkeys(map(described, _details(error)))))
 
 
 def _described(item: ErrorDetails) -> str:
     problem = "Input holds a lone surrogate" if item["type"] == "string_unicode" else item["msg"]
     place = f"{_place(item['loc'])}: " if item["loc"] else ""
     return f"{place}{problem}, got {_short(item['input'])}"
+
+
+def _placed(item: ErrorDetails) -> str:
+    return f"it does not fit its type ({item['type']}; the job has secrets, so no more is shown)"
 
 
 def _said(misfit: Misfit) -> str:

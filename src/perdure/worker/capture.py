@@ -29,9 +29,9 @@ class CaptureHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         if self._is_alone(record):
-            last = logging.lastResort
+            last, ctx = logging.lastResort, running_here()
             if last is not None and record.levelno >= last.level:
-                last.handle(record)
+                last.handle(record if ctx is None else ctx.fit_record(record))
         self.emit(record)
         return True
 

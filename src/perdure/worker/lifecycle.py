@@ -11,10 +11,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perdure.clock import measured
 from perdure.ids import NodeId, to_uuid
 from perdure.job.job import Job
 from perdure.job.model import Claim, Failure, LiveJob, Telling
-from perdure.job.reports import Failed, Released, Report, Snoozed, TimedOut
+from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Snoozed, TimedOut
 from perdure.job.states import Park, State
 from perdure.job.transitions import INTERRUPTED, NOTHING_TOLD
 from perdure.store.answers import Answer, Finished, Rescued
@@ -80,10 +81,14 @@ def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
         event, words = _event(report, finished)
         facts = _facts(event, live) | _measured(ended.telling)
         took = facts.get("duration_ms")
-        after = "" if took is None else f" after {_duration(took)}"
+        after = "" if took is None else f" after {measured(took)}"
         again = f", attempt {live.attempts}" if live.attempts > 1 else ""
+        why = ""
+        if isinstance(report, Cancelled | Skipped) and report.reason:
+            facts["reason"] = report.reason
+            why = f": {' '.join(report.reason.split())}"
         level = logging.WARNING if event == "parked" else logging.INFO
-        _say(level, f"{words} {_name(live)}{after}{again}{_shown(facts.get('metrics'))}", facts)
+        _say(level, f"{words} {_name(live)}{after}{again}{_shown(facts.get('metrics'))}{why}", facts)
 
 
 def _event(report: Report, finished: Finished) -> tuple[str, str]:
@@ -143,10 +148,6 @@ def _facts(event: str, live: LiveJob) -> dict[str, Any]:
 def _measured(telling: Telling) -> dict[str, Any]:
     metrics = {} if telling.metrics is None else {"metrics": json.loads(telling.metrics)}
     return {"duration_ms": telling.duration_ms, **metrics}
-
-
-def _duration(ms: int) -> str:
-    return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
 
 
 def _shown(metrics: dict[str, Any] | None) -> str:
