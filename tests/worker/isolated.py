@@ -78,7 +78,9 @@ def signals(which: str) -> None:
 def tells(ctx: JobContext) -> int:
     ctx.log.info("by the context")
     logging.getLogger("shop").warning("by a logger")
-    current().progress(3, 4, "nearly")
+    nested = current()
+    assert nested is ctx
+    nested.progress(3, 4, "nearly")
     ctx.metric(rows=12)
     ctx.artifact(Path("out.csv"))
     sys.stdout.write('["ended", "not a frame"]\n')

@@ -47,9 +47,9 @@ class Console(logging.StreamHandler[TextIO]):
     """Standard error. What is logged while a job runs, by whatever logger, is shown without the job's secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        from perdure.worker.context import running_here
+        from perdure.worker.context import current
 
-        ctx = running_here()
+        ctx = current()
         return super().format(record if ctx is None else ctx.fit_record(record))
 
 

@@ -369,21 +369,14 @@ def _text_of(record: logging.LogRecord) -> str:
     return f"{text}\n{record.stack_info}" if record.stack_info else text
 
 
-def current() -> JobContext:
-    """The context of the run that this code is part of. LookupError where there is none."""
-    found = _current.get()
-    if found is None:
-        raise LookupError("no job is running here; current() is for code that a handler calls")
-    return found
+def current() -> JobContext | None:
+    """The context of the run that this code is part of. None: no job is running here."""
+    return _current.get()
 
 
 def entered(ctx: JobContext | None) -> None:
     """From here on, in this thread's or task's own context, `current()` finds this run."""
     _current.set(ctx)
-
-
-def running_here() -> JobContext | None:
-    return _current.get()
 
 
 def _number(value: object, name: str) -> float:

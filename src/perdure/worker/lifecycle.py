@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from perdure.clock import measured
@@ -35,6 +37,50 @@ def tell_of_enqueued(jobs: Iterable[Job]) -> None:
             again = ", which was there already" if job.deduplicated else ""
             facts = {"event": "enqueued", "job_id": str(job.id), "kind": job.kind, "queue": job.queue}
             _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
+
+
+def hears_of_verbs() -> bool:
+    """Whether anybody listens to what is decided by hand."""
+    return logger.isEnabledFor(logging.INFO)
+
+
+def tell_of_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None:
+    """Someone changed a job by hand. `in_transaction`: it is done once the caller commits, which nobody tells us."""
+    gathered = _gathered.get()
+    if gathered is not None:
+        gathered.append((verb, job))
+        return
+    told: dict[str, Any] = {"event": "by_hand", "verb": verb, "job_id": str(job.id), "kind": job.kind}
+    told |= {"queue": job.queue, "state": job.state.value, **facts}
+    _say_by_hand(f"{verb.replace('_', ' ')} of {job.kind} {job.id} by hand, now {job.state}", told, in_transaction)
+
+
+def tell_of_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_queue", "queue": queue}
+    _say_by_hand(f"{verb} of queue {queue} by hand", facts, in_transaction)
+
+
+@contextmanager
+def told_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, None, None]:
+    """What verbs do inside is told when the block has ended well: it is one transaction."""
+    changed: list[tuple[str, Job]] = []
+    token = _gathered.set(changed)
+    try:
+        yield
+    finally:
+        _gathered.reset(token)
+    for verb, job in changed:
+        tell_of_verb(verb, job, in_transaction=in_transaction())
+
+
+_gathered: ContextVar[list[tuple[str, Job]] | None] = ContextVar("perdure_verbs_to_tell", default=None)
+
+
+def _say_by_hand(message: str, facts: dict[str, Any], in_transaction: bool) -> None:
+    if in_transaction:
+        facts["in_transaction"] = True
+        message += ", in the caller's transaction"
+    _say(logging.INFO, message, facts)
 
 
 def tell_of_claims(claims: Iterable[Claim]) -> None:
