@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -324,13 +325,14 @@ def test_what_changes_nothing_or_is_refused_is_not_told_of(app: Perdure, note: A
     app.resume(other)
     app.set_priority(other, 0)
     app.edit(other)
-    for refused in (
+    impossible: list[Callable[[], object]] = [
         lambda: app.pause(job),
         lambda: app.delete(other),
         lambda: app.retry(other, as_new=True),
         lambda: app.cancel(other, expect_version=99),
         lambda: app.move(job, to="front"),
-    ):
+    ]
+    for refused in impossible:
         with pytest.raises(TransitionRefused):
             refused()
     assert by_hand(lines) == before
