@@ -95,26 +95,32 @@ def test_the_versions_fit_each_other(python: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-HELP = """
+COMMAND_LINES = """
 import sys
 from perdure.cli.main import main
 
 for words in sys.argv[1:]:
     print("==", words)
     try:
-        main([*words.split(), "--help"])
+        main(words.split())
     except SystemExit as left:
         if left.code:
             raise
 """
 
 
+def printed(run: Program, *lines: str) -> dict[str, str]:
+    """What each of these command lines prints, all in one process."""
+    parts = re.split(r"^== (.*)\n", run("-c", COMMAND_LINES, *lines).stdout, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
 def test_every_command_has_its_help(run: Program) -> None:
     names = [entry.name for entries in COMMANDS.values() for entry in entries]
-    told = run("-c", HELP, "", *names).stdout
-    parts = re.split(r"^== (.*)$", told, flags=re.MULTILINE)[1:]
-    assert parts[::2] == ["", *names]
-    assert all("Usage:" in text for text in parts[1::2])
+    lines = ["--help", *(f"{name} --help" for name in names)]
+    told = printed(run, *lines)
+    assert list(told) == lines
+    assert all("Usage:" in text for text in told.values())
 
 
 SHOP = """
@@ -140,20 +146,12 @@ def test_jobs_are_enqueued_run_and_looked_at_from_the_command_line(run: Program,
     worker = run("-m", "perdure", "worker", "shop:app", "--until-idle")
     assert "completed send" in worker.stderr
     assert "hunter2" not in worker.stderr
-    assert "annann" in run("-m", "perdure", "jobs", "--json", "--url", "shop.db").stdout
-    for command in (
-        ["status"],
-        ["jobs"],
-        ["runs"],
-        ["kinds", "--app", "shop:app"],
-        ["nodes"],
-        ["queues"],
-        ["doctor"],
-        ["db", "check"],
-        ["check", "shop:app"],
-    ):
-        where = [] if "shop:app" in command else ["--url", "shop.db"]
-        assert run("-m", "perdure", *command, *where).stdout
+    reading = ("jobs --json", "jobs", "runs", "status", "nodes", "queues", "doctor", "db check")
+    lines = [f"{line} --url shop.db" for line in reading] + ["kinds --app shop:app", "check shop:app"]
+    told = printed(run, *lines)
+    assert list(told) == lines
+    assert all(told.values())
+    assert "annann" in told[lines[0]]
 
 
 LIBRARY = """
