@@ -38,7 +38,7 @@ from perdure.verbs.declaring import (
 )
 from perdure.verbs.drafting import common_tx, laid_out, new_job
 from perdure.verbs.paging import checked_limit, jobs_of_all, pages, runs_of_all
-from perdure.worker.lifecycle import tell_of_enqueued
+from perdure.worker.lifecycle import hears_of_verbs, tell_of_enqueued, tell_of_verb
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -314,8 +314,10 @@ class Perdure:
     def retry(self, job: JobLike, *, as_new: bool = False, tx: Any = None) -> Job:
         """Run a failed or cancelled job again, as a new life of it; with `as_new`, any ended job, as a new one."""
         if as_new:
-            return self.store.retry_as_new(job_id_of(job), JobId(self.ids.new()), self.clock.now(), tx)
-        return self.store.retry(job_id_of(job), self.clock.now(), tx)
+            new_id = JobId(self.ids.new())
+            again = self.store.retry_as_new(job_id_of(job), new_id, self.clock.now(), tx)
+            return self._told(Verb.RETRY, again, tx, retry_of=str(again.retry_of))
+        return self._by_hand(Verb.RETRY, job, lambda: self.store.retry(job_id_of(job), self.clock.now(), tx), tx)
 
     def move(
         self,
@@ -337,12 +339,18 @@ class Perdure:
         place = Place(
             None if before is None else job_id_of(before), None if after is None else job_id_of(after), to == "front"
         )
-        return self.store.move(job_id_of(job), place, self.clock.now(), expect_version, tx)
+        job_id, now = job_id_of(job), self.clock.now()
+        return self._by_hand(Verb.MOVE, job, lambda: self.store.move(job_id, place, now, expect_version, tx), tx)
 
     def set_priority(self, job: JobLike, priority: int, *, expect_version: int | None = None, tx: Any = None) -> Job:
         """Give a waiting job another priority; it goes to the back of it."""
         rank = rank_of(Options(priority=priority).priority)
-        return self.store.set_priority(job_id_of(job), rank, self.clock.now(), expect_version, tx)
+        job_id, now = job_id_of(job), self.clock.now()
+
+        def change() -> Job:
+            return self.store.set_priority(job_id, rank, now, expect_version, tx)
+
+        return self._by_hand(Verb.SET_PRIORITY, job, change, tx)
 
     def supersede(self, job: JobLike, replacement: Draft, *, tx: Any = None) -> Job:
         """Put another job in this one's place; answers the superseded job, whose `superseded_by` names the new one.
@@ -353,7 +361,9 @@ class Perdure:
         tx = common_tx([replacement], tx)
         now = self.clock.now()
         new = new_job(replacement, JobId(self.ids.new()), now)
-        return self.store.supersede(job_id_of(job), new, now, tx)
+        old = self.store.supersede(job_id_of(job), new, now, tx)
+        is_repeat = old.row.superseded_by != new.id
+        return old if is_repeat else self._told(Verb.SUPERSEDE, old, tx, superseded_by=str(old.superseded_by))
 
     def edit(self, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
         """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
@@ -361,14 +371,28 @@ class Perdure:
 
         current = self.existing(job, tx)
         edit = edited(self, current, changes, tx)
-        return current if edit is None else self.store.edit(edit, current.version, tx)
+        return current if edit is None else self._told(Verb.EDIT, self.store.edit(edit, current.version, tx), tx)
 
     def delete(self, job: JobLike, *, tx: Any = None) -> Job:
         """Remove an ended job with its runs; answers it as it was. Its idempotency key stays taken."""
-        return self.store.delete(job_id_of(job), tx)
+        return self._told("delete", self.store.delete(job_id_of(job), tx), tx)
 
     def _change(self, job: JobLike, verb: Verb, decide: Any, expect_version: int | None, tx: Any) -> Job:
-        return self.store.change(job_id_of(job), verb, decide, self.clock.now(), expect_version, tx)
+        job_id, now = job_id_of(job), self.clock.now()
+        return self._by_hand(verb, job, lambda: self.store.change(job_id, verb, decide, now, expect_version, tx), tx)
+
+    def _by_hand(self, verb: Verb, job: JobLike, change: Callable[[], Job], tx: Any) -> Job:
+        """Make a change that may find nothing to do, and log it if it did something and anybody listens."""
+        if not hears_of_verbs():
+            return change()
+        before = self.store.get(job_id_of(job), tx)
+        after = change()
+        return after if before is not None and after.version == before.version else self._told(verb, after, tx)
+
+    def _told(self, verb: str, job: Job, tx: Any, **facts: str) -> Job:
+        if hears_of_verbs():
+            tell_of_verb(verb, job, in_transaction=tx is not None or self.store.in_transaction, **facts)
+        return job
 
     # -- decide for many ---------------------------------------------------------------------------------------------
 

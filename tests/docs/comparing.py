@@ -7,7 +7,7 @@ import re
 _HEX = r"[0-9a-f]"
 _ID = rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}|\b(?=[a-f]*[0-9]){_HEX}{{8,12}}\b"
 _TIME = r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?|\b\d\d:\d\d:\d\d(?:[.,]\d+)?"
-_SPAN = r"\b\d+(?:\.\d+)? ?(?:µs|ms|s|min|h)\b"
+_SPAN = r"(?:\b|<)\d+(?:\.\d+)? ?(?:µs|ms|s|min|h)\b"
 _PIECE = re.compile(rf"(?P<id>{_ID})|(?P<time>{_TIME})|(?P<span>{_SPAN})|(?P<any>…)|(?P<rule>─+)|(?P<gap>\s+)")
 _HEX_WORD = re.compile(r"\b[0-9a-f][0-9a-f-]{3,35}\b")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Iterator
@@ -57,6 +58,17 @@ def test_a_server_is_not_migrated_unasked(postgres_url: str, connection: psycopg
         declare(app).enqueue("a")
     assert refused.value.code == "schema_missing"
     assert connection.execute("SELECT to_regnamespace('perdure')").fetchone() == (None,)
+
+
+def test_a_worker_without_tables_says_so_once_and_before_it_does_anything(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[str] = []
+    worker = Perdure(postgres_url).worker(before_start=[lambda: begun.append("hook")])
+    with pytest.raises(SchemaError, match="perdure db upgrade"):
+        worker.run(until_idle=True)
+    assert begun == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_an_upgrade_makes_the_schema_and_a_repeat_does_nothing(postgres_url: str) -> None:

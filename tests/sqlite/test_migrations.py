@@ -199,8 +199,21 @@ def test_an_upgrade_that_is_not_wanted_is_refused(send: Any, path: Path) -> None
     assert (contents(path), backups(path)) == (before, [])
 
 
-def test_without_auto_migrate_a_new_file_is_made_all_the_same(path: Path) -> None:
+@pytest.mark.parametrize("there", ["nothing", "an empty file", "a file of somebody else"])
+def test_without_auto_migrate_no_file_and_no_tables_are_made(path: Path, there: str) -> None:
+    if there == "an empty file":
+        path.touch()
+    elif there == "a file of somebody else":
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE own (id)")
+    before = path.read_bytes() if path.exists() else None
     app = Perdure(path, auto_migrate=False)
+    with pytest.raises(SchemaError, match="run perdure db upgrade") as raised:
+        app.queues.list()
+    assert raised.value.code == "schema_missing"
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert {file.name for file in path.parent.iterdir()} <= {path.name}
+    app.store.upgrade()
     assert app.queues.list() == []
     app.close()
 

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from perdure.clock import Clock, ManualClock, Micros, SystemClock, iso, to_datetime, to_micros
+from perdure.cli.layout import since
+from perdure.cli.show import ago
+from perdure.clock import Clock, ManualClock, Micros, SystemClock, iso, span, to_datetime, to_micros
 from perdure.errors import InvalidInput, InvalidOption
+from perdure.ops.spans import distance, length
 
 FIRST = datetime.min.replace(tzinfo=UTC)
 LAST = datetime.max.replace(tzinfo=UTC)
@@ -222,3 +225,33 @@ def test_a_test_can_hold_back_until_enough_threads_are_waiting() -> None:
     in_a_thread(clock.wait, 1)
     assert has_ended(test, within_s=10)
     clock.advance(seconds=1)
+
+
+# -- for people ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.012, "12 ms"),
+        (0.9996, "1 s"),
+        (1.5, "1.5 s"),
+        (9.96, "10 s"),
+        (45, "45 s"),
+        (116, "116 s"),
+        (119, "2 min"),
+        (5 * 3600 + 60, "5 h"),
+        (12 * 86_400, "12 d"),
+    ],
+)
+def test_a_length_of_time_is_written_in_one_unit(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_the_same_length_of_time_is_written_alike_everywhere() -> None:
+    now = to_micros(NOON)
+    for seconds in (0, 1, 9, 59, 61, 118, 119, 120, 3_599, 7_000, 7_199, 90_000, 200_000):
+        then = Micros(now - seconds * 1_000_000)
+        assert {length(now - then), since(then, now), span(seconds)} == {span(seconds)}
+        assert distance(then, now) == ago(to_datetime(then), NOON) == f"{span(seconds)} ago"

@@ -148,8 +148,8 @@ class TestFingerprints:
         program = (
             "from perdure.payload.codec import Codec\n"
             "def declared(names: set[str]): ...\n"
-            "def undeclared(names): ...\n"
-            "for function in (declared, undeclared):\n"
+            "def inside(names: list[set[str]] | set[str]): ...\n"
+            "for function in (declared, inside):\n"
             "    print(Codec(function, 'h').encode({'names': set('abcdefghij')}).payload)"
         )
         text = json.dumps({"names": list("abcdefghij")}, separators=(",", ":"))

@@ -159,6 +159,18 @@ def test_the_jobs_of_a_stopped_node_are_rescued(patient: Patient, app: Perdure) 
     assert job(app, patient, "blocked").state == State.QUEUED
 
 
+def test_after_how_many_crashes_a_job_is_given_up_is_left_to_the_workers(patient: Patient, app: Perdure) -> None:
+    patient.suffer(
+        "UPDATE perdure_node SET stopped_at = beat_at, stop_reason = 'crash'",
+        "UPDATE perdure_ready SET crashes = 7, max_attempts = 99 WHERE job_id = :running",
+    )
+
+    repair(app.store, "rescue_running")
+
+    rescued = job(app, patient, "running")
+    assert (rescued.state, rescued.crashes) == (State.QUEUED, 8)
+
+
 def test_a_job_with_neither_node_nor_run_is_left_to_the_repair_that_records_one(patient: Patient, app: Perdure) -> None:
     patient.suffer(
         "UPDATE perdure_ready SET node_id = NULL WHERE job_id = :running",

@@ -25,7 +25,6 @@ PARTS = {
     "handlers",
     "dashboard",
     "archive",
-    "terminal",
     "server performance",
     "MongoDB",
 }

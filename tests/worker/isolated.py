@@ -80,7 +80,7 @@ def signals(which: str) -> Any:
         case "snooze":
             raise Snooze(3600)
         case "cancel":
-            raise Cancel
+            raise Cancel("no longer wanted")
         case _:
             raise Skip("nothing to do")
 
@@ -89,7 +89,9 @@ def signals(which: str) -> Any:
 def tells(ctx: JobContext) -> int:
     ctx.log.info("by the context")
     logging.getLogger("shop").warning("by a logger")
-    current().progress(3, 4, "nearly")
+    nested = current()
+    assert nested is ctx
+    nested.progress(3, 4, "nearly")
     ctx.metric(rows=12)
     ctx.artifact(Path("out.csv"))
     sys.stdout.write('["ended", "not a frame"]\n')

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze
+from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze, TransitionRefused
 from perdure.ids import NodeId, RunId
 from perdure.store.answers import Claimer, Lane, Process
 
@@ -242,3 +245,123 @@ app.worker().run(until_idle=True)
 def test_a_program_that_sets_up_no_logging_hears_nothing(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+# -- decided by hand -------------------------------------------------------------------------------------------------
+
+
+def by_hand(lines: Lines) -> list[tuple[str, str, str]]:
+    """Verb, job or queue, and state of each line; the line is at INFO."""
+    told = lines.of("by_hand")
+    assert {level for level, _ in told} <= {"INFO"}
+    return [(facts["verb"], facts.get("job_id", facts["queue"]), facts.get("state", "-")) for _, facts in told]
+
+
+@pytest.fixture
+def note(app: Perdure) -> Any:
+    @app.job
+    def note(text: str) -> None: ...
+
+    return note
+
+
+@pytest.mark.parametrize("door", ["plain", "async"])
+def test_every_verb_by_hand_is_told_of_once(app: Perdure, note: Any, lines: Lines, door: str) -> None:
+    def call(verb: str, *args: Any, **kwargs: Any) -> Any:
+        if door == "plain":
+            return getattr(app, verb)(*args, **kwargs)
+        return asyncio.run(getattr(app.aio, verb)(*args, **kwargs))
+
+    one, two, three = (note.enqueue(text) for text in "abc")
+    call("pause", one)
+    call("resume", one)
+    call("set_priority", one, 5)
+    call("set_priority", one, 0)
+    call("move", two, to="back")
+    call("edit", one, tags=["x"])
+    call("cancel", one)
+    call("retry", one)
+    old = call("supersede", two, note.new("d"))
+    call("cancel", three)
+    again = call("retry", three, as_new=True)
+    call("delete", three)
+    ids = {name: str(job.id) for name, job in (("one", one), ("two", two), ("three", three), ("again", again))}
+    assert by_hand(lines) == [
+        ("pause", ids["one"], "paused"),
+        ("resume", ids["one"], "queued"),
+        ("set_priority", ids["one"], "queued"),
+        ("set_priority", ids["one"], "queued"),
+        ("move", ids["two"], "queued"),
+        ("edit", ids["one"], "queued"),
+        ("cancel", ids["one"], "cancelled"),
+        ("retry", ids["one"], "queued"),
+        ("supersede", ids["two"], "cancelled"),
+        ("cancel", ids["three"], "cancelled"),
+        ("retry", ids["again"], "queued"),
+        ("delete", ids["three"], "cancelled"),
+    ]
+    facts = {facts["verb"]: facts for _, facts in lines.of("by_hand")}
+    assert facts["supersede"]["superseded_by"] == str(old.superseded_by)
+    assert facts["retry"]["retry_of"] == ids["three"]
+    assert not any("in_transaction" in line for line in facts.values())
+
+
+@pytest.mark.parametrize("door", ["plain", "async"])
+def test_queues_that_are_paused_by_hand_are_told_of_once(app: Perdure, lines: Lines, door: str) -> None:
+    for _ in range(2):
+        for verb in ("pause", "pause", "resume", "resume"):
+            if door == "plain":
+                getattr(app.queues, verb)("mail")
+            else:
+                asyncio.run(getattr(app.aio.queues, verb)("mail"))
+    assert by_hand(lines) == [("pause_queue", "mail", "-"), ("resume_queue", "mail", "-")] * 2
+
+
+def test_what_changes_nothing_or_is_refused_is_not_told_of(app: Perdure, note: Any, lines: Lines) -> None:
+    job, other = note.enqueue("a"), note.enqueue("b")
+    app.cancel(job)
+    before = by_hand(lines)
+    app.cancel(job)
+    app.resume(other)
+    app.set_priority(other, 0)
+    app.edit(other)
+    impossible: list[Callable[[], object]] = [
+        lambda: app.pause(job),
+        lambda: app.delete(other),
+        lambda: app.retry(other, as_new=True),
+        lambda: app.cancel(other, expect_version=99),
+        lambda: app.move(job, to="front"),
+    ]
+    for refused in impossible:
+        with pytest.raises(TransitionRefused):
+            refused()
+    assert by_hand(lines) == before
+
+
+def test_each_job_of_a_bulk_verb_is_told_of_when_it_is_done(app: Perdure, note: Any, lines: Lines) -> None:
+    jobs = [note.enqueue(text) for text in "ab"]
+    assert app.pause_all(kind="note") == 2
+    assert sorted(by_hand(lines)) == sorted(("pause", str(job.id), "paused") for job in jobs)
+    assert not any("in_transaction" in facts for _, facts in lines.of("by_hand"))
+
+
+def test_in_the_callers_transaction_the_line_says_so(app: Perdure, note: Any, lines: Lines, path: Path) -> None:
+    job = note.enqueue("a")
+    with pytest.raises(OSError, match="no"), app.transaction():
+        app.pause(job)
+        app.queues.pause("mail")
+        app.cancel_all(kind="note")
+        raise OSError("no")
+    with closing(sqlite3.connect(path)) as connection:
+        app.pause(job, tx=connection)
+    assert app.existing(job).state == "queued"
+    told = lines.of("by_hand")
+    assert [facts["verb"] for _, facts in told] == ["pause", "pause_queue", "cancel", "pause"]
+    assert all(facts["in_transaction"] for _, facts in told)
+
+
+def test_nothing_more_is_read_where_nobody_listens(app: Perdure, note: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "perdure")
+    job = note.enqueue("a")
+    app.cancel(job)
+    assert caplog.records == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -314,7 +315,23 @@ def test_a_snoozed_job_waits(app: Perdure) -> None:
 @pytest.mark.parametrize("sort", SORTS)
 def test_cancel_ends_the_job_as_cancelled(app: Perdure, sort: str) -> None:
     job = ran(app, sort, raising(Cancel()))
-    assert (job.state, last_run(app, job).state) == ("cancelled", "cancelled")
+    assert (job.state, last_run(app, job).state, job.error) == ("cancelled", "cancelled", None)
+
+
+@pytest.mark.parametrize("signal", [Cancel, Skip])
+@pytest.mark.parametrize("sort", SORTS)
+def test_why_a_handler_cancels_or_skips_is_told_everywhere(
+    app: Perdure, sort: str, signal: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "perdure.lifecycle")
+    job = ran(app, sort, raising(signal("the order was\nwithdrawn")))
+    run = last_run(app, job)
+    assert (job.error, run.error_message) == ("the order was\nwithdrawn",) * 2
+    assert job.error_type == run.error_type == {Cancel: "Cancelled", Skip: "Skipped"}[signal]
+    assert "the order was" in app.explain(job).why
+    (told,) = [record for record in caplog.records if getattr(record, "perdure", {}).get("event") == job.state]
+    assert told.getMessage().endswith(": the order was withdrawn")
+    assert vars(told)["perdure"]["reason"] == "the order was\nwithdrawn"
 
 
 @pytest.mark.parametrize("sort", SORTS)

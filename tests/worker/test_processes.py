@@ -254,6 +254,7 @@ REPORTS: list[Report] = [
     Snoozed(7),
     Released(counts=True),
     Cancelled(),
+    Cancelled("why"),
     Skipped("why"),
     Unreadable("what"),
 ]

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from perdure.cli.layout import Answer, Space, heading, hints, line, milliseconds, number, since, table
+from perdure.cli.layout import Answer, Space, heading, hints, line, number, since, table
 from perdure.cli.show import first_line
+from perdure.clock import measured
 from perdure.ids import to_uuid
 from perdure.store.tallies import Duplicates, Hitch, Sameness
 
@@ -123,7 +124,7 @@ def _durations(found: Status, space: Space) -> Answer:
     yield from table(
         ("kind", "runs", "p50", "p95", "p99", "wait p50", "p95 ", "p99 "),
         [
-            (row.kind, number(row.runs), *map(milliseconds, row[2:]))
+            (row.kind, number(row.runs), *map(measured, row[2:]))
             for row in sorted(found.durations, key=lambda row: -row.runs)
         ],
         space,

@@ -108,7 +108,7 @@ def _enqueued(door: Perdure, name: str, values: Sequence[str], payload: str | No
         raise typer.BadParameter("give --delay or --run-at, not both: each says when the job may start")
     if payload is not None and values:
         raise typer.BadParameter("give the arguments as name=value or with --payload, not both")
-    arguments = _from_json(payload) if payload is not None else _by_name(kind, values)
+    arguments = _from_json(kind, payload) if payload is not None else _by_name(kind, values)
     try:
         with as_options(**_OPTIONS):
             return door.enqueue(name, arguments, **options)
@@ -116,27 +116,34 @@ def _enqueued(door: Perdure, name: str, values: Sequence[str], payload: str | No
         raise about_arguments(error) from error
 
 
-def _from_json(payload: str) -> dict[str, object]:
+def _from_json(kind: Kind[..., Any, ..., Any], payload: str) -> dict[str, object]:
     try:
         arguments = json_text.loads(payload)
     except ValueError as error:
         raise InvalidPayload(f"--payload is no JSON ({error}); write it as '{{\"name\": 1}}'") from None
     if not isinstance(arguments, dict):
-        raise InvalidPayload(f"--payload must be a JSON object of arguments by name, not {shown(arguments)}")
+        given = _shown_of(kind, arguments, "something else")
+        raise InvalidPayload(f"--payload must be a JSON object of arguments by name, not {given}")
     return arguments  # pyright: ignore[reportUnknownVariableType]
 
 
 def _by_name(kind: Kind[..., Any, ..., Any], values: Sequence[str]) -> dict[str, object]:
     types = kind.codec.signature.annotations
     arguments: dict[str, object] = {}
-    for given in values:
+    for number, given in enumerate(values, 1):
         name, equals, value = given.partition("=")
         if not equals or not name:
-            raise InvalidPayload(f"{shown(given)} is no argument; write name=value, or all of them with --payload")
+            what = _shown_of(kind, given, f"value {number}")
+            raise InvalidPayload(f"{what} is no argument; write name=value, or all of them with --payload")
         if name in arguments:
             raise InvalidPayload(f"{name} is given twice; which one is meant?")
         arguments[name] = _read(value, types.get(name))
     return arguments
+
+
+def _shown_of(kind: Kind[..., Any, ..., Any], given: object, otherwise: str) -> str:
+    """What was typed; of a kind that takes secrets it may be one."""
+    return otherwise if kind.codec.secret_names else shown(given)
 
 
 def _read(value: str, annotation: Any) -> object:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.cli.show import Json, print_json, span
+from perdure.cli.show import Json, print_json
 from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, existing, named_app
+from perdure.clock import span
 from perdure.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from perdure.cli.show import span, visible
+from perdure.cli.show import visible
+from perdure.clock import span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -131,7 +132,3 @@ def number(count: int) -> str:
 
 def since(at: Micros, now: Micros) -> str:
     return span(max(0, round((now - at) / 1_000_000)))
-
-
-def milliseconds(ms: int) -> str:
-    return span(ms / 1_000) if ms else "<1 ms"

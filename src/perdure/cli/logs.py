@@ -6,7 +6,7 @@ import json
 import logging
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TextIO
 
 
 class LogFormat(StrEnum):
@@ -35,12 +35,22 @@ def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) 
         logging.getLogger("perdure").setLevel(level.upper())
     if root.handlers and form is None:
         return
-    handler = logging.StreamHandler()
+    handler = Console()
     handler.setFormatter(JsonLines() if form is LogFormat.JSON else Lines())
     for other in list(root.handlers):
         root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel((level or LogLevel.INFO).upper())
+
+
+class Console(logging.StreamHandler[TextIO]):
+    """Standard error. What is logged while a job runs, by whatever logger, is shown without the job's secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from perdure.worker.context import current
+
+        ctx = current()
+        return super().format(record if ctx is None else ctx.fit_record(record))
 
 
 class Lines(logging.Formatter):

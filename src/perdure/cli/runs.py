@@ -11,9 +11,10 @@ import typer
 from perdure.cli.choosing import Follow, Kind, Limit, Owner, chosen
 from perdure.cli.jobs import LISTED, listed
 from perdure.cli.missing import none_like_that
-from perdure.cli.show import Json, ago, first_line, moment, print_json, span
+from perdure.cli.show import Json, ago, first_line, moment, print_json
 from perdure.cli.tables import id_text, print_table
 from perdure.cli.target import App, Url, find_job, front_door
+from perdure.clock import measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,7 +94,7 @@ def print_runs(found: Sequence[Run], *, of_one: bool) -> None:
 
 
 def took(run: Run) -> str:
-    return "-" if run.duration_ms is None else span(run.duration_ms / 1000)
+    return "-" if run.duration_ms is None else measured(run.duration_ms)
 
 
 def error(run: Run) -> str:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perdure.clock import span
+
 if TYPE_CHECKING:
     from perdure.errors import PerdureError
 
@@ -79,16 +81,6 @@ def ago(at: datetime | None, now: datetime | None = None) -> str:
         return "-"
     seconds = ((now or datetime.now(UTC)) - at).total_seconds()
     return f"{span(round(seconds))} ago" if seconds >= 0 else f"in {span(round(-seconds))}"
-
-
-def span(seconds: float) -> str:
-    """A length of time in one unit: 12 ms, 1.5 s, 45 s, 3 min, 5 h, 12 d."""
-    if 0 < seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size * 1.95:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def plural(count: int, noun: str) -> str:

@@ -48,7 +48,9 @@ class Released(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """The handler let go because the job was cancelled."""
+    """The handler let go because the job was cancelled, or cancels it itself and says why."""
+
+    reason: str | None = None
 
 
 class Skipped(NamedTuple):
@@ -92,8 +94,8 @@ def after_run(finish: Finish, live: LiveJob, now: Micros) -> Transition:
             return transitions.snooze(live, delay_us, now, next_id, telling)
         case Released(counts):
             return transitions.release(live, now, next_id, telling, counts=counts)
-        case Cancelled():
-            return transitions.cancelled(live, now, telling)
+        case Cancelled(reason):
+            return transitions.cancelled(live, reason, now, telling)
         case Skipped(reason):
             return transitions.skip(live, reason, now, telling)
         case Unreadable(message):

@@ -197,10 +197,12 @@ def cancel(live: LiveJob, now: Micros) -> Transition | None:
     )
 
 
-def cancelled(live: LiveJob, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
-    """The running job let go because it was cancelled."""
+def cancelled(live: LiveJob, reason: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
+    """The running job let go because it was cancelled, or cancelled itself."""
     require(Verb.COMPLETE, live)
-    return end(Verb.CANCEL, live, State.CANCELLED, now, run_state=RunState.CANCELLED, telling=telling)
+    failure = Failure("Cancelled", reason) if reason else None
+    state = State.CANCELLED
+    return end(Verb.CANCEL, live, state, now, run_state=RunState.CANCELLED, failure=failure, telling=telling)
 
 
 def supersede(live: LiveJob, replacement: JobId, now: Micros) -> Transition:
@@ -258,13 +260,16 @@ def release(
     return _back(Verb.RELEASE, live, again, State.SKIPPED, next_id, _Close(RunState.RELEASED, now, telling))
 
 
-def rescue(live: LiveJob, failure: Failure, max_crashes: int, now: Micros, next_id: JobId) -> Transition:
-    """The job's node died. The attempt counts, the place is kept, there is no backoff."""
+def rescue(live: LiveJob, failure: Failure, max_crashes: int | None, now: Micros, next_id: JobId) -> Transition:
+    """The job's node died. The attempt counts, the place is kept, there is no backoff.
+
+    `max_crashes` None: however often that happened, only spent attempts end the job.
+    """
     require(Verb.RESCUE, live)
     crashed = live._replace(crashes=live.crashes + 1)
     if live.cancel_requested:
         return end(Verb.RESCUE, crashed, State.CANCELLED, now, run_state=RunState.LOST, failure=failure)
-    if live.attempts >= live.max_attempts or crashed.crashes >= max_crashes:
+    if live.attempts >= live.max_attempts or (max_crashes is not None and crashed.crashes >= max_crashes):
         return end(Verb.RESCUE, crashed, State.FAILED, now, run_state=RunState.LOST, failure=failure)
     again = crashed._replace(last_error=_short(f"{failure.error_type}: {failure.message}"))
     return _back(Verb.RESCUE, crashed, again, State.FAILED, next_id, _Close(RunState.LOST, now, failure=failure))

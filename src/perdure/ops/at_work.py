@@ -8,7 +8,7 @@ from perdure.clock import Micros
 from perdure.job.job import Job
 from perdure.job.states import State
 from perdure.ops.explanation import START_A_WORKER, Explanation, Facts, first_line
-from perdure.ops.spans import counted, distance, moment, span
+from perdure.ops.spans import counted, distance, length, moment
 from perdure.ops.workers import Crew, about, crew_for, name_of
 from perdure.store.answers import NodeRow
 from perdure.store.protocols import Store
@@ -40,7 +40,7 @@ def running(store: Store, job: Job, now: Micros) -> Explanation:
 def _run_facts(store: Store, job: Job, now: Micros) -> Iterator[tuple[str, str]]:
     live = store.live(job.row.id)
     if live is not None and live.claimed_at is not None:
-        yield "running for", f"{span(now - live.claimed_at)}, since {moment(live.claimed_at)}"
+        yield "running for", f"{length(now - live.claimed_at)}, since {moment(live.claimed_at)}"
         if live.timeout_ms is not None:
             yield "time-out", f"{live.timeout_ms / 1_000:g} s"
 

@@ -25,8 +25,6 @@ from perdure.store.sql.reads import row_of
 BATCH = 500
 """A repair treats this many jobs per transaction, so that it keeps nobody waiting for long."""
 
-MAX_CRASHES = 3
-
 CLOSED_BY_DOCTOR = Failure("Lost", "closed by perdure doctor: the run held no running job")
 RESCUED_BY_DOCTOR = Failure("Lost", "rescued by perdure doctor: the job's node was not there to finish it")
 FOUND_WITHOUT_RUN = Failure("Lost", "recorded by perdure doctor: the job was running without an open run")
@@ -143,7 +141,8 @@ def rescue_running(visit: Visit) -> Op[int]:
 
 
 def _rescued(live: LiveJob, failure: Failure, visit: Visit) -> Transition:
-    return transitions.rescue(live, failure, MAX_CRASHES, visit.now, JobId(visit.ids.new()))
+    """After how many crashes a job is given up is the workers' setting: the next of them to see a crash decides."""
+    return transitions.rescue(live, failure, None, visit.now, JobId(visit.ids.new()))
 
 
 def recount_waits(visit: Visit) -> Op[int]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.clock import Micros, to_datetime
-
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+from perdure.clock import Micros, span, to_datetime
 
 
 def moment(at: Micros) -> str:
@@ -12,18 +10,14 @@ def moment(at: Micros) -> str:
     return to_datetime(at).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def span(micros: int) -> str:
-    """A length of time in one unit, in whole numbers."""
-    seconds = max(0, micros) // 1_000_000
-    for size, unit in _UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+def length(micros: int) -> str:
+    """A length of time, in whole seconds at least."""
+    return span(round(max(0, micros) / 1_000_000))
 
 
 def distance(at: Micros, now: Micros) -> str:
     """How long ago an instant is, or how far ahead."""
-    return f"in {span(at - now)}" if at > now else f"{span(now - at)} ago"
+    return f"in {length(at - now)}" if at > now else f"{length(now - at)} ago"
 
 
 def counted(count: int, noun: str) -> str:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict  # pydantic refuses typing's own before 
 
 from perdure.errors import InvalidPayload, KindError
 from perdure.lazy import lazy
-from perdure.payload.json_form import JsonForm, Misfit, Path, are_plain, canonical, look_over
+from perdure.payload.json_form import JsonForm, Misfit, Path, Untyped, are_plain, canonical, check_of, look_over
 from perdure.payload.signature import Secret, Signature, Trait, read_signature, traits
 
 __all__ = ["MAX_BYTES", "Codec", "Encoded", "Secret"]
@@ -43,8 +43,9 @@ class Encoded(NamedTuple):
 class Codec:
     """What one kind's function takes and returns, to JSON and back. Threads may share it.
 
-    What `encode` accepts, `decode` reads back: as the declared type, or as JSON has it where none is declared. In a
-    union of types written alike (`str | UUID`) the first that fits is read. No error, cause or repr holds a secret.
+    What `encode` accepts, `decode` reads back as the declared type. Where none is declared (no annotation, `Any`, a
+    container of that) only what JSON gives back as it is is accepted. In a union of types written alike (`str | UUID`)
+    the first that fits is read. No error, cause or repr holds a secret.
     """
 
     def __init__(
@@ -62,6 +63,11 @@ class Codec:
         found = {name: traits(annotation) for name, annotation in self.signature.annotations.items()}
         self.secret_names = frozenset(name for name in found if Trait.SECRET in found[name])
         self._form = _arguments_form(self.signature, found, self.secret_names)
+        self._undeclared = [
+            (name, check)
+            for name, annotation in self.signature.annotations.items()
+            if (check := check_of(annotation)) is not None
+        ]
         self._max_bytes = max_bytes
         self._names = tuple(self.signature.annotations)
         self._types = tuple(self.signature.annotations.values())
@@ -74,7 +80,7 @@ class Codec:
     def encode(self, arguments: Mapping[str, object]) -> Encoded:
         """Check the arguments and write them down, without defaults for those not passed.
 
-        Raises InvalidPayload: `payload_invalid`, `payload_not_json` or `payload_too_large`.
+        Raises InvalidPayload: `payload_invalid`, `payload_untyped`, `payload_not_json` or `payload_too_large`.
         """
         if arguments.__class__ is not dict:
             self._check_named(arguments)
@@ -86,6 +92,9 @@ class Codec:
                 closely = not are_plain(arguments.values()) and self._look_over(arguments)
                 values = self._form.validate(arguments)
             raw, hidden = self._split(values) if self.secret_names else (self._form.write(values, closely), b"")
+            for name, check in self._undeclared:
+                if name in values:
+                    check(values[name], (name,))
         except (ValidationError, PydanticSerializationError, Misfit) as error:
             refusal = self._refusal(error, values)
         else:
@@ -117,8 +126,10 @@ class Codec:
         """SHA-256 of the arguments, in hex: the same for equal arguments, whatever order they came in."""
         return sha256(canonical(self._merged(payload, secrets)).encode()).hexdigest()
 
-    def encode_result(self, value: object) -> str | None:
+    def encode_result(self, value: object, *, is_shown: bool = True) -> str | None:
         """What the function returned, as JSON text; None stays None.
+
+        `is_shown` False: no error quotes any of it, not even cut short, since it may hold a secret.
 
         Raises InvalidPayload: `result_invalid` if it is not what the function says it returns, `result_not_json` or
         `result_too_large`.
@@ -129,11 +140,11 @@ class Codec:
             look_over(value, ())
             raw = self._result_form.write(self._result_form.validate(value), closely=True)
         except ValidationError as error:
-            refusal = self._bad_result(_summary(error), "result_invalid")
+            refusal = self._bad_result(_summary(error, is_shown=is_shown), "result_invalid")
         except Misfit as misfit:
             refusal = self._bad_result(_said(misfit), "result_not_json")
         except PydanticSerializationError as error:
-            refusal = self._bad_result(str(error), "result_not_json")
+            refusal = self._bad_result(str(error) if is_shown else "it cannot be written as JSON", "result_not_json")
         else:
             if len(raw) <= MAX_BYTES:
                 return raw.decode()
@@ -197,8 +208,9 @@ class Codec:
         if not misfit.path:
             misfit = self._culprit(values) or misfit
         if misfit.path and misfit.path[0] in self.secret_names:
-            misfit = Misfit(misfit.path[:1], "cannot be stored as JSON (a secret, so no more is shown)")
-        return self.signature.refusal([_said(misfit)], "payload_not_json")
+            misfit = type(misfit)(misfit.path[:1], "cannot be stored as JSON (a secret, so no more is shown)")
+        code = "payload_untyped" if isinstance(misfit, Untyped) else "payload_not_json"
+        return self.signature.refusal([_said(misfit)], code)
 
     def _culprit(self, values: Mapping[str, object]) -> Misfit | None:
         """The argument to blame when the arguments as a whole could not be written."""
@@ -297,14 +309,19 @@ def _first(complaints: Iterable[str]) -> list[str]:
     return said if rest <= 0 else [*said[:_COMPLAINTS], f"and {rest} more"]
 
 
-def _summary(error: ValidationError) -> str:
-    return "; ".join(_first(_described(item) for item in _details(error)))
+def _summary(error: ValidationError, *, is_shown: bool = True) -> str:
+    described = _described if is_shown else _placed
+    return "; ".join(_first(dict.fromkeys(map(described, _details(error)))))
 
 
 def _described(item: ErrorDetails) -> str:
     problem = "Input holds a lone surrogate" if item["type"] == "string_unicode" else item["msg"]
     place = f"{_place(item['loc'])}: " if item["loc"] else ""
     return f"{place}{problem}, got {_short(item['input'])}"
+
+
+def _placed(item: ErrorDetails) -> str:
+    return f"it does not fit its type ({item['type']}; the job has secrets, so no more is shown)"
 
 
 def _said(misfit: Misfit) -> str:

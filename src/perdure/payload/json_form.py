@@ -10,12 +10,12 @@ import json
 import math
 from base64 import urlsafe_b64encode
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import repeat
-from types import NoneType
-from typing import Any, TypeAlias, TypeGuard, cast
+from itertools import cycle, repeat
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeAlias, TypeGuard, Union, cast, get_args, get_origin
 from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,8 +26,11 @@ from perdure.payload.signature import Trait
 MAX_DEPTH = 190  # pydantic reads back 200 levels, those of the payload itself included
 _SHORT = 2 * MAX_DEPTH  # bytes: a shorter text is neither too deep nor holds a number too long to be read back
 
-_PLAIN: frozenset[type] = frozenset({str, int, float, bool, NoneType, date, datetime, time, timedelta, Decimal, UUID})
+_PLAIN: frozenset[type] = frozenset({str, int, float, bool, NoneType, date, timedelta, Decimal, UUID})
+_TIMES: frozenset[type] = frozenset({datetime, time})
+_JSON: frozenset[type] = frozenset({str, int, float, bool, NoneType})
 _TEXT: frozenset[type] = frozenset({str})
+_MINUTE = timedelta(minutes=1)
 _MASK = "**********"  # what pydantic writes in place of a secret
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, or holds itself; pass a flatter value"
@@ -37,6 +40,11 @@ _UNDECLARED = "holds a secret where none is declared; annotate the parameter wit
 _KEY = "has a key that is a container or bytes; JSON keys are text"
 _SAME_KEYS = "has two keys that are the same text in JSON"
 _UNSTABLE = "reads back from JSON as another value; its type needs a validator and a serialiser that mirror each other"
+_ODD_OFFSET = "has a UTC offset with seconds in it, which JSON times cannot hold; pass it in UTC (.astimezone(UTC))"
+_UNTYPED = (
+    "{}, which JSON gives back as another type, and no type is declared for it; annotate the parameter, or pass only"
+    " text, numbers, booleans, None, lists, and dicts with text keys"
+)
 _TOO_LONG = "holds a number of more than 4300 digits; pass it as text"
 
 # A TypedDict's own settings do not reach its fields when they are written (pydantic 2.14); these do.
@@ -52,6 +60,14 @@ class Misfit(Exception):
         super().__init__(path, reason)
         self.path = path
         self.reason = reason
+
+
+class Untyped(Misfit):
+    """A part that JSON would give back as another type, because none is declared for it."""
+
+
+Check: TypeAlias = Callable[[object, Path], None]
+"""Raises Untyped for what JSON would not give back as it is."""
 
 
 class JsonForm:
@@ -144,12 +160,16 @@ def are_plain(values: Iterable[object]) -> bool:
 def look_over(value: object, path: Path) -> bool:
     """Whether `value`, not validated yet, holds anything but plain values, lists and dicts with text keys.
 
-    Raises Misfit for bytes and for nesting too deep, before pydantic turns the first into text and fails on the second.
+    Raises Misfit for bytes, times that pydantic would change, and nesting too deep, before pydantic turns the first
+    into text, the second into others and fails on the third.
     """
     children: Iterable[tuple[object, object]]
     own_type = type(value)
     if own_type in _PLAIN:
         return False
+    if isinstance(value, (datetime, time)):
+        _check_offset(value, path)
+        return own_type not in _TIMES
     if _is_dict(value):
         foreign = own_type is not dict
         if not _TEXT.issuperset(map(type, value)):
@@ -162,6 +182,7 @@ def look_over(value: object, path: Path) -> bool:
     elif isinstance(value, (bytes, bytearray, memoryview)):
         raise Misfit(path, _BYTES)
     else:
+        _check_times(value, path)
         return True
     if len(path) > MAX_DEPTH:
         raise Misfit(path[:1], _TOO_DEEP)
@@ -169,6 +190,105 @@ def look_over(value: object, path: Path) -> bool:
         if type(child) not in _PLAIN and look_over(child, (*path, key)):
             foreign = True
     return foreign
+
+
+def _check_times(value: object, path: Path) -> None:
+    """The same for the times inside a model or dataclass, whose other parts its own type sees to."""
+    parts: Iterable[tuple[object, object]]
+    if isinstance(value, (datetime, time)):
+        _check_offset(value, path)
+        return
+    if _is_dict(value):
+        parts = value.items()
+    elif _is_sequence(value):
+        parts = enumerate(value)
+    else:
+        parts = _fields(value).items()
+    if len(path) <= MAX_DEPTH:  # deeper ones are refused when they are written
+        for key, part in parts:
+            if type(part) not in _PLAIN:
+                _check_times(part, (*path, key))
+
+
+def _check_offset(value: datetime | time, path: Path) -> None:
+    offset = value.utcoffset()
+    if offset is not None and offset % _MINUTE:
+        raise Misfit(path, _ODD_OFFSET)
+
+
+def check_of(annotation: object) -> Check | None:
+    """What to check values so annotated with, in as far as nothing declares what JSON is to be read back as.
+
+    None: everything is declared.
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is Any or annotation is object:
+        return _check_untyped
+    if origin is Annotated:
+        return check_of(args[0])
+    if origin is Union or origin is UnionType:
+        checks = {get_origin(part) or part: check for part in args if (check := check_of(part)) is not None}
+        return checks.get(Any) or (_by_type(checks) if checks else None)
+    container = origin or annotation
+    if container in (dict, Mapping):
+        key, value = map(check_of, args or (Any, Any))
+        return None if key is None and value is None else _check_of_dict(key, value)
+    if container in (list, tuple, set, frozenset, Sequence):
+        items = [check_of(part) for part in args or (Any, ...) if part is not Ellipsis]
+        return None if not any(items) else _check_of_items(items)
+    return None
+
+
+def _check_untyped(value: object, path: Path) -> None:
+    own_type = type(value)
+    if own_type in _JSON:
+        return
+    if own_type is list:
+        for index, item in enumerate(cast("list[object]", value)):
+            _check_untyped(item, (*path, index))
+    elif own_type is dict:
+        for key, item in cast("dict[object, object]", value).items():
+            _check_key(key, path)
+            _check_untyped(item, (*path, key))
+    else:
+        raise Untyped(path, _UNTYPED.format(f"is of type {own_type.__name__}"))
+
+
+def _check_key(key: object, path: Path) -> None:
+    if type(key) is not str:
+        raise Untyped(path, _UNTYPED.format(f"has a key of type {type(key).__name__}"))
+
+
+def _by_type(checks: Mapping[object, Check]) -> Check:
+    """For a union: whichever part the value is of."""
+
+    def check(value: object, path: Path) -> None:
+        fitting = checks.get(type(value))
+        if fitting is not None:
+            fitting(value, path)
+
+    return check
+
+
+def _check_of_dict(key: Check | None, member: Check | None) -> Check:
+    def check(value: object, path: Path) -> None:
+        for name, part in cast("Mapping[object, object]", value).items():
+            if key is not None:
+                _check_key(name, path)
+            if member is not None:
+                member(part, (*path, name))
+
+    return check
+
+
+def _check_of_items(items: list[Check | None]) -> Check:
+    def check(value: object, path: Path) -> None:
+        members = cast("Collection[object]", value)
+        for index, (item, part) in enumerate(zip(cycle(items) if len(items) == 1 else items, members, strict=False)):
+            if item is not None:
+                item(part, (*path, index))
+
+    return check
 
 
 def _is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
@@ -213,6 +333,8 @@ def _mirror(value: object, form: object, path: Path, *, reveal: bool) -> Any:
     """`form`, the JSON form of `value`, with sets put in order and secrets laid open. Raises Misfit where it lies."""
     if isinstance(value, float) and not math.isfinite(value) and not isinstance(form, str):
         raise Misfit(path, _NOT_FINITE)
+    if isinstance(value, (datetime, time)):
+        _check_offset(value, path)
     secret = getattr(value, "get_secret_value", None)
     if secret is not None and reveal:
         return _laid_open(secret())
@@ -253,6 +375,8 @@ def _fields(value: object) -> dict[str, Any]:
 
 
 def _laid_open(secret: object) -> Any:
+    if isinstance(secret, (datetime, time)):
+        _check_offset(secret, ())
     if isinstance(secret, bytes):
         return urlsafe_b64encode(secret).decode()
     return from_json(to_json(secret))

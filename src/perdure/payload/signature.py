@@ -210,14 +210,38 @@ def _text(parameters: list[inspect.Parameter], hints: Mapping[str, object]) -> s
 
 def traits(*annotations: object) -> Trait:
     """What storing values so annotated takes. A secret is found however deep it sits, also in a model's fields."""
-    found, seen, ahead = Trait.NONE, dict[int, object](), list(annotations)
+    found = Trait.NONE
+    for part in _parts(annotations):
+        found |= _own_traits(part)
+    return found
+
+
+def field_names(*annotations: object) -> frozenset[str]:
+    """The names by which values so annotated keep their parts: fields of models, dataclasses and typed dicts."""
+    found: set[str] = set()
+    for part in _parts(annotations):
+        owner = get_origin(part) or part
+        fields: Mapping[str, Any] = getattr(owner, "__pydantic_fields__", None) or getattr(owner, "__annotations__", {})
+        found.update(fields)
+        found.update(alias for field in fields.values() for alias in _aliases(field))
+    return frozenset(found)
+
+
+def _aliases(field: object) -> Iterator[str]:
+    for name in _ALIASES:
+        if isinstance(alias := getattr(field, name, None), str):
+            yield alias
+
+
+def _parts(annotations: Iterable[object]) -> Iterator[object]:
+    """These annotations and all that they are made of, each once."""
+    seen, ahead = dict[int, object](), list(annotations)
     while ahead:
         part = ahead.pop()
         if id(part) not in seen:
             seen[id(part)] = part  # kept alive: a freed object's id may be given to the next
-            found |= _own_traits(part)
+            yield part
             ahead.extend(_inside(part))
-    return found
 
 
 def _own_traits(annotation: object) -> Trait:

@@ -254,8 +254,8 @@ class Queues(Protocol):
         """Every queue ever used. Its jobs are counted no further than some thousands."""
         ...
 
-    def pause_queue(self, queue: str, paused_at: Micros | None) -> None:
-        """From the commit on nothing is claimed from it (`*`: from any); None lets it go on."""
+    def pause_queue(self, queue: str, paused_at: Micros | None) -> bool:
+        """From the commit on nothing is claimed from it (`*`: from any); None lets it go on. False: no change."""
         ...
 
 
@@ -362,6 +362,11 @@ class Schema(Protocol):
     @property
     def single_writer(self) -> bool:
         """True: an open transaction keeps all other writers out, so it must be short."""
+        ...
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a call made here and now joins a `transaction()` that is open, and ends with that."""
         ...
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[Any]:

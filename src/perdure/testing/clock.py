@@ -9,7 +9,7 @@ import time
 from perdure.clock import ManualClock, Micros
 from perdure.errors import PerdureError
 from perdure.ids import IdFactory
-from perdure.worker.context import running_here
+from perdure.worker.context import current
 
 
 class KitClock(ManualClock):
@@ -25,7 +25,7 @@ class KitClock(ManualClock):
 
     def wait(self, seconds: float) -> None:
         """For another thread than the test's, really. The test's own, or a handler, would wait for itself."""
-        if threading.get_ident() == self._thread or running_here() is not None:
+        if threading.get_ident() == self._thread or current() is not None:
             raise PerdureError(
                 "nobody runs jobs while you wait inside app.testing(); call t.drain() first, then wait for the job",
                 code="testing_wait",

@@ -19,7 +19,7 @@ from perdure.job.states import RunState, State
 from perdure.kind import Draft, Kind
 from perdure.options import Options
 from perdure.verbs.declaring import Facts, declared
-from perdure.worker.context import Backstage, JobContext, entered, running_here
+from perdure.worker.context import Backstage, JobContext, current, entered
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class KitContext(JobContext):
             self._looks_left -= 1
 
     def __enter__(self) -> Self:
-        self._before = running_here()
+        self._before = current()
         entered(self)
         return self
 

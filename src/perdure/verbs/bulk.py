@@ -12,6 +12,7 @@ from perdure.job.states import TRANSITIONS, State, Verb
 from perdure.store.answers import Spot
 from perdure.verbs.filters import job_filter
 from perdure.verbs.paging import checked_limit
+from perdure.worker.lifecycle import told_at_the_end
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -83,7 +84,7 @@ def _apply(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[Jo
         return 0
     change: Callable[[Job], Job] = getattr(app, verb.value)
     done = 0
-    with app.store.transaction(join=True):
+    with told_at_the_end(lambda: app.store.in_transaction), app.store.transaction(join=True):
         for job_id in ids:
             job = app.store.get(job_id)
             if job is None or job.state not in states:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.clock import to_datetime
 from perdure.options import check_name
 from perdure.store.answers import QueueRow
+from perdure.worker.lifecycle import tell_of_queue
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -47,11 +48,13 @@ class Queues:
 
     def pause(self, name: str) -> None:
         """From now on nothing is claimed from this queue; jobs that run go on. A repeat changes nothing."""
-        self._app.store.pause_queue(check_name(name, "queue"), self._app.clock.now())
+        if self._app.store.pause_queue(check_name(name, "queue"), self._app.clock.now()):
+            tell_of_queue("pause", name, in_transaction=self._app.store.in_transaction)
 
     def resume(self, name: str) -> None:
         """Let a paused queue go on. A repeat changes nothing."""
-        self._app.store.pause_queue(check_name(name, "queue"), None)
+        if self._app.store.pause_queue(check_name(name, "queue"), None):
+            tell_of_queue("resume", name, in_transaction=self._app.store.in_transaction)
 
 
 def _queue(row: QueueRow) -> Queue:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from perdure.worker.context import job_logger, running_here
+from perdure.worker.context import current, job_logger
 
 
 class CaptureHandler(logging.Handler):
@@ -29,14 +29,14 @@ class CaptureHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         if self._is_alone(record):
-            last = logging.lastResort
+            last, ctx = logging.lastResort, current()
             if last is not None and record.levelno >= last.level:
-                last.handle(record)
+                last.handle(record if ctx is None else ctx.fit_record(record))
         self.emit(record)
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
-        ctx = running_here()
+        ctx = current()
         if ctx is not None and not _is_ours(record.name):
             ctx.keep(record)
 

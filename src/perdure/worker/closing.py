@@ -60,7 +60,7 @@ class JobTransaction:
 
     def result(self, value: Any) -> None:
         """What the job results in. InvalidPayload if that cannot be kept."""
-        self.text = self._ctx.kind.codec.encode_result(value)
+        self.text = self._ctx.kind.codec.encode_result(value, is_shown=self._ctx.claim.secrets is None)
 
 
 def transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) -> AbstractContextManager[JobTransaction]:

@@ -17,19 +17,21 @@ from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from copy import copy
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from perdure.clock import Micros
-from perdure.errors import InvalidInput, InvalidOption, PerdureError, shown
+from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError, shown
 from perdure.ids import to_uuid
 from perdure.job.job import Job
 from perdure.job.model import Claim, NewJob, Telling
 from perdure.job.run import Run
 from perdure.kind import Bound, Draft, Kind
+from perdure.payload.signature import field_names
 from perdure.store.answers import LogLine
 from perdure.worker.signals import Interrupted, Stop
-from perdure.worker.texts import secrets_in, shortened, storable, without
+from perdure.worker.texts import Redactor, shortened, storable
 
 LOG_LINES = 1_000
 """Captured lines kept of one run; of more, the newest."""
@@ -77,8 +79,8 @@ class JobContext:
         "_log",
         "_logged",
         "_metrics",
+        "_redactor",
         "_said",
-        "_secrets",
         "begun",
         "claim",
         "closed",
@@ -110,7 +112,7 @@ class JobContext:
         self._artifacts: list[str] | None = None
         self._metrics: dict[str, Any] | None = None
         self._log: RunLog | None = None
-        self._secrets: tuple[str, ...] | None = None
+        self._redactor: Redactor | None = None
         self._lock = threading.RLock()  # reentrant: a __del__ that logs may come at any allocation
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ class JobContext:
 
     def metric(self, **numbers: float) -> None:
         """Numbers to keep with the run; a name said twice keeps the newest."""
-        self._measured({name: _number(value, name) for name, value in numbers.items()})
+        self._measured({self.fit(name): _number(value, name) for name, value in numbers.items()})
 
     def artifact(self, path: str | os.PathLike[str]) -> None:
         """A file or address that this run made, to be found with it later."""
@@ -238,12 +240,29 @@ class JobContext:
 
     def fit(self, text: str) -> str:
         """A text as it may be kept: without this job's secrets, and without what not every database holds."""
-        text = storable(text)
+        secrets = self.claim.secrets
+        if secrets is None:
+            return storable(text)
+        if self._redactor is None:
+            self._redactor = Redactor(secrets, self._declared_names())
+        return storable(self._redactor(text))  # in this order: a secret may hold what no database does
+
+    def _declared_names(self) -> frozenset[str]:
+        """The names of fields inside secret arguments, which are in the code and no secrets."""
+        try:
+            codec = self.kind.codec
+        except KindError:  # the function cannot be a job: what is said is just that
+            return frozenset()
+        return field_names(*(codec.signature.annotations[name] for name in codec.secret_names))
+
+    def fit_record(self, record: logging.LogRecord) -> logging.LogRecord:
+        """A record as it may be shown: without this job's secrets. The record itself stays as it is."""
         if self.claim.secrets is None:
-            return text
-        if self._secrets is None:
-            self._secrets = secrets_in(self.claim.secrets)
-        return without(self._secrets, text)
+            return record
+        shown = copy(record)
+        shown.msg, shown.args = self.fit(_text_of(record)), ()
+        shown.exc_info = shown.exc_text = shown.stack_info = None
+        return shown
 
     def telling(self) -> Telling:
         """What is recorded of the run besides its outcome."""
@@ -334,10 +353,7 @@ class _RunLogger(logging.Logger):
         if job_logger.isEnabledFor(record.levelno):
             ctx = self._ctx
             record.perdure = {"job_id": str(ctx.job_id), "kind": ctx.kind.name, "run_id": str(ctx.run_id)}
-            if ctx.claim.secrets is not None:  # whoever listens gets what is kept
-                record.msg, record.args = ctx.fit(_text_of(record)), ()
-                record.exc_info = record.exc_text = None
-            job_logger.handle(record)
+            job_logger.handle(ctx.fit_record(record))  # whoever listens gets what is kept
 
 
 def _text_of(record: logging.LogRecord) -> str:
@@ -353,21 +369,14 @@ def _text_of(record: logging.LogRecord) -> str:
     return f"{text}\n{record.stack_info}" if record.stack_info else text
 
 
-def current() -> JobContext:
-    """The context of the run that this code is part of. LookupError where there is none."""
-    found = _current.get()
-    if found is None:
-        raise LookupError("no job is running here; current() is for code that a handler calls")
-    return found
+def current() -> JobContext | None:
+    """The context of the run that this code is part of. None: no job is running here."""
+    return _current.get()
 
 
 def entered(ctx: JobContext | None) -> None:
     """From here on, in this thread's or task's own context, `current()` finds this run."""
     _current.set(ctx)
-
-
-def running_here() -> JobContext | None:
-    return _current.get()
 
 
 def _number(value: object, name: str) -> float:

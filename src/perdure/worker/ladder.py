@@ -65,19 +65,20 @@ class Ladder:
         if reason is not None and self._refusal(ended, Finish(claim.live, _refused(reason), next_id)) is not None:
             self._given_up.add(claim.run_id)
 
-    def _refusal(self, ended: Ended, finish: Finish) -> PerdureError | None:
-        """None: it is written."""
+    def _refusal(self, ended: Ended, finish: Finish) -> str | None:
+        """Why it is not written. None: it is."""
         try:
             (finished,) = self._store.finish([finish], self._clock.now())
         except AWAY:
             raise
         except PerdureError as error:
-            logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), error)
-            return error
+            fit = ended.ctx.fit  # a database may quote what it was given
+            logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), fit(str(error)))
+            return fit(error.message)
         tell_of_end(ended, finish.report, finished)
         return None
 
 
-def _refused(reason: PerdureError) -> Failed:
-    message = f"the run ended, but the database refused its report: {reason.message}"
+def _refused(reason: str) -> Failed:
+    message = f"the run ended, but the database refused its report: {reason}"
     return Failed(Failure("FinishRefused", message, permanent=True))

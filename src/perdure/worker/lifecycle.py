@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from perdure.clock import measured
 from perdure.ids import NodeId, to_uuid
 from perdure.job.job import Job
 from perdure.job.model import Claim, Failure, LiveJob, Telling
-from perdure.job.reports import Failed, Released, Report, Snoozed, TimedOut
+from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Snoozed, TimedOut
 from perdure.job.states import Park, State
 from perdure.job.transitions import INTERRUPTED, NOTHING_TOLD
 from perdure.store.answers import Answer, Finished, Rescued
@@ -34,6 +37,50 @@ def tell_of_enqueued(jobs: Iterable[Job]) -> None:
             again = ", which was there already" if job.deduplicated else ""
             facts = {"event": "enqueued", "job_id": str(job.id), "kind": job.kind, "queue": job.queue}
             _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
+
+
+def hears_of_verbs() -> bool:
+    """Whether anybody listens to what is decided by hand."""
+    return logger.isEnabledFor(logging.INFO)
+
+
+def tell_of_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None:
+    """Someone changed a job by hand. `in_transaction`: it is done once the caller commits, which nobody tells us."""
+    gathered = _gathered.get()
+    if gathered is not None:
+        gathered.append((verb, job))
+        return
+    told: dict[str, Any] = {"event": "by_hand", "verb": verb, "job_id": str(job.id), "kind": job.kind}
+    told |= {"queue": job.queue, "state": job.state.value, **facts}
+    _say_by_hand(f"{verb.replace('_', ' ')} of {job.kind} {job.id} by hand, now {job.state}", told, in_transaction)
+
+
+def tell_of_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_queue", "queue": queue}
+    _say_by_hand(f"{verb} of queue {queue} by hand", facts, in_transaction)
+
+
+@contextmanager
+def told_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, None, None]:
+    """What verbs do inside is told when the block has ended well: it is one transaction."""
+    changed: list[tuple[str, Job]] = []
+    token = _gathered.set(changed)
+    try:
+        yield
+    finally:
+        _gathered.reset(token)
+    for verb, job in changed:
+        tell_of_verb(verb, job, in_transaction=in_transaction())
+
+
+_gathered: ContextVar[list[tuple[str, Job]] | None] = ContextVar("perdure_verbs_to_tell", default=None)
+
+
+def _say_by_hand(message: str, facts: dict[str, Any], in_transaction: bool) -> None:
+    if in_transaction:
+        facts["in_transaction"] = True
+        message += ", in the caller's transaction"
+    _say(logging.INFO, message, facts)
 
 
 def tell_of_claims(claims: Iterable[Claim]) -> None:
@@ -80,10 +127,14 @@ def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
         event, words = _event(report, finished)
         facts = _facts(event, live) | _measured(ended.telling)
         took = facts.get("duration_ms")
-        after = "" if took is None else f" after {_duration(took)}"
+        after = "" if took is None else f" after {measured(took)}"
         again = f", attempt {live.attempts}" if live.attempts > 1 else ""
+        why = ""
+        if isinstance(report, Cancelled | Skipped) and report.reason:
+            facts["reason"] = report.reason
+            why = f": {' '.join(report.reason.split())}"
         level = logging.WARNING if event == "parked" else logging.INFO
-        _say(level, f"{words} {_name(live)}{after}{again}{_shown(facts.get('metrics'))}", facts)
+        _say(level, f"{words} {_name(live)}{after}{again}{_shown(facts.get('metrics'))}{why}", facts)
 
 
 def _event(report: Report, finished: Finished) -> tuple[str, str]:
@@ -143,10 +194,6 @@ def _facts(event: str, live: LiveJob) -> dict[str, Any]:
 def _measured(telling: Telling) -> dict[str, Any]:
     metrics = {} if telling.metrics is None else {"metrics": json.loads(telling.metrics)}
     return {"duration_ms": telling.duration_ms, **metrics}
-
-
-def _duration(ms: int) -> str:
-    return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
 
 
 def _shown(metrics: dict[str, Any] | None) -> str:

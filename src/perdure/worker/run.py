@@ -265,7 +265,7 @@ def _result(task: Assignment, value: object) -> Report:
     done = value if isinstance(value, Done) else Done(value)
     write = done.write
     try:
-        text = task.kind.codec.encode_result(done.result)
+        text = task.kind.codec.encode_result(done.result, is_shown=task.claim.secrets is None)
     except InvalidPayload as error:
         return Failed(failure_of(task, error, permanent=True))
     if write is not None:
@@ -284,8 +284,9 @@ def trouble(task: Assignment, error: BaseException) -> Report:
     except Interrupted:
         raise
     except BaseException as worse:  # noqa: BLE001 - an exception of the user's that cannot even be looked at
-        message = f"the handler raised a {type(error).__name__} that cannot be described ({type(worse).__name__})"
-        return Failed(Failure(type(error).__name__, message), _delay_us(task))
+        raised, worse_still = task.ctx.fit(type(error).__name__), task.ctx.fit(type(worse).__name__)
+        message = f"the handler raised a {raised} that cannot be described ({worse_still})"
+        return Failed(Failure(raised, message), _delay_us(task))
 
 
 def _too_late(task: Assignment, error: BaseException) -> Report:
@@ -307,7 +308,7 @@ def _meaning(task: Assignment, error: BaseException) -> Report:
         case Skip():
             return Skipped(_told(task, error) or None)
         case Cancel():
-            return Cancelled()
+            return Cancelled(_told(task, error) or None)
         case Fail():
             return Failed(failure_of(task, error, permanent=True))
         case RetryAfter():
@@ -375,7 +376,7 @@ def failure_of(task: Assignment, error: BaseException, *, permanent: bool = Fals
     kind = type(error)
     is_known = kind.__module__ in ("builtins", "perdure.errors", "perdure.worker.signals")
     name = kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
-    return Failure(name, _told(task, error), _traceback(task, error), permanent)
+    return Failure(task.ctx.fit(name), _told(task, error), _traceback(task, error), permanent)
 
 
 def _told(task: Assignment, error: BaseException) -> str:

@@ -38,7 +38,7 @@ class Snooze(Signal):
 
 
 class Cancel(Signal):
-    """End the job as cancelled."""
+    """End the job as cancelled. The text says why."""
 
 
 class Skip(Signal):

@@ -44,9 +44,14 @@ def _counted(
     )
 
 
-def set_paused(queue: str, paused_at: Micros | None) -> Op[None]:
-    """From the commit on no claim takes a job of a paused queue; jobs that run go on. A repeat keeps the first time."""
+def set_paused(queue: str, paused_at: Micros | None) -> Op[bool]:
+    """From the commit on no claim takes a job of a paused queue; jobs that run go on. A repeat keeps the first time.
+
+    False: it was a repeat.
+    """
     yield Call("ensure_queue", {"queue": queue})
     row = QueueRow(*(yield Call("read_queue", {"queue": queue})).rows[0])
-    if (row.paused_at is None) != (paused_at is None):
-        yield Call("set_queue_pause", {"queue": queue, "paused_at": paused_at})
+    if (row.paused_at is None) == (paused_at is None):
+        return False
+    yield Call("set_queue_pause", {"queue": queue, "paused_at": paused_at})
+    return True

@@ -214,7 +214,7 @@ class SqlStore:
     def queues(self) -> list[QueueRow]:
         return self.runner.read(queues.listing)
 
-    def pause_queue(self, queue: str, paused_at: Micros | None) -> None:
+    def pause_queue(self, queue: str, paused_at: Micros | None) -> bool:
         return self._write(lambda: queues.set_paused(queue, paused_at))
 
     # -- Nodes, Locks ------------------------------------------------------------------------------------------------
@@ -282,6 +282,11 @@ class SqlStore:
     @property
     def single_writer(self) -> bool:
         return getattr(self.runner, "single_writer", False)  # most runners have nothing to say about it
+
+    @property
+    def in_transaction(self) -> bool:
+        joined = getattr(self.runner, "joined", None)  # as above
+        return joined is not None and joined() is not None
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.runner.transaction(join=join)

@@ -52,6 +52,7 @@ ENDS = [
     (Failed(HOPELESS), State.FAILED, RunState.FAILED),
     (TimedOut(HOPELESS), State.FAILED, RunState.TIMED_OUT),
     (Cancelled(), State.CANCELLED, RunState.CANCELLED),
+    (Cancelled("no longer wanted"), State.CANCELLED, RunState.CANCELLED),
     (Skipped("nothing to do"), State.SKIPPED, RunState.SKIPPED),
 ]
 WAYS_BACK = [
@@ -105,6 +106,14 @@ def test_what_an_executor_tells_of_a_run_is_kept(rig: Rig) -> None:
 
     [run] = rig.runs(claim.job_id)
     assert (run.duration_ms, run.exit_code, run.log_path, run.metrics) == (1_234, 3, "/var/log/x", {"rows": 5})
+
+
+@each((Cancelled("no longer wanted"), "Cancelled"), (Skipped("no longer wanted"), "Skipped"))
+def test_why_a_handler_ended_its_job_is_kept_with_the_job_and_with_the_run(rig: Rig, report: Report, sort: str) -> None:
+    claim = rig.start()
+    rig.finish(claim, report)
+    job, [run] = rig.job(claim.job_id), rig.runs(claim.job_id)
+    assert (job.error_type, job.error) == (run.error_type, run.error_message) == (sort, "no longer wanted")
 
 
 # -- ways back -------------------------------------------------------------------------------------------------------

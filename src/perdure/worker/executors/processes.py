@@ -220,7 +220,7 @@ class _Course:
             case ["ended", *rest]:
                 return self._ended(rest)
             case ["unfit", message, trace, permanent]:
-                self.unfit = Failure("KindError", message, trace, permanent)
+                self.unfit = Failure("KindError", ctx.fit(message), ctx.fit(trace), permanent)
                 return Ended(ctx, failed(self.task, self.unfit), Telling())
             case _:
                 raise ValueError(f"the process of {self.task.kind.name} sent an unknown {frame[:1]}")

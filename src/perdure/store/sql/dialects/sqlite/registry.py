@@ -35,8 +35,13 @@ generation: int = 0
 
 
 def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_network_filesystem: bool) -> Database:
-    """The one database object of this process for this file; makes the file at the newest schema on first use."""
+    """The one database object of this process for this file; makes the file at the newest schema on first use.
+
+    `may_upgrade` False: nothing is made or changed; a file that is not there or not at the newest schema is refused.
+    """
     refuse_network_filesystem(path, allow=allow_network_filesystem)
+    if not may_upgrade and not path.exists():
+        raise schema.missing(path, "does not exist")
     create_private(path)
     with _registry:
         identity = identity_of(path)

@@ -92,6 +92,10 @@ class SqliteRunner:
                 except Retired:
                     continue
 
+    def joined(self) -> object | None:
+        """The transaction of this thread or task that calls join. None: there is none."""
+        return None if self._database is None else self._database.joined()
+
     def bell(self) -> SqliteBell:
         with uninterrupted:
             while True:

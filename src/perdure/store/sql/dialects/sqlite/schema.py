@@ -46,6 +46,8 @@ def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
     done = applied(connection)
     if done and not migrate.pending(known, done) and connect.is_wal(connection):
         return Upgrade(path, done[-1].revision, done[-1].revision)
+    if not allowed:
+        _refuse(path, known, done)
     gate = gate_for(path)
     entered = gate.enter(30.0)
     try:
@@ -59,13 +61,13 @@ def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
 def upgrade(connection: sqlite3.Connection, path: Path, known: Sequence[Migration], *, allowed: bool = True) -> Upgrade:
     """Bring the file to the newest schema, in one transaction, once, however many start together.
 
-    A file that has an older schema is copied first. `allowed` False: such a file is refused instead.
+    A file that has an older schema is copied first. `allowed` False: it is refused instead, and so is one without any.
     """
     done = applied(connection)
     if not migrate.pending(known, done):
         return Upgrade(path, done[-1].revision, done[-1].revision)
-    if not allowed and done:
-        raise _older(path, done, known, "auto_migrate is off")
+    if not allowed:
+        _refuse(path, known, done)
     backup = _back_up(connection, path) if done else None
     connection.execute("BEGIN EXCLUSIVE")
     try:
@@ -78,6 +80,21 @@ def upgrade(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
             connection.execute("ROLLBACK")
         raise
     return Upgrade(path, done[-1].revision if done else 0, known[-1].revision, backup)
+
+
+def _refuse(path: Path, known: Sequence[Migration], done: Sequence[Applied]) -> None:
+    """Refuse a file that would have to be made or upgraded, where nobody allowed that."""
+    if not done:
+        raise missing(path, "has no Perdure tables")
+    if migrate.pending(known, done):
+        raise _older(path, done, known, "auto_migrate is off")
+
+
+def missing(path: Path, how: str) -> SchemaError:
+    return SchemaError(
+        f"{path} {how}, and auto_migrate is off; run perdure db upgrade once, or leave auto_migrate=False out",
+        code="schema_missing",
+    )
 
 
 def require_current(connection: sqlite3.Connection, path: Path, known: Sequence[Migration]) -> None:
