@@ -53,6 +53,14 @@ def test_a_run_has_waited_since_its_job_was_due(rig: Rig) -> None:
     assert [run.wait_ms for run in rig.runs(job_id)] == [4_000, 5_000]
 
 
+def test_no_run_has_waited_for_longer_than_its_job_is_there(rig: Rig) -> None:
+    job_id = rig.enqueue(delay_s=-100)
+    rig.clock.advance(seconds=2)
+    rig.claim_one()
+
+    assert rig.runs(job_id)[0].wait_ms == 2_000
+
+
 def test_a_job_that_runs_again_has_waited_since_then(rig: Rig) -> None:
     claim = rig.start()
     rig.finish(claim, Failed(HOPELESS))
