@@ -246,6 +246,7 @@ def test_a_backup_has_what_is_still_in_the_log(patient: Patient, tmp_path: Path)
         assert "mine" in contents(tmp_path / "copy.db")
 
 
+@pytest.mark.damaged
 def test_a_backup_overwrites_nothing(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("precious")
 

@@ -1,17 +1,21 @@
-"""`make test`: whatever a suite does, the others are run, and it is said what became of it."""
+"""What the tests rely on: `make test` runs every suite whatever one does; no test leaves a broken database behind."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from perdure import Perdure
 from tests import run_suites
+from tests.conftest import complaint_about
 from tests.worker.patience import eventually
 
 PASSES = "def test_it() -> None: ..."
@@ -159,3 +163,77 @@ def test_whoever_ends_the_run_ends_its_suites(suites: Path) -> None:
         run.send_signal(signal.SIGTERM)
         assert run.wait(60) == 128 + signal.SIGTERM
     eventually(lambda: not is_locked(suites))
+
+
+# -- every test ends with a look at its databases --------------------------------------------------------------------
+
+
+@pytest.fixture
+def healthy_file(tmp_path: Path) -> Path:
+    app = Perdure(tmp_path / "jobs.db")
+    app.job(name="work")(lambda: None)
+    app.enqueue_many([app.kinds.get("work").new() for _ in range(200)])
+    app.close()
+    return tmp_path / "jobs.db"
+
+
+def test_a_healthy_database_is_nothing_to_complain_about(healthy_file: Path) -> None:
+    assert complaint_about(healthy_file) is None
+
+
+@pytest.mark.damaged
+def test_what_the_doctor_finds_is_complained_about(healthy_file: Path) -> None:
+    with closing(sqlite3.connect(healthy_file)) as connection, connection:
+        connection.execute("DELETE FROM perdure_job")
+
+    assert "the doctor found" in str(complaint_about(healthy_file))
+
+
+@pytest.mark.damaged
+@pytest.mark.parametrize("part", ["table", "index", "header", "end"])
+def test_a_broken_file_is_complained_about(healthy_file: Path, part: str) -> None:
+    """Not taken for a file in which the doctor finds nothing."""
+    content = bytearray(healthy_file.read_bytes())
+    if part == "end":
+        content = content[: len(content) // 2]
+    else:
+        page, size = first_page(healthy_file, part)
+        content[(page - 1) * size : page * size] = b"\xff" * size
+    healthy_file.write_bytes(content)
+
+    assert complaint_about(healthy_file) is not None
+
+
+def first_page(file: Path, part: str) -> tuple[int, int]:
+    names = {"table": "perdure_job", "index": "perdure_ready_claim", "header": "sqlite_schema"}
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        found = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (names[part],)).fetchone()
+        return (1 if found is None else found[0]), size
+
+
+@pytest.mark.damaged
+@pytest.mark.parametrize(("sort", "code"), [("folder", "database_path"), ("text", "not_a_database")])
+def test_a_file_that_cannot_be_read_is_complained_about(tmp_path: Path, sort: str, code: str) -> None:
+    file = tmp_path / "jobs.db"
+    if sort == "folder":
+        file.mkdir()
+    else:
+        file.write_text("this is no database" * 100)
+
+    assert f"[{code}]" in str(complaint_about(file))
+
+
+@pytest.mark.parametrize("sort", ["empty", "of somebody else", "newer"])
+def test_a_file_that_is_not_ours_to_judge_is_passed_over(tmp_path: Path, sort: str) -> None:
+    file = tmp_path / "other.db"
+    file.touch()
+    if sort == "newer":
+        Perdure(file).queues.pause("mail")
+    if sort != "empty":
+        newer = "INSERT INTO perdure_schema_version VALUES (99, 'from_the_future', 'x', 1, '9.0')"
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(newer if sort == "newer" else "CREATE TABLE mine (x)")
+
+    assert complaint_about(file) is None
