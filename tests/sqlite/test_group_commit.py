@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from perdure import Job, KeyConflict, Perdure
-from perdure.errors import DatabaseUnavailable
+from perdure.errors import DatabaseUnavailable, StoreError
 from perdure.store.sql import queues
 from perdure.store.sql.dialects.sqlite.database import Database
 from perdure.store.sql.dialects.sqlite.group import GroupCommit, Member
@@ -248,10 +248,16 @@ def test_where_the_commit_fails_no_coroutine_is_told_that_it_worked(
 def test_one_that_fails_by_itself_keeps_its_own_error_when_the_commit_fails_too(
     app: Perdure, database: Database, send: Any, path: Path, crowd: Crowd
 ) -> None:
+    own = StoreError("its own")
+
+    def refused() -> Op[None]:
+        yield from queues.set_paused("refused", 1)  # type: ignore[arg-type]
+        raise own
+
     with nothing_can_be_written():
-        futures = crowd(lambda: send.enqueue("a"), lambda: database.write(broken), lambda: send.enqueue("b"))
-    errors = [type(future.exception()) for future in futures]
-    assert errors == [DatabaseUnavailable, ZeroDivisionError, DatabaseUnavailable]
+        futures = crowd(lambda: send.enqueue("a"), lambda: database.write(refused), lambda: send.enqueue("b"))
+    first, second, third = [future.exception() for future in futures]
+    assert (type(first), second, type(third)) == (DatabaseUnavailable, own, DatabaseUnavailable)
     assert jobs_in(path) == []
 
 
