@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -282,22 +282,22 @@ def test_a_job_that_goes_on_as_another_one_after_its_node_died_has_not_failed(ap
     assert lines.one("rescued")[1]["jobs"] == 1
 
 
-def test_ends_of_both_sorts_in_one_turn_are_told_of_as_they_were(app: Perdure, lines: Lines) -> None:
-    """Those that a handler wrote itself are not among the answers to the others."""
-    both = threading.Barrier(2)
+def test_a_last_attempt_that_was_interrupted_is_said_to_have_failed(app: Perdure, lines: Lines) -> None:
+    entered = threading.Event()
 
     @app.job(retry=1)
-    def work(ctx: JobContext, fails: bool) -> None:
-        with ctx.transaction() if not fails else nullcontext():
-            pass
-        both.wait(60)
-        if fails:
-            raise ValueError
+    async def wait() -> None:
+        entered.set()
+        await asyncio.Event().wait()
 
-    jobs = [work.enqueue(fails=fails) for fails in (True, False)]
-    app.worker().run(until_idle=True)
-    assert lines.one("failed")[1]["job_id"] == str(jobs[0].id)
-    assert lines.one("completed")[1]["job_id"] == str(jobs[1].id)
+    job = wait.enqueue()
+    with app.worker().running() as worker:
+        assert entered.wait(60)
+        worker.hurry()
+    assert app.existing(job).state == "failed"
+    level, facts = lines.one("failed")
+    assert (level, facts["error_type"]) == ("ERROR", "Interrupted")
+    assert lines.of("released") == []
 
 
 def test_a_job_that_needs_newer_code_is_told_apart_from_one_of_an_unknown_kind(
