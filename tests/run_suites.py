@@ -3,19 +3,25 @@
 A process per suite keeps what one leaves behind (threads, signals, loaded modules) out of the next. Two suites run side
 by side, since most tests wait more than they compute; what a suite prints is shown when it has ended. Exit status 0
 means that every suite ran and every test in it passed or was skipped with a reason; no test at all is a failure.
+
+A suite that has not ended after PERDURE_SUITE_LIMIT_S seconds has hung somewhere that no test's own time-out sees: it
+prints where each of its threads stands, is killed with all that it started, and counts as failed; the others go on.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -23,6 +29,20 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 FIRST = ("contract", "worker", "crash", "unit")  # the longest first; folders not named here follow by name
 SIDE_BY_SIDE = int(os.environ.get("PERDURE_SUITES_AT_ONCE", "2"))
+FULL = os.environ.get("PERDURE_TEST_SIZE") == "full"
+LIMIT_S = float(os.environ.get("PERDURE_SUITE_LIMIT_S") or (6 * 3_600 if FULL else 1_200))
+"""Far more than the longest suite takes on a slow machine: only a hang is a failure."""
+LOOK_S = 0.1
+STACKS_S = 5.0
+"""How long the threads of a suite that has hung have to say where they are."""
+
+# The signal is handled in C: it prints whatever holds the interpreter. Before pytest, which would take the output.
+PYTEST = """
+import faulthandler, os, signal, sys
+faulthandler.register(signal.SIGUSR2, file=os.dup(2), all_threads=True)
+import pytest
+sys.exit(pytest.console_main())
+"""
 
 
 @dataclass(frozen=True)
@@ -42,15 +62,67 @@ def suites() -> list[str]:
 
 def run_suite(name: str, pytest_args: list[str]) -> SuiteRun:
     with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch, "report.xml")
+        report, output = Path(scratch, "report.xml"), Path(scratch, "output")
         started = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "--quiet", f"--junit-xml={report}", str(TESTS / name), *pytest_args]
-        done = subprocess.run(
-            command, cwd=TESTS.parent, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        command = [sys.executable, "-c", PYTEST, "--quiet", f"--junit-xml={report}", str(TESTS / name), *pytest_args]
+        with output.open("wb") as file:  # no pipe: whatever a suite leaves running would keep it open
+            suite = subprocess.Popen(command, cwd=TESTS.parent, stdout=file, stderr=file, process_group=0)
+            with _killed_in_the_end(suite):
+                has_hung = _has_hung(suite, name, started)
+                if has_hung:
+                    _print_stacks(suite, output)
         seconds = time.monotonic() - started
-        print(f"\n── {name} ──\n{done.stdout}", end="", flush=True)
-        return summed_up(name, seconds, done.returncode, report)
+        print(f"\n── {name} ──\n{output.read_text('utf-8', 'replace')}", end="", flush=True)
+        if has_hung:
+            print(f"{name} has not ended after {seconds:.0f} s: it hangs where its threads stand above. It was killed.")
+        return summed_up(name, seconds, suite.returncode, report)
+
+
+def _has_hung(suite: subprocess.Popen[bytes], name: str, started: float) -> bool:
+    """Wait for the end of a suite. True: it does not come."""
+    while suite.poll() is None:
+        if is_too_long(name, time.monotonic() - started):
+            return True
+        with suppress(subprocess.TimeoutExpired):
+            suite.wait(LOOK_S)
+    return False
+
+
+def is_too_long(_name: str, seconds: float) -> bool:
+    """Whether a suite that has taken so long can be given up."""
+    return seconds > LIMIT_S
+
+
+def _print_stacks(suite: subprocess.Popen[bytes], output: Path) -> None:
+    """Let the suite print where its threads stand, after what it has printed so far."""
+    before, deadline = output.stat().st_size, time.monotonic() + STACKS_S
+    suite.send_signal(signal.SIGUSR2)
+    size = -1
+    while time.monotonic() < deadline and not before < size == output.stat().st_size:
+        size = output.stat().st_size
+        with suppress(subprocess.TimeoutExpired):
+            suite.wait(LOOK_S)
+
+
+@contextmanager
+def _killed_in_the_end(suite: subprocess.Popen[bytes]) -> Generator[None, None, None]:
+    """Whatever happens to us: a suite that has not ended by then is killed, and what it started with it."""
+    _running.add(suite)
+    try:
+        yield
+    finally:
+        if suite.poll() is None:
+            _kill(suite)
+        _running.discard(suite)
+        suite.wait()
+
+
+def _kill(suite: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(suite.pid, signal.SIGKILL)
+
+
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 def summed_up(name: str, seconds: float, status: int, report: Path) -> SuiteRun:
@@ -73,10 +145,25 @@ def print_table(runs: Iterable[SuiteRun]) -> None:
         print(f"{run.name:<12}{run.seconds:>8.1f} s{run.passed:>9}{run.failed:>9}{run.skipped:>9}")
 
 
+def run_all(pytest_args: list[str]) -> list[SuiteRun]:
+    """Run every suite. Interrupted or told to end, it takes those that run along: they have groups of their own."""
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        try:
+            return list(pool.map(lambda name: run_suite(name, pytest_args), suites()))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for suite in list(_running):
+                _kill(suite)
+            raise
+
+
+def _told_to_end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
 def main(pytest_args: list[str]) -> int:
     started = time.monotonic()
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        runs = list(pool.map(lambda name: run_suite(name, pytest_args), suites()))
+    runs = run_all(pytest_args)
     passed, failed, skipped = (sum(getattr(run, what) for run in runs) for what in ("passed", "failed", "skipped"))
     print_table([*runs, SuiteRun("all", time.monotonic() - started, passed, failed, skipped)])
     if passed + failed == 0:
@@ -86,4 +173,6 @@ def main(pytest_args: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _told_to_end)
     sys.exit(main(sys.argv[1:]))

@@ -123,6 +123,7 @@ def test_an_endless_path_is_refused(tmp_path: Path) -> None:
     assert (type(error), error.code) == (DatabaseUnavailable, "database_path")
 
 
+@pytest.mark.damaged
 def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
     path.write_text("Dear diary, " * 1000)
     error = error_of(path)
@@ -130,6 +131,7 @@ def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
     assert path.read_text() == "Dear diary, " * 1000
 
 
+@pytest.mark.damaged
 def test_a_damaged_database_is_reported_as_such(path: Path) -> None:
     app = Perdure(path)
     app.job(name="note")(_note).enqueue_many([{"text": "x" * 1000} for _ in range(200)])

@@ -141,6 +141,7 @@ def test_no_worker_is_no_health(perdure: Perdure, here: App, folder: Path) -> No
     assert (ran.status, ran.out) == (1, "unhealthy: the database answers, but no worker is registered\n")
 
 
+@pytest.mark.damaged
 def test_a_database_that_does_not_answer_is_no_health(perdure: Perdure, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database, but long enough to be taken for one" * 20)
 

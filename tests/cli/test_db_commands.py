@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import perdure as library
+from perdure.ops import database_check
 from perdure.ops.doctor import examine
 from tests.app.contents import contents
 from tests.cli.terminal import Perdure, Ran, process, refusal
@@ -114,6 +115,48 @@ def test_a_file_that_others_may_read_is_a_warning(perdure: Perdure, patient: Pat
     assert (mode["value"], mode["verdict"]) == ("0644", "warning")
 
 
+@pytest.mark.parametrize(("durability", "level", "verdict"), [("normal", "NORMAL", "warning"), ("full", "FULL", "ok")])
+def test_an_app_that_does_not_wait_for_the_disk_is_a_warning(
+    perdure: Perdure, patient: Patient, tmp_path: Path, durability: str, level: str, verdict: str
+) -> None:
+    (tmp_path / "careless.py").write_text(
+        f"from perdure import Perdure\n\napp = Perdure({str(patient.path)!r}, durability={durability!r})\n"
+    )
+
+    ran = perdure("db", "check", "--app", "careless:app", "--json", cwd=tmp_path)
+
+    assert ran.status == 0
+    synchronous = facts(ran)["synchronous"]
+    assert (synchronous["value"], synchronous["verdict"]) == (level, verdict)
+    assert ("power cut" in synchronous["note"]) == (verdict == "warning")
+
+
+def test_a_file_with_another_journal_is_a_warning(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(patient.path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+    ran = perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path)
+
+    assert ran.status == 0
+    journal = facts(ran)["journal_mode"]
+    assert (journal["value"], journal["verdict"]) == ("delete", "warning")
+
+
+def test_a_long_log_is_a_warning(
+    perdure: Perdure, patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect(patient.path)) as connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("CREATE TABLE mine (x)")
+        connection.execute("DROP TABLE mine")
+        verdicts = []
+        for most in (1_000_000, 0):
+            monkeypatch.setattr(database_check, "LONG_WAL_FRAMES", most)
+            verdicts.append(facts(perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path))["wal"]["verdict"])
+
+    assert verdicts == ["ok", "warning"]
+
+
 @pytest.mark.damaged
 def test_a_damaged_file_is_a_problem(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
     damage(patient)
@@ -203,6 +246,7 @@ def test_a_backup_has_what_is_still_in_the_log(patient: Patient, tmp_path: Path)
         assert "mine" in contents(tmp_path / "copy.db")
 
 
+@pytest.mark.damaged
 def test_a_backup_overwrites_nothing(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("precious")
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import sys
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure import Job, State
 from perdure import Perdure as App
 from perdure.cli import bulk
+from perdure.clock import ManualClock, Micros, SystemClock
+from perdure.ids import IdFactory
 from perdure.verbs.bulk import TAKEN
 from tests.cli.terminal import Perdure, Ran, at_a_keyboard, in_a_terminal, refusal
 
@@ -150,6 +154,126 @@ def test_where_nobody_can_be_asked_many_are_refused(
     assert "--yes" in line
     assert "[not_confirmed]" in line
     assert states(here, waiting) == [State.QUEUED] * 3
+
+
+@pytest.mark.parametrize("verb", [*TAKEN, "delete"])
+def test_a_program_that_reads_json_is_not_taken_for_one_that_agrees(
+    perdure: Perdure, here: App, failed: list[Job], waiting: list[Job], folder: Path, verb: str
+) -> None:
+    here.pause(waiting[0])
+    jobs = [*failed, *waiting]
+    before = [here.get(job) for job in jobs]
+    chosen = ["--since", "1h"] if verb != "delete" else [str(job.id) for job in failed]
+
+    assert "[not_confirmed]" in refusal(perdure(verb, *chosen, "--json", cwd=folder, typed="y\n", **URL))
+    assert [here.get(job) for job in jobs] == before
+
+
+@pytest.mark.parametrize("verb", ["cancel", "delete"])
+def test_with_json_nobody_is_asked_even_at_a_keyboard(
+    here: App, failed: list[Job], waiting: list[Job], folder: Path, verb: str
+) -> None:
+    """What is printed is for a program, which would find the question in it."""
+    chosen = ["--kind", "resize"] if verb == "cancel" else [str(failed[0].id)]
+
+    assert "[not_confirmed]" in refusal(at_a_keyboard(verb, *chosen, "--json", cwd=folder, typed="y\n", **URL))
+    assert states(here, failed + waiting) == [State.FAILED] * 2 + [State.QUEUED] * 3
+
+
+# -- every filter beside every other verb ----------------------------------------------------------------------------
+
+
+FILTERS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    "--queue": ({"queue": "one"}, {"queue": "two"}, ("one", "--kind", "work")),
+    "--kind": ({"kind": "work"}, {"kind": "toil"}, ("work", "--queue", "default")),
+    "--tag": ({"tags": ["one"]}, {"tags": ["two"]}, ("one", "--kind", "work")),
+    "--business-key": ({"business_key": "one"}, {"business_key": "two"}, ("one", "--kind", "work")),
+    "--owner": ({"owner": "one"}, {"owner": "two"}, ("one", "--kind", "work")),
+    "--since": ({"hours_ago": 0}, {"hours_ago": 2}, ("1h", "--kind", "work")),
+    "--until": ({"hours_ago": 2}, {"hours_ago": 0}, ("1h", "--kind", "work")),
+}
+"""A job that fits, one that does not, and what the option is given, with another filter that fits both."""
+
+
+def enqueued(
+    folder: Path, verb: str, *, kind: str = "work", owner: str = "app", hours_ago: int = 0, **wish: Any
+) -> Job:
+    """A job of an app of this name, as it was made some hours ago, in a state that the verb takes."""
+    then = ManualClock(Micros(SystemClock().now() - hours_ago * 3_600_000_000))
+    ids = IdFactory(lambda: then.now() // 1_000)  # which say when a job was made
+    app = App(folder / "shop.db", name=owner, durability="normal", clock=then, ids=ids)
+
+    @app.job(name=kind, retry=1)
+    async def fails() -> None:
+        raise ValueError
+
+    job = fails.options(**wish).enqueue()
+    if verb in ("retry", "delete", "runs"):
+        app.worker().run(until_idle=True)
+    elif verb == "resume":
+        app.pause(job)
+    found = app.existing(job)
+    app.close()
+    return found
+
+
+@pytest.mark.parametrize("verb", [*TAKEN, "jobs"])
+@pytest.mark.parametrize("option", FILTERS)
+def test_each_filter_counts_beside_another_one(
+    perdure: Perdure, here: App, folder: Path, verb: str, option: str
+) -> None:
+    fitting, other, value = FILTERS[option]
+    fits = enqueued(folder, verb, **fitting)
+    does_not = enqueued(folder, verb, **other)
+
+    if verb == "jobs":
+        listed = perdure("jobs", option, *value, "--json", cwd=folder, **URL).json()
+        assert [job["id"] for job in listed] == [str(fits.id)]
+        return
+    done = perdure(verb, option, *value, "-y", "--json", cwd=folder, **URL).json()
+    assert (done["changed"], done["skipped"]) == (1, 0)
+    assert here.existing(fits).version > fits.version
+    assert here.get(does_not) == does_not
+
+
+@pytest.mark.parametrize("option", ["--kind", "--owner"])
+def test_each_filter_of_runs_counts_beside_another_one(perdure: Perdure, here: App, folder: Path, option: str) -> None:
+    fitting, other, (value, *_) = FILTERS[option]
+    fits = enqueued(folder, "runs", **fitting)
+    enqueued(folder, "runs", **other)
+
+    listed = perdure("runs", option, value, "--state", "failed", "--json", cwd=folder, **URL).json()
+    assert [run["job_id"] for run in listed] == [str(fits.id)]
+
+
+@pytest.mark.parametrize("option", ["--since", "--until"])
+def test_the_times_of_runs_count_beside_another_filter(perdure: Perdure, here: App, folder: Path, option: str) -> None:
+    early, late = enqueued(folder, "runs", hours_ago=2), enqueued(folder, "runs")
+
+    listed = perdure("runs", option, "1h", "--kind", "work", "--json", cwd=folder, **URL).json()
+    assert [run["job_id"] for run in listed] == [str(late.id if option == "--since" else early.id)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "other"),
+    [("cancel", "paused", "queued"), ("pause", "scheduled", "queued"), ("retry", "cancelled", "failed")],
+)
+def test_the_state_counts_beside_another_filter(
+    perdure: Perdure, here: App, folder: Path, verb: str, state: str, other: str
+) -> None:
+    def job(wanted: str) -> Job:
+        wish: dict[str, Any] = {"delay": timedelta(days=1)} if wanted == "scheduled" else {}
+        made = enqueued(folder, "retry" if wanted == "failed" else "cancel", **wish)
+        change = {"paused": here.pause, "cancelled": here.cancel}.get(wanted, here.existing)
+        return change(made)
+
+    does_not, fits = job(other), job(state)
+    assert (does_not.state, fits.state) == (other, state)
+
+    done = perdure(verb, "--state", state, "--kind", "work", "-y", "--json", cwd=folder, **URL).json()
+    assert (done["changed"], done["skipped"]) == (1, 0)
+    assert here.existing(fits).version > fits.version
+    assert here.get(does_not) == does_not
 
 
 @pytest.mark.parametrize(("answer", "after"), [("y", State.CANCELLED), ("n", State.QUEUED), ("", State.QUEUED)])

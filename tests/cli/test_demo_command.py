@@ -132,6 +132,7 @@ def test_the_kept_database_is_whole_and_holds_what_was_told(ran: Ran, kept: Path
     app.close()
 
 
+@pytest.mark.damaged
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

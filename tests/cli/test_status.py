@@ -20,12 +20,12 @@ from rich.console import Console
 from perdure.cli.answers import screen
 from perdure.cli.layout import space_in
 from perdure.clock import ManualClock, Micros, SystemClock
-from perdure.ids import to_uuid
+from perdure.ids import IdFactory, to_uuid
 from perdure.job.model import Failure, Telling
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
 from perdure.ops import doctor
-from perdure.ops.status import status
+from perdure.ops.status import HOUR_US, status
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.states import in_state
 from tests.cli.terminal import PROGRAM, SOURCE, Perdure, in_a_terminal, refusal, started, surroundings
@@ -112,6 +112,37 @@ def test_each_question_is_answered_below_its_heading(perdure: Perdure, rig: Rig,
         "perdure jobs --business-key 'order 7' --url jobs.db",
     ]
     assert ran == ["kind  runs  completed  failed  retried  lost  other  running", "send  4  2  1  1  -  -  -"]
+
+
+@pytest.mark.parametrize(
+    ("hours_ago", "is_of_the_day", "is_of_the_hour"), [(0.9, 1, 1), (1.1, 1, 0), (23, 1, 0), (25, 0, 0)]
+)
+def test_each_question_looks_back_as_far_as_it_says(
+    rig: Rig, hours_ago: float, is_of_the_day: int, is_of_the_hour: int
+) -> None:
+    rig.ids = IdFactory(lambda: rig.now // 1_000)  # which say when a job was made, and a run begun
+    for _ in range(2):
+        rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), Telling(duration_ms=5))
+    rig.finish(rig.start(kind="send"), Failed(Failure("ValueError", "no such address", permanent=True)))
+    rig.clock.advance(hours=hours_ago)
+
+    found = status(rig.store, rig.now)
+
+    assert len(found.failed) == found.failed_lives == is_of_the_day
+    assert len(found.durations) == len(found.duplicates) == is_of_the_day
+    assert [row.runs for row in found.ran] == [3] * is_of_the_hour
+
+
+def test_what_began_before_the_runs_of_the_last_hour_does_not_help_a_queue(rig: Rig) -> None:
+    """However long the patience: of earlier runs it is not known whether all were looked at."""
+    rig.ids = IdFactory(lambda: rig.now // 1_000)
+    rig.enqueue(queue=rig.queue)
+    rig.clock.advance(hours=2)
+    rig.finish(rig.start(queue=rig.queue, priority=1), Completed())
+
+    for hours, stuck in ((0.9, 0), (0.2, 1)):
+        rig.clock.advance(hours=hours)
+        assert len(status(rig.store, rig.now, 2 * HOUR_US).stuck) == stuck
 
 
 @pytest.mark.parametrize("paused", ["night shift", "*"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,54 @@ def test_a_store_that_breaks_the_contract_fails(tmp_path: Path, capsys: pytest.C
     printed = capsys.readouterr().out
     assert "FAILED locks: a held lock is not taken" in printed
     assert "AssertionError" in printed
+
+
+WRONG_BY_PYTEST = """
+import pytest
+from perdure.testing.contract import Rig, cases, run_case
+from tests.contract.foreign import open_generous
+
+@pytest.mark.parametrize("case", cases(["locks"]), ids=str)
+def test_my_store_keeps_the_contract(case, tmp_path):
+    rig = Rig(f"sqlite:///{tmp_path}/jobs.db", open_generous)
+    run_case(case, rig)
+    rig.close()
+"""
+
+
+def without_asserts(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-O", *arguments]
+    return subprocess.run(command, cwd=cwd, env=surroundings, capture_output=True, text=True, check=False)
+
+
+def test_the_suite_is_not_run_without_asserts(tmp_path: Path) -> None:
+    """`python -O` leaves them out: the wrong store would pass, and so would any other."""
+    store = ["--store", f"{FOREIGN}:open_generous"]
+    done = without_asserts("-m", "perdure.testing.contract", "jobs.db", "--only", "locks", *store, cwd=tmp_path)
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "[asserts_off]" in " ".join(done.stdout.split())
+    assert not (tmp_path / "jobs.db").exists()
+
+
+def test_the_suite_passes_nothing_without_asserts_in_pytest_either(tmp_path: Path) -> None:
+    (tmp_path / "test_wrong.py").write_text(WRONG_BY_PYTEST)
+    done = without_asserts("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_wrong.py", cwd=tmp_path)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "passed" not in done.stdout
+    assert "asserts_off" in done.stdout
+
+
+def test_our_own_tests_are_not_run_without_asserts() -> None:
+    """Pytest warns of it, and for us every warning is an error."""
+    here = Path(__file__).parents[2]
+    done = without_asserts("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/contract/test_command.py", cwd=here)
+
+    assert done.returncode != 0
+    assert "assert statements are not executed" in done.stderr
+    assert "passed" not in done.stdout
 
 
 def test_what_a_store_does_not_have_is_not_supported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

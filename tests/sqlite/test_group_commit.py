@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -16,8 +18,10 @@ from typing import Any
 import pytest
 
 from perdure import Job, KeyConflict, Perdure
+from perdure.errors import DatabaseUnavailable, StoreError
 from perdure.store.sql import queues
 from perdure.store.sql.dialects.sqlite.database import Database
+from perdure.store.sql.dialects.sqlite.group import GroupCommit, Member
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
 from perdure.store.sql.drivers.sqlite import SqliteDriver
 from perdure.store.sql.engine import Call, Op
@@ -197,6 +201,100 @@ def test_an_interrupt_right_after_the_commit_runs_nothing_twice(
     assert len(jobs_in(path)) == 4
 
 
+# -- the COMMIT fails ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def nothing_can_be_written() -> Generator[None, None, None]:
+    """The kernel lets this process write to no file. SQLite finds out at the COMMIT, when it writes the log."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("writers", [1, 2, 5])
+def test_where_the_commit_fails_nobody_is_told_that_it_worked(
+    writers: int, send: Any, database: Database, path: Path, crowd: Crowd
+) -> None:
+    with nothing_can_be_written():
+        futures = crowd(*[partial(send.enqueue, str(n)) for n in range(writers)])
+    errors = [future.exception() for future in futures]
+    assert [type(error) for error in errors] == [DatabaseUnavailable] * writers
+    assert jobs_in(path) == []
+    assert send.enqueue("later").state == "queued"
+    assert jobs_in(path) == ['{"to":"later"}']
+
+
+def test_where_the_commit_fails_no_coroutine_is_told_that_it_worked(
+    app: Perdure, send: Any, database: Database, path: Path
+) -> None:
+    outside = copy_context()
+
+    async def main() -> list[Any]:
+        with app.transaction():
+            tasks = [asyncio.create_task(send.aenqueue(str(n)), context=outside) for n in range(3)]
+            await come(database, 3)
+        return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+    with nothing_can_be_written():
+        answers = asyncio.run(main())
+    assert [type(answer) for answer in answers] == [DatabaseUnavailable] * 3
+    assert jobs_in(path) == []
+
+
+def test_one_that_fails_by_itself_keeps_its_own_error_when_the_commit_fails_too(
+    app: Perdure, database: Database, send: Any, path: Path, crowd: Crowd
+) -> None:
+    own = StoreError("its own")
+
+    def refused() -> Op[None]:
+        yield from queues.set_paused("refused", 1)  # type: ignore[arg-type]
+        raise own
+
+    with nothing_can_be_written():
+        futures = crowd(lambda: send.enqueue("a"), lambda: database.write(refused), lambda: send.enqueue("b"))
+    first, second, third = [future.exception() for future in futures]
+    assert (type(first), second, type(third)) == (DatabaseUnavailable, own, DatabaseUnavailable)
+    assert jobs_in(path) == []
+
+
+class RefusesTheFirstCommit(sqlite3.Connection):
+    """The disk fails once, and the transaction with it or not."""
+
+    refusals = 1
+    rolls_back = True
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT" and self.refusals:
+            self.refusals -= 1
+            if self.rolls_back:
+                super().execute("ROLLBACK")
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+        return super().execute(sql, *args)
+
+
+@pytest.mark.parametrize("rolls_back", [True, False])
+def test_a_commit_that_fails_once_is_tried_again_and_writes_everybody_once(
+    database: Database, send: Any, path: Path, crowd: Crowd, monkeypatch: pytest.MonkeyPatch, *, rolls_back: bool
+) -> None:
+    monkeypatch.setattr(RefusesTheFirstCommit, "rolls_back", rolls_back)
+    database._writer = sqlite3.connect(
+        path, factory=RefusesTheFirstCommit, isolation_level=None, check_same_thread=False
+    )
+    database._write_driver = SqliteDriver(database._writer, STATEMENTS)
+    futures = crowd(*[partial(send.enqueue, str(n)) for n in range(3)])
+    assert [future.result().payload["to"] for future in futures] == ["0", "1", "2"]
+    assert sorted(jobs_in(path)) == [f'{{"to":"{n}"}}' for n in range(3)]
+
+
+# -- coroutines ------------------------------------------------------------------------------------------------------
+
+
 def test_coroutines_and_threads_share_a_commit(app: Perdure, send: Any, commits: list[str], database: Database) -> None:
     outside = copy_context()
 
@@ -317,3 +415,80 @@ def test_a_loop_that_takes_no_more_work_still_finishes_its_own(
     with SlowLeader(database):
         task = left_waiting(stopped_loop, database, send)
     assert stopped_loop.run_until_complete(asyncio.wait_for(task, 20)).state == "queued"
+
+
+# -- an error that nobody expects, while a group is led --------------------------------------------------------------
+
+
+class Breaks:
+    """Runs groups as a database does, but for the first, which breaks off with an error that nobody foresaw."""
+
+    def __init__(self, when: str) -> None:
+        self._breaks = iter([when])
+        self.commit = GroupCommit(self._run)
+        self.ran: list[str] = []
+        self.turn = threading.Event()
+
+    def operation(self, name: str) -> Callable[[], Any]:
+        def run() -> str:
+            self.ran.append(name)
+            return name
+
+        return run
+
+    def _run(self, group: list[Member[Any]]) -> None:
+        assert self.turn.wait(30)
+        when = next(self._breaks, "never")
+        if when == "before it takes anybody":
+            raise ZeroDivisionError
+        self.commit.fill(group)
+        if when == "before it runs anything":
+            raise ZeroDivisionError
+        for member in group:
+            member.answer = member.make()
+            member.answered = True
+        if when == "when all are answered":
+            raise ZeroDivisionError
+
+    async def come(self, writers: int) -> None:
+        while len(self.commit._waiting) < writers:  # noqa: ASYNC110 - nobody could set an event
+            await asyncio.sleep(0.001)
+
+
+MOMENTS = ["before it takes anybody", "before it runs anything", "when all are answered"]
+
+
+@pytest.mark.parametrize("when", MOMENTS)
+@pytest.mark.parametrize("sorts", ["a", "aa", "aaa", "at", "ata", "ta", "t", "tt"])
+def test_an_error_that_nobody_expects_leaves_no_caller_without_an_answer(sorts: str, when: str) -> None:
+    """The first caller leads; a is a coroutine, t a thread. An operation is run once, or its caller gets the error."""
+    breaks = Breaks(when)
+
+    async def caller(name: str) -> str:
+        if name.startswith("a"):
+            return await breaks.commit.asubmit(breaks.operation(name))
+        return await asyncio.to_thread(breaks.commit.submit, breaks.operation(name))
+
+    async def main(names: list[str]) -> list[str | BaseException]:
+        tasks: list[asyncio.Task[str]] = []
+        for name in names:
+            tasks.append(asyncio.create_task(caller(name)))
+            await breaks.come(len(tasks))
+        breaks.turn.set()
+        answers = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+        assert await asyncio.wait_for(caller("a later"), 30) == "a later"
+        assert await asyncio.wait_for(caller("t later"), 30) == "t later"
+        return answers
+
+    names = [f"{sort}{n}" for n, sort in enumerate(sorts)]
+    leader, *followers = asyncio.run(main(names))
+    assert followers == names[1:]
+    done = when == "when all are answered"
+    if done and sorts.startswith("a"):
+        assert leader == names[0]
+    else:
+        assert isinstance(leader, ZeroDivisionError)
+    expected = names if done else names[1:]
+    assert sorted(breaks.ran) == sorted([*expected, "a later", "t later"])
+    assert not breaks.commit._waiting
+    assert not breaks.commit._led

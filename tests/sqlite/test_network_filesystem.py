@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from perdure import Perdure
 
 # A mount namespace of its own, in which /proc says that the folder lies on another kind of filesystem.
 ELSEWHERE = """
@@ -39,18 +42,36 @@ needs_namespaces = pytest.mark.skipif(
 )
 
 
-def opened_on(kind: str, path: Path, allow: str = "refuse") -> str:
-    """What an app says whose folder lies on a filesystem of this kind."""
-    inside = [sys.executable, "-c", OPEN, str(path), allow]
-    ended = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", ELSEWHERE, "sh", str(path.parent), kind, *inside],
+def run_on(kind: str, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where the folder of this file lies on a filesystem of this kind."""
+    return subprocess.run(
+        ["unshare", "-rm", "sh", "-c", ELSEWHERE, "sh", str(path.parent), kind, sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def opened_on(kind: str, path: Path, allow: str = "refuse") -> str:
+    """What an app says whose folder lies on a filesystem of this kind."""
+    ended = run_on(kind, path, "-c", OPEN, str(path), allow)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
+
+
+@needs_namespaces
+@pytest.mark.parametrize(("kind", "verdict", "status"), [("nfs4", "problem", 1), ("ext4", "ok", 0)])
+def test_a_check_of_the_database_says_where_it_lies(
+    kind: str, verdict: str, status: int, path: Path, app: Perdure
+) -> None:
+    app.store.upgrade()
+    ended = run_on(kind, path, "-m", "perdure", "db", "check", "--json", "--url", str(path))
+
+    facts = {fact["name"]: fact for fact in json.loads(ended.stdout)["facts"]}
+    assert (facts["filesystem"]["value"], facts["filesystem"]["verdict"]) == (kind, verdict)
+    assert ("local disk" in facts["filesystem"]["note"]) == (verdict == "problem")
+    assert ended.returncode == status
 
 
 @needs_namespaces

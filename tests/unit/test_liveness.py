@@ -169,6 +169,49 @@ def test_a_process_that_proc_hides_is_not_gone(proc: Path, own: Process) -> None
         assert ProcLiveness(proc).is_gone(node(process))
 
 
+@pytest.fixture
+def strangers() -> Iterator[int]:
+    """The number of a process that this one may not send signals to, as long as the test lasts."""
+    if os.geteuid() != 0:
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        foreign = [pid for pid in pids if not may_signal(pid)]
+        if not foreign:
+            pytest.skip("every process here belongs to this user")
+        yield foreign[0]
+        return
+    with child() as (other, _):
+        os.setresuid(65534, 65534, 0)
+        try:
+            yield other.pid
+        finally:
+            os.setresuid(0, 0, 0)
+
+
+def may_signal(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        return True
+    return True
+
+
+def test_a_hidden_process_of_another_user_is_not_gone(
+    proc: Path, own: Process, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Whether the number is taken can be asked of any process; of those of others the kernel says no more than that."""
+    proc.chmod(0o755)
+    monkeypatch.chdir(proc)  # where others may look in from, whatever the folders above it allow
+    pid: int = request.getfixturevalue("strangers")
+    with pytest.raises(PermissionError):
+        os.kill(pid, 0)
+
+    here = ProcLiveness(Path())
+    assert here.own() == own
+    assert not here.is_gone(node(own._replace(pid=pid)))
+
+
 def test_the_numbers_of_another_namespace_are_not_ours(proc: Path, own: Process) -> None:
     """`unshare --pid` without a /proc of its own: process 5 is somebody else's 5."""
     (proc / "self").unlink()

@@ -12,6 +12,7 @@ from perdure.store.sql import migrate
 from perdure.store.sql.dialects.postgres.texts import READING, WRITING
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
 from perdure.store.sql.statements import Statement, Statements
+from perdure.testing.contract.schema import UNIQUE
 
 _COMPARED = re.compile(r"\bstate\s*(?:=|<>|!=|(?:NOT\s+)?IN)\s*('\w+'|\([^()]*\))", re.IGNORECASE)
 _INSERTED = re.compile(r"INSERT INTO \S+ \(([^()]*)\)\s*VALUES\s*\(([^()]*)\)")
@@ -95,3 +96,21 @@ def test_the_indexes_name_only_states_that_exist(dialect: str) -> None:
     texts = "\n".join([migrate.clean_schema(dialect), *(step.text for step in migrate.migrations_of(dialect))])
 
     assert {"queued", "scheduled", "running"} <= _states_in(texts) <= {*State, *RunState}
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_every_unique_key_of_the_schema_is_tried_by_the_contract(dialect: str) -> None:
+    """The other way round, the contract tries that each of them refuses a second row."""
+    found: set[tuple[str, ...]] = set()
+    table = ""
+    for line in migrate.clean_schema(dialect).splitlines():
+        if made := re.match(r"CREATE TABLE \{(\w+)\}", line):
+            table = made[1]
+        elif own := re.match(r"\s+(\w+) .*\bPRIMARY KEY", line):
+            found.add((table, own[1]))
+        elif several := re.match(r"\s+PRIMARY KEY \((.*)\)", line):
+            found.add((table, *several[1].split(", ")))
+        elif index := re.match(r"CREATE UNIQUE INDEX \S+ ON \{(\w+)\} \(([^()]*)\)", line):
+            found.add((index[1], *index[2].split(", ")))
+
+    assert found - {("schema_version", "revision")} == set(UNIQUE)

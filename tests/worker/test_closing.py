@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perdure import Done, JobContext, Perdure, PerdureError, Retry, TransactionError, TransactionTooLong
+from perdure.store.sql.dialects.sqlite.transaction import Transaction
 from perdure.worker import closing
 from tests.worker.bodies import SORTS, declared, last_run, messages, ran, take_over
 from tests.worker.patience import eventually
@@ -274,6 +275,34 @@ def too_long(act: Callable[[], object]) -> str:
     with pytest.raises(TransactionTooLong) as caught:
         act()
     return caught.value.code
+
+
+@pytest.mark.usefixtures("short_limits")
+def test_one_that_commits_in_the_last_moment_is_not_said_to_be_rolled_back(
+    app: Perdure, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, committed = threading.Event(), threading.Event()
+    give_up, answers = Transaction.give_up, list[bool]()
+
+    def late(transaction: Transaction, reason: str) -> bool:
+        asked.set()
+        assert committed.wait(30)
+        answers.append(give_up(transaction, reason))
+        return answers[-1]
+
+    monkeypatch.setattr(Transaction, "give_up", late)
+
+    def body(ctx: JobContext) -> None:
+        with ctx.transaction() as tx:
+            tx.execute("INSERT INTO orders VALUES ('tea')")
+            assert asked.wait(30)
+        committed.set()
+        eventually(lambda: answers and "perdure-transaction" not in {thread.name for thread in threading.enumerate()})
+
+    job = ran(app, "plain", body)
+    assert (answers, job.state, items(path)) == ([False], "completed", ["tea"])
+    (warning,) = messages(app, job)
+    assert "has been open for" in warning
 
 
 @pytest.mark.usefixtures("short_limits")

@@ -16,6 +16,7 @@ import pytest
 
 from perdure import DatabaseUnavailable, JobContext, Perdure, PerdureError, State, StoreError
 from perdure.errors import InvalidOption
+from perdure.worker.stopping import HURRY, STOP, Wish
 from perdure.worker.worker import Worker
 from tests.app.children import in_child
 from tests.worker.patience import eventually, eventually_here, seen_by_the_doctor
@@ -190,6 +191,16 @@ def test_a_worker_that_stops_takes_nothing_new_and_waits_for_what_runs(
     assert app.existing(running).result == "to the end"
     assert (app.existing(next_one).state, app.existing(next_one).attempts) == (State.QUEUED, 0)
     assert node_ends(app) == ["clean_shutdown"]
+
+
+def test_whoever_asks_to_stop_does_not_take_back_that_it_is_to_hurry() -> None:
+    rings: list[int] = []
+    wish = Wish(lambda: rings.append(wish.level))
+
+    for level in (STOP, HURRY, STOP):
+        wish.ask(level)
+
+    assert (wish.level, rings) == (HURRY, [STOP, HURRY, HURRY])
 
 
 def test_a_worker_told_to_stop_before_it_starts_stops(app: Perdure, send: Any) -> None:

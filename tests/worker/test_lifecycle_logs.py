@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic import SecretStr
 from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze, TransitionRefused
 from perdure.ids import NodeId, RunId
 from perdure.store.answers import Claimer, Lane, Process
+from tests.worker.bodies import take_over
 
 ONCE = Retry(2, backoff="none")
 
@@ -38,6 +40,12 @@ class Lines:
     def one(self, event: str) -> tuple[str, dict[str, Any]]:
         (line,) = self.of(event)
         return line
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
+    """The events that were told of, with their facts."""
+    found = [getattr(record, "perdure", None) for record in caplog.records]
+    return [(facts["event"], facts) for facts in found if facts]
 
 
 @pytest.fixture
@@ -225,6 +233,121 @@ def test_a_job_that_fails_with_its_dead_node_is_an_error_and_the_others_are_resc
     assert (level, facts["job_id"], facts["error_type"]) == ("ERROR", str(jobs[0].id), "NodeLost")
     level, facts = lines.one("rescued")
     assert (level, facts["jobs"]) == ("WARNING", 1)
+
+
+def test_an_end_that_came_too_late_is_not_said_to_be_the_end_of_the_job(app: Perdure, lines: Lines) -> None:
+    @app.job
+    def late(ctx: JobContext) -> str:
+        take_over(app, ctx)
+        return "mine"
+
+    job = late.enqueue()
+    app.worker().run(until_idle=True)
+    assert app.existing(job).result == "theirs"
+    assert lines.one("lost")[0] == "WARNING"
+    assert lines.of("completed") == []
+
+
+def test_such_an_end_is_told_of_to_whoever_hears_only_of_trouble(
+    app: Perdure, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "perdure")
+
+    @app.job
+    def late(ctx: JobContext) -> None:
+        take_over(app, ctx)
+
+    @app.job
+    def quiet() -> None: ...
+
+    late.enqueue()
+    quiet.enqueue()
+    app.worker().run(until_idle=True)
+    assert [event for event, _ in told(caplog)] == ["lost"]
+
+
+def test_a_job_that_goes_on_as_another_one_after_its_node_died_has_not_failed(app: Perdure, lines: Lines) -> None:
+    @app.job(retry=Retry(3, backoff="none", as_new_job=True))
+    def work() -> None: ...
+
+    job = work.enqueue()
+    node = NodeId(app.ids.new())
+    app.store.register(node, None, Process(), app.clock.now())
+    run_ids = [RunId(app.ids.new())]
+    app.store.claim([Lane("default", 1)], Claimer(node, None, run_ids, 60_000_000), app.clock.now())
+    app.store.stop(node, "crash", app.clock.now())
+
+    app.worker().run(until_idle=True)
+    assert app.existing(job).successor is not None
+    assert lines.of("failed") == []
+    assert lines.one("rescued")[1]["jobs"] == 1
+
+
+def test_a_last_attempt_that_was_interrupted_is_said_to_have_failed(app: Perdure, lines: Lines) -> None:
+    entered = threading.Event()
+
+    @app.job(retry=1)
+    async def wait() -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    job = wait.enqueue()
+    with app.worker().running() as worker:
+        assert entered.wait(60)
+        worker.hurry()
+    assert app.existing(job).state == "failed"
+    level, facts = lines.one("failed")
+    assert (level, facts["error_type"]) == ("ERROR", "Interrupted")
+    assert lines.of("released") == []
+
+
+def test_a_job_that_needs_newer_code_is_told_apart_from_one_of_an_unknown_kind(
+    app: Perdure, path: Path, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.job(name="work", version=2)(lambda: None)
+    app.enqueue("work")
+    older = Perdure(path, durability="normal")
+    older.job(name="work")(lambda: None)
+    older.worker().run(until_idle=True)
+
+    assert lines.one("parked")[1]["reason"] == "newer_version"
+    assert "this worker's code is older than the one that enqueued it" in caplog.text
+
+
+def test_a_job_that_was_there_already_is_told_apart_from_a_new_one(
+    app: Perdure, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    def send() -> None: ...
+
+    for _ in range(2):
+        send.options(idempotency_key="k").enqueue()
+    new, again = [record.getMessage() for record in caplog.records if record.getMessage().startswith("enqueued")]
+    assert again == f"{new}, which was there already"
+
+
+def test_an_end_is_told_of_once_it_is_written(app: Perdure, path: Path, lines: Lines) -> None:
+    """Until then the job runs, whatever its handler has said."""
+    states: list[str] = []
+
+    class Look(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            facts = getattr(record, "perdure", None)
+            if facts and facts["event"] == "completed":
+                with closing(sqlite3.connect(path)) as reader:
+                    states.extend(state for (state,) in reader.execute("SELECT state FROM perdure_outcome"))
+
+    @app.job
+    def work() -> None: ...
+
+    look = Look()
+    logging.getLogger("perdure").addHandler(look)
+    try:
+        work.enqueue()
+        app.worker().run(until_idle=True)
+    finally:
+        logging.getLogger("perdure").removeHandler(look)
+    assert states == ["completed"]
 
 
 PROGRAM = """

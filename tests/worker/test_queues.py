@@ -76,6 +76,27 @@ def test_a_queue_has_no_more_jobs_at_once_than_it_may(app: Perdure) -> None:
     assert running == {"narrow": 1, "wide": 3}
 
 
+def test_what_already_runs_counts_towards_the_limit_of_its_queue(app: Perdure) -> None:
+    entered, go = threading.Semaphore(0), threading.Event()
+
+    @app.job
+    def hold() -> None:
+        entered.release()
+        go.wait(60)
+
+    narrow, wide = hold.options(queue="narrow"), hold.options(queue="wide")
+    narrow.enqueue()
+    with app.worker({"narrow": 1, "wide": 3}).running():
+        entered.acquire()
+        app.enqueue_many([narrow.new(), wide.new()])  # at once: a claim that takes the second sees the first
+        entered.acquire()
+        running = Counter(job.queue for job in app.jobs(state="running"))
+        go.set()
+
+    assert running == {"narrow": 1, "wide": 1}
+    assert {job.state for job in app.jobs()} <= {State.COMPLETED, State.QUEUED}
+
+
 def test_no_more_jobs_are_claimed_than_can_start(app: Perdure) -> None:
     entered, go = threading.Semaphore(0), threading.Event()
 

@@ -140,6 +140,7 @@ def test_a_new_database_file_is_private_whatever_the_umask(tmp_path: Path, umask
     assert (tmp_path / "jobs.db").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.damaged
 def test_an_existing_file_keeps_its_mode_and_content(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     path.write_text("jobs")

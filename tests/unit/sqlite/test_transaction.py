@@ -27,3 +27,17 @@ def test_giving_up_one_that_ends_just_now_does_nothing() -> None:
     thread.join(60)
     assert answers == [False]
     assert transaction.given_up is None
+
+
+def test_giving_up_one_that_has_committed_takes_nothing_back() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    transaction, turns_given_away = Transaction(connection), []
+    transaction.let_go = lambda: turns_given_away.append(1)
+    connection.execute("BEGIN IMMEDIATE")
+    transaction.execute("CREATE TABLE kept (x)")
+    transaction.commit("the database")
+
+    assert not transaction.give_up("too long")
+    assert (transaction.given_up, turns_given_away) == (None, [])
+    assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
+    connection.execute("INSERT INTO kept VALUES (1)")

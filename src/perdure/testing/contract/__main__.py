@@ -14,7 +14,7 @@ from rich.table import Table
 from perdure.errors import ConfigError, PerdureError
 from perdure.store.open import open_store
 from perdure.testing.contract.rig import Opener, Rig
-from perdure.testing.contract.suite import GROUPS, Judged, Verdict, cases, is_empty, judged
+from perdure.testing.contract.suite import GROUPS, Judged, Verdict, cases, is_empty, judged, require_asserts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     console = Console()
     try:
+        require_asserts()
         opener = _opener(chosen.store)
         _refuse_a_database_in_use(chosen.url, opener, force=chosen.force)
     except PerdureError as error:

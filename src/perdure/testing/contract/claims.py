@@ -8,7 +8,7 @@ from perdure.job.reports import Completed, Failed, Unreadable
 from perdure.job.states import Park, RunState, State
 from perdure.store.answers import Kinds, Lane
 from perdure.testing.contract.case import each
-from perdure.testing.contract.rig import BROKEN, LEASE_US, NONE, Rig
+from perdure.testing.contract.rig import BROKEN, HOPELESS, LEASE_US, NONE, Rig
 
 EVERYTHING = "*"
 
@@ -36,6 +36,49 @@ def test_a_claim_opens_a_run(rig: Rig) -> None:
     assert (run.row.id, run.state, run.row.node_id) == (claim.run_id, RunState.RUNNING, rig.node)
     assert (run.attempt, run.life, run.row.started_at) == (1, 1, rig.now)
     assert (run.wait_ms, run.finished_at, run.duration_ms) == (3_000, None, None)
+
+
+def test_a_run_has_waited_since_its_job_was_due(rig: Rig) -> None:
+    job_id = rig.enqueue(delay_s=60)
+    rig.clock.advance(seconds=62)
+    rig.store.promote(rig.now, 1)
+    rig.clock.advance(seconds=3)
+    first = rig.claim_one()
+    rig.clock.advance(seconds=7)
+    rig.finish(first, Failed(BROKEN, 30_000_000))
+    rig.clock.advance(seconds=34)
+    rig.store.promote(rig.now, 1)
+    rig.claim_one()
+
+    assert [run.wait_ms for run in rig.runs(job_id)] == [4_000, 5_000]
+
+
+def test_no_run_has_waited_for_longer_than_its_job_is_there(rig: Rig) -> None:
+    job_id = rig.enqueue(delay_s=-100)
+    rig.clock.advance(seconds=2)
+    rig.claim_one()
+
+    assert rig.runs(job_id)[0].wait_ms == 2_000
+
+
+def test_a_job_that_runs_again_has_waited_since_then(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(HOPELESS))
+    rig.clock.advance(seconds=50)
+    rig.store.retry(claim.job_id, rig.now)
+    rig.clock.advance(seconds=2)
+    rig.claim_one()
+
+    assert [run.wait_ms for run in rig.runs(claim.job_id)] == [2_000, 0]
+
+
+def test_no_run_has_waited_for_less_than_nothing(rig: Rig) -> None:
+    """The clock of the node that claims may be behind that of whoever enqueued."""
+    job_id = rig.enqueue()
+    rig.clock.step(seconds=-5)
+    rig.claim_one()
+
+    assert rig.runs(job_id)[0].wait_ms == 0
 
 
 def test_a_job_with_a_time_out_has_a_deadline_one_lease_later(rig: Rig) -> None:

@@ -251,6 +251,29 @@ def test_a_spent_gap_is_respaced_towards_the_front_too(rig: Rig) -> None:
             assert rig.in_order() == order
 
 
+@each("before", "after")
+def test_whom_a_respacing_shifts_has_changed(rig: Rig, side: str) -> None:
+    """So that whoever has looked at a neighbour, and decides on that, is told that it stands elsewhere now."""
+    ids = rig.enqueue_many(4)
+    start = rig.job(ids[0]).position
+    dense = "UPDATE {ready} SET position = :start + (position - :start) / 100 WHERE queue = :queue"
+    rig.execute(dense, start=start, queue=rig.queue)
+    seen = {job_id: rig.job(job_id) for job_id in ids}
+    rig.clock.advance(seconds=1)
+    moved, place = (ids[0], Place(before=ids[3])) if side == "before" else (ids[3], Place(after=ids[0]))
+    rig.store.move(moved, place, rig.now)
+
+    now = {job_id: rig.job(job_id) for job_id in ids}
+    shifted = [job_id for job_id in ids if now[job_id].position != seen[job_id].position]
+    assert len(shifted) > 1
+    for job_id in ids:
+        assert now[job_id].version == seen[job_id].version + (job_id in shifted)
+        assert (rig.live(job_id).updated_at == rig.now) == (job_id in shifted)
+    neighbour = next(job_id for job_id in shifted if job_id != moved)
+    with raises(TransitionRefused, "version_changed"):
+        rig.store.move(neighbour, BACK, rig.now, seen[neighbour].version)
+
+
 def test_a_spent_gap_renumbers_at_most_64_neighbours(rig: Rig) -> None:
     ids = rig.enqueue_many(200)
     first, order = ids[0], list(ids)

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 from perdure.errors import KeyConflict, PerdureError, TransitionRefused
-from perdure.job.reports import Completed
+from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
-from perdure.testing.contract.case import raises
-from perdure.testing.contract.rig import Rig
+from perdure.store.answers import LogLine
+from perdure.store.sql.engine import UniqueViolation
+from perdure.testing.contract.case import each, raises
+from perdure.testing.contract.rig import BROKEN, Rig
+from perdure.testing.contract.states import in_state
+
+UNIQUE = (
+    ("job", "id"),
+    ("job", "auto_retry_of"),
+    ("ready", "job_id"),
+    ("run", "id"),
+    ("outcome", "job_id", "life"),
+    ("queue", "name"),
+    ("tag", "job_id", "tag"),
+    ("job_log", "run_id", "line"),
+    ("idempotency_key", "kind", "key"),
+    ("business_key", "key"),
+    ("edge", "depends_on", "job_id"),
+    ("node", "id"),
+    ("lock", "name"),
+)
+"""Each table and the columns that no two of its rows have in common."""
 
 
 class ChangedMyMind(Exception):
@@ -122,3 +142,36 @@ def test_an_upgrade_of_the_newest_schema_does_nothing(rig: Rig) -> None:
     assert rig.store.upgrade()
     assert rig.store.upgrade() == rig.store.upgrade()
     assert rig.everything() == before
+
+
+@each(*UNIQUE)
+def test_no_two_rows_have_the_same_key(rig: Rig, table: str, *columns: str) -> None:
+    _two_of_each(rig)
+    before = rig.everything()
+    first = f"FROM {{{table}}} ORDER BY {', '.join(columns)} LIMIT 1"
+    same = ", ".join(f"{column} = (SELECT {_known(column)} {first})" for column in columns)
+
+    with raises(UniqueViolation):
+        rig.execute(f"UPDATE {{{table}}} SET {same}")  # noqa: S608 - names of our own
+
+    assert rig.everything() == before
+    assert len(rig.tables()[table]) >= 2
+
+
+def _known(column: str) -> str:
+    """A value for it that every row has."""
+    return "id" if column == "auto_retry_of" else column
+
+
+def _two_of_each(rig: Rig) -> None:
+    """At least two rows in every table."""
+    for name in ("a", "b"):
+        queue = rig.key(name)
+        rig.store.enqueue(
+            [rig.new(queue=queue, business_key=queue, idempotency_key=queue, tags=("x", "y"))],
+        )
+        [claim] = rig.claim(queue=queue, node=rig.register())
+        rig.store.append_log([LogLine(claim.run_id, 1, claim.job_id, rig.now, "INFO", "line", None)])
+        rig.store.take_lock(queue, "owner", rig.now, 60_000_000)
+        in_state(rig, State.BLOCKED)
+        rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))

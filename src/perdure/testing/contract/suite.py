@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
-from perdure.errors import SchemaError
+from perdure.errors import ConfigError, SchemaError
 from perdure.ops import doctor
 from perdure.store.answers import JobFilter
 from perdure.store.sql.store import SqlStore
@@ -78,8 +78,19 @@ def _is_test(name: str, test: object) -> bool:
     return name.startswith("test_") and inspect.isfunction(test)
 
 
+def require_asserts() -> None:
+    """Refuse a Python that leaves out asserts (-O, PYTHONOPTIMIZE): whatever a store does, it would pass."""
+    if not __debug__:
+        raise ConfigError(
+            "the contract suite is made of asserts, which this Python leaves out, so that every store would pass; run"
+            " it without -O, and without PYTHONOPTIMIZE",
+            code="asserts_off",
+        )
+
+
 def run_case(case: Case, rig: Rig) -> None:
     """The test, and then the doctor, who must find no promise broken by what it left behind."""
+    require_asserts()
     case.run(rig)
     if isinstance(rig.store, SqlStore):
         findings = doctor.examine(rig.store, rig.now)

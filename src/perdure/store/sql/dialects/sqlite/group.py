@@ -161,7 +161,7 @@ class GroupCommit:
             self._run(group)
         except BaseException as error:
             if isinstance(own, _Awaited):  # a thread gets the error by itself
-                own.fail(error)
+                self._tell(own, error)
             raise
         finally:
             try:
@@ -177,6 +177,15 @@ class GroupCommit:
             while waiting and len(group) < MOST:
                 group.append(waiting[0])  # first in, then out: an interrupt between the two loses nobody
                 waiting.popleft()
+
+    def _tell(self, own: _Awaited[Any], error: BaseException) -> None:
+        """The coroutine that led gets the error, unless its operation is done. Nobody else runs it later."""
+        with self._lock:
+            if own in self._waiting:
+                self._waiting.remove(own)
+        if not own.answered:
+            own.fail(error)
+        own.wake()
 
     def _join(self, member: Member[Any]) -> bool:
         """True: nobody leads, so this one does."""
