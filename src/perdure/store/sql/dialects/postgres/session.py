@@ -36,17 +36,22 @@ class Session:
         self.reader = PostgresDriver(connection, READING)
         self._pid = os.getpid()
         patience_ms = round(settings.busy_timeout_s * 1000)
-        writing = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s{self._durability(settings)}"
+        lax, server_pid = self._asked()
+        if server_pid != connection.info.backend_pid:
+            # A pooler stands between: the next transaction may be on another server connection, which does not know
+            # what was prepared on this one.
+            connection.prepare_threshold = None
+        writing = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s{_durability(settings, lax=lax)}"
         self._write = (writing % _limits(patience_ms)).encode()
         self._write_briefly = (writing % _limits(min(patience_ms, _MOMENT_MS))).encode()
         self._read = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_limits(patience_ms)}".encode()
 
-    def _durability(self, settings: Settings) -> str:
-        """Full means what the server promises, but never less than a flushed log."""
-        if settings.durability != "full":
-            return "; SET LOCAL synchronous_commit = off"
-        lax = self.connection.execute("SELECT current_setting('synchronous_commit') = 'off'").fetchone()
-        return "; SET LOCAL synchronous_commit = on" if lax == (True,) else ""
+    def _asked(self) -> tuple[Any, ...]:
+        """Whether commits are not flushed unless asked for, and which server process this is."""
+        question = "SELECT current_setting('synchronous_commit') = 'off', pg_backend_pid()"
+        row = self.connection.execute(question, prepare=False).fetchone()
+        assert row is not None
+        return row
 
     def begin(self, *, reading: bool, brief: bool = False) -> None:
         """Open a transaction: one that may write, or one that reads a single snapshot. `brief`: waits for no lock."""
@@ -93,6 +98,13 @@ class Session:
     def close(self) -> None:
         if self.ours:
             self.connection.close()
+
+
+def _durability(settings: Settings, *, lax: bool) -> str:
+    """Full means what the server promises, but never less than a flushed log."""
+    if settings.durability != "full":
+        return "; SET LOCAL synchronous_commit = off"
+    return "; SET LOCAL synchronous_commit = on" if lax else ""
 
 
 def _limits(patience_ms: int) -> str:
