@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -20,6 +20,7 @@ from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Claim, Failure, LiveJob
 from perdure.job.reports import Completed, Failed, Finish, Report
 from perdure.ops.doctor import examine, is_healthy
+from perdure.ops.repairs import repair
 from perdure.store.answers import Answer, Claimer, Lane, Process
 from perdure.store.sql.engine import Make, Op
 from perdure.store.sql.store import SqlStore
@@ -210,10 +211,7 @@ def verb(verb: str, name: str, *others: str, **options: Any) -> Act:
 
 
 def enqueue_with_the_key(town: Town, app: Perdure) -> object:
-    (job,) = app.enqueue_many([town.draft(business_key=town.key, conflict="return")])
-    if job.deduplicated:
-        assert not job.is_final, "the answer to an enqueue was a job that has ended: nobody does the work"
-    return job
+    return app.enqueue_many([town.draft(business_key=town.key, conflict="return")])
 
 
 def stop_and_rescue(name: str) -> Act:
@@ -337,19 +335,26 @@ def attempt(act: Act, town: Town, app: Perdure) -> object:
 
 
 def race(town: Town, scene: str, first: str, second: str, nth: int) -> bool:
-    """`first` stops before its nth statement until `second` is done or waits for it. False: it has not so many."""
+    """Let the two meet in a fresh scene, and everything end afterwards."""
     build, acts = SCENES[scene]
     build(town)
+    is_stopped = meet(town, acts[first], acts[second], nth)
+    town.drain()
+    return is_stopped
+
+
+def meet(town: Town, first: Act, second: Act, nth: int) -> bool:
+    """`first` stops before its nth statement until `second` is done or waits for it. False: it has not so many."""
     town.met_a_lock.clear()
     town.let_go.clear()
     stopping = StoppingRunner(town.app, nth)
     slow = town.new_app()
     slow.__dict__["store"] = SqlStore(stopping)
     with ThreadPoolExecutor(2) as pool:
-        one: Future[object] = pool.submit(attempt, acts[first], town, slow)
+        one: Future[object] = pool.submit(attempt, first, town, slow)
         eventually(lambda: stopping.reached.is_set() or one.done())
         is_stopped = stopping.reached.is_set()
-        two: Future[object] = pool.submit(attempt, acts[second], town, town.other)
+        two: Future[object] = pool.submit(attempt, second, town, town.other)
         try:
             eventually(lambda: two.done() or town.is_somebody_waiting())
         finally:
@@ -357,7 +362,6 @@ def race(town: Town, scene: str, first: str, second: str, nth: int) -> bool:
             stopping.go.set()
         one.result()
         two.result()
-    town.drain()
     return is_stopped
 
 
@@ -414,4 +418,99 @@ def test_many_at_once_strand_no_job(town: Town, full_size: bool) -> None:
             for done in [pool.submit(live_through, plan) for plan in plans]:
                 done.result()
         town.drain()
+    check(town)
+
+
+# -- pairs that need a stage of their own ----------------------------------------------------------------------------
+
+
+def test_a_claim_that_waits_while_a_job_is_edited_gets_the_new_payload(town: Town) -> None:
+    """It has read the job before it waits, here for its node's row; the run must be of what the record shows."""
+    job = town.enqueue("a")
+    node, now = NodeId(town.app.ids.new()), town.app.clock.now()
+    town.app.store.register(node, None, Process(), now)
+    claimer = Claimer(node, None, [RunId(run) for run in town.app.ids.new_many(2)], 1_000_000)
+    with psycopg.connect(town.url) as holder, ThreadPoolExecutor(1) as pool:
+        holder.execute("UPDATE perdure.node SET host = 'held' WHERE id = %s", (UUID(bytes=node),))
+        waits = pool.submit(town.other.store.claim, [Lane(town.queue, 1)], claimer, now)
+        eventually(town.is_somebody_waiting)
+        town.app.edit(job, payload={"n": -1})
+        holder.commit()
+        claims = waits.result() or town.other.store.claim([Lane(town.queue, 1)], claimer, now)
+    assert [claim.payload for claim in claims] == ['{"n":-1}']
+    town.drain()
+    check(town)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_moves_at_once_leave_the_order_that_both_asked_for(town: Town, first: int) -> None:
+    """One makes room behind a by pushing b away, the other goes right behind b."""
+    nth = 1
+    while True:
+        jobs = dict(zip("abcde", town.app.enqueue_many([town.draft() for _ in "abcde"]), strict=True))
+        for name, position in {"d": 1, "e": 2, "a": 1_000, "b": 1_001, "c": 1_010}.items():
+            town.watcher.execute("UPDATE perdure.ready SET position = %s WHERE job_id = %s", (position, jobs[name].id))
+        moves: list[Act] = [
+            lambda _town, app, jobs=jobs: app.move(jobs["d"], after=jobs["a"]),  # type: ignore[misc]
+            lambda _town, app, jobs=jobs: app.move(jobs["e"], after=jobs["b"]),  # type: ignore[misc]
+        ]
+        stopped = meet(town, moves[first], moves[1 - first], nth)
+        order = [job.id for job in town.app.jobs(state="queued", queue=town.queue)]
+        assert order == [jobs[name].id for name in "adbec"], nth
+        town.drain()
+        if not stopped:
+            return
+        nth += 1
+
+
+class Mended(NamedTuple):
+    """A database that is damaged, somebody who does something about it, and a repair that has seen it before."""
+
+    repair: str
+    damage: str
+    meanwhile: Act
+    answer: int
+
+
+def give_the_run_back(town: Town, app: Perdure) -> None:
+    claim = town.claims["old"]
+    with app.store.transaction(join=True) as tx:
+        tx.execute(
+            "INSERT INTO perdure.run (id, job_id, state, node_id, attempt, life, started_at, wait_ms)"
+            " SELECT run_id, job_id, 'running', node_id, 1, 1, 0, 0 FROM perdure.ready WHERE job_id = %s FOR UPDATE",
+            (UUID(bytes=claim.job_id),),
+        )
+
+
+MENDED = (
+    Mended(
+        "recount_waits",
+        "UPDATE perdure.ready SET waits_for = 5 WHERE state = 'blocked'",
+        WITH_THE_OLD["complete the old"],
+        1,
+    ),
+    Mended("settle_running", "DELETE FROM perdure.run", give_the_run_back, 0),
+    Mended("reserve_business_keys", "DELETE FROM perdure.business_key", verb("cancel", "new"), 0),
+    Mended(
+        "fail_lost_jobs",
+        "DELETE FROM perdure.edge; DELETE FROM perdure.ready WHERE state = 'blocked'; DELETE FROM perdure.business_key",
+        lambda _town, app: repair(app.store, "fail_lost_jobs"),
+        0,
+    ),
+)
+
+
+@pytest.mark.parametrize("case", MENDED, ids=lambda case: case.repair)
+def test_a_repair_decides_on_what_is_there_when_it_has_it(town: Town, case: Mended) -> None:
+    town.replaced()
+    for statement in case.damage.split(";"):
+        town.watcher.execute(statement.encode())
+    with ThreadPoolExecutor(1) as pool:
+        with town.app.transaction():
+            case.meanwhile(town, town.app)
+            mends = pool.submit(repair, town.other.store, case.repair)
+            eventually(lambda: mends.done() or town.is_somebody_waiting())
+        assert mends.result() == case.answer
+    check(town)
+    town.drain()
     check(town)

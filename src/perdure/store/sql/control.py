@@ -234,12 +234,10 @@ def _take_key_again(live: LiveJob) -> Op[TransitionRefused | None]:
     if live.business_key is None:
         return None
     own = {"key": live.business_key, "job_id": live.job_id}
-    holder: list[tuple[object, ...]] = []
-    while not holder:
-        if (yield Call("reserve_business_key", own)).changed:
-            return None
-        holder = (yield Call("read_business_key", {"key": live.business_key})).rows  # none: it was let go meanwhile
-    name = to_uuid(cast("JobId", holder[0][0]))
+    if (yield Call("reserve_business_key", own)).changed:
+        return None
+    holder = (yield Call("read_business_key", {"key": live.business_key})).rows
+    name = to_uuid(cast("JobId", holder[0][0])) if holder else "another job"
     return TransitionRefused(
         f"cannot retry job {to_uuid(live.job_id)}: its business key {live.business_key!r} is held by live job {name};"
         " wait for that one to end, or cancel it",
