@@ -272,7 +272,7 @@ CHECKS: tuple[Check, ...] = (
         "queue_missing",
         _V,
         "A queue with live jobs has no row, so its counter starts over and new jobs overtake old ones; the repair adds"
-        " the row.",
+        " the row. (Not on PostgreSQL, where a queue has no counter.)",
         "raise_queue_counters",
     ),
     Check(

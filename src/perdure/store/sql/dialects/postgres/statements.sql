@@ -37,24 +37,23 @@ EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL
 -- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
 -- long transaction (tx=) would keep out everyone else. One sequence serves all queues, and each place is answered by
 -- itself: those of transactions that run side by side may interleave.
--- The very first job of a queue makes its row. Others do not wait for that one's commit: whoever does not get the
--- advisory lock (its first number is "newq" in ASCII) goes on without the row. If the first is rolled back, the next job
--- makes it; until then the queue is found by its jobs. CASE: no lock is asked for where the row is there.
-WITH place AS (
-    SELECT nextval('{position}') + 100 AS following
-    FROM generate_series(1, :room / 100)
-),
-made AS (
+SELECT nextval('{position}') + 100
+FROM generate_series(1, :room / 100)
+CROSS JOIN {queue} AS q
+WHERE q.name = :queue
+
+-- name: make_queue_with_room
+-- For the very first job of a queue. Others do not wait for that one's commit: whoever does not get the advisory lock
+-- (its first number is "newq" in ASCII) goes on without the row. If the first is rolled back, the next job makes it; until
+-- then the queue is found by its jobs.
+WITH made AS (
     INSERT INTO {queue} (name, next_position)
     SELECT :queue, 0
-    WHERE CASE
-        WHEN EXISTS (SELECT 1 FROM {queue} AS q WHERE q.name = :queue) THEN FALSE
-        ELSE pg_try_advisory_xact_lock(1852143473, hashtext(:queue))
-    END
+    WHERE pg_try_advisory_xact_lock(1852143473, hashtext(:queue))
     ON CONFLICT (name) DO NOTHING
 )
-SELECT place.following
-FROM place
+SELECT nextval('{position}') + 100
+FROM generate_series(1, :room / 100)
 
 -- name: ensure_queue
 -- Under the lock of whoever makes a queue's row: enqueuers must not come to wait for a pause.
@@ -104,7 +103,7 @@ WHERE f.name IS NOT NULL
 ORDER BY f.name
 
 -- name: queues_with_work
--- A queue may have no row yet: see take_places.
+-- A queue may have no row yet: see make_queue_with_room.
 {queued_queues}
 {lanes_free}
 
@@ -113,7 +112,7 @@ ORDER BY f.name
 {lanes_free}
 
 -- name: list_queues
--- Also those that have no row yet: see take_places.
+-- Also those that have no row yet: see make_queue_with_room.
 {queued_queues}
 SELECT n.name, q.paused_at, q.concurrency, q.reserved_until
 FROM (
@@ -133,7 +132,7 @@ FROM found AS f
 WHERE f.name IS NOT NULL
 
 -- name: queue_missing
--- Nothing is wrong with that here: see take_places.
+-- Nothing is wrong with that here: see make_queue_with_room.
 SELECT r.queue, COUNT(*) OVER ()
 FROM {ready} AS r
 WHERE FALSE
