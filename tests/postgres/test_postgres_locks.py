@@ -27,8 +27,9 @@ Connection = psycopg.Connection[Any]
 class Desk:
     """A worker at work, one job of which is about to end, and a user with a transaction of his own."""
 
-    def __init__(self, app: Perdure, user: Connection) -> None:
+    def __init__(self, app: Perdure, user: Connection, url: str) -> None:
         self.app = app
+        self.url = url
         self.user = user
         self.started = threading.Event()
         self.go = threading.Event()
@@ -59,9 +60,9 @@ def user(postgres_url: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def desk(app: Perdure, user: Connection) -> Desk:
+def desk(app: Perdure, user: Connection, postgres_url: str) -> Desk:
     app.store.upgrade()
-    return Desk(app, user)
+    return Desk(app, user, postgres_url)
 
 
 # -- what a user can lock that the end of a job needs ---------------------------------------------------------------
@@ -189,6 +190,20 @@ def test_artifacts_of_a_run_that_somebody_is_deleting_stop_nobody(desk: Desk) ->
         desk.user.commit()
     assert app.get(job) is None
     assert is_healthy(examine(app.store))
+
+
+def test_a_lock_on_the_nodes_own_row_is_no_outage(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    app = desk.app
+    with app.worker(concurrency=4).running(), psycopg.connect(desk.url, autocommit=True) as watcher:
+        desk.user.execute("SELECT 1 FROM perdure.node FOR UPDATE")
+        job = desk.other.enqueue()
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FOR SHARE%'"
+        eventually(lambda: watcher.execute(waiting).fetchone())
+        eventually(lambda: not watcher.execute(waiting).fetchone())
+        eventually(lambda: watcher.execute(waiting).fetchone())
+        desk.user.rollback()
+        eventually(lambda: app.existing(job).is_final)
+    assert "the database could not be reached" not in caplog.text
 
 
 # -- the first job of a queue ----------------------------------------------------------------------------------------
