@@ -22,6 +22,7 @@ from perdure.job.reports import Completed, Failed, Finish, Report
 from perdure.ops.doctor import examine, is_healthy
 from perdure.ops.repairs import repair
 from perdure.store.answers import Answer, Claimer, Lane, Process
+from perdure.store.away import Locked
 from perdure.store.sql.engine import Make, Op
 from perdure.store.sql.store import SqlStore
 from perdure.testing.contract.faults import PassingRunner
@@ -219,7 +220,12 @@ def stop_and_rescue(name: str) -> Act:
         node, now = town.claims[name].live.node_id, app.clock.now()
         assert node is not None
         app.store.stop(node, "crash", now)
-        return app.store.rescue(node, Failure("NodeLost", "gone"), 3, [JobId(app.ids.new())], now)
+        while True:
+            try:
+                return app.store.rescue(node, Failure("NodeLost", "gone"), 3, [JobId(app.ids.new())], now)
+            except Locked:
+                town.met_a_lock.set()
+                town.let_go.wait()
 
     return act
 
