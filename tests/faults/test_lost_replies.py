@@ -29,8 +29,8 @@ class LosingRunner(PassingRunner):
         self.writes = 0
         self.lost = 0
 
-    def write(self, make: Make[T]) -> T:
-        answer = self.inner.write(make)
+    def write(self, make: Make[T], *, brief: bool = False) -> T:
+        answer = self.inner.write(make, brief=brief)
         with self._lock:
             self.writes += 1
             if not self._is_lost(self.writes):

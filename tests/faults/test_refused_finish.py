@@ -109,14 +109,14 @@ class AwayOnce(PassingRunner):
         self._since_refusal: int | None = None
         self.turned_away = 0
 
-    def write(self, make: Make[T]) -> T:
+    def write(self, make: Make[T], *, brief: bool = False) -> T:
         if self._since_refusal is not None:
             self._since_refusal += 1
             if self._since_refusal == 3:
                 self.turned_away += 1
                 raise DatabaseBusy("somebody else writes")
         try:
-            return self.inner.write(make)
+            return self.inner.write(make, brief=brief)
         except StoreError:
             self._since_refusal = self._since_refusal or 0
             raise

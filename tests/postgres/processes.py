@@ -56,3 +56,13 @@ def open_and_enqueue(start: Any, url: str) -> str:
     job = send.enqueue("a")
     app.close()
     return str(job.id)
+
+
+def enqueue_many_times(start: Any, url: str, times: int) -> list[str]:
+    """One job after the other; answers their ids."""
+    app = Perdure(url)
+    send = declare(app)
+    start.wait()
+    ids = [str(send.enqueue(str(n)).id) for n in range(times)]
+    app.close()
+    return ids

@@ -19,8 +19,8 @@ from tests.unit.patient import INJURIES, populate
 pytestmark = pytest.mark.postgres
 
 CURES = {check.name: check.repair for check in CHECKS}
-NOT_HERE = ("queue_counter_behind", "two_successors")
-"""Here one sequence serves all queues, and the index has another name."""
+NOT_HERE = ("queue_counter_behind", "queue_missing", "two_successors")
+"""Here one sequence serves all queues, which need no row, and the index has another name."""
 
 
 class Undo(Exception):

@@ -60,15 +60,15 @@ class FaultyRunner:
         self._is_reachable = is_reachable
         self._inside = False
 
-    def write(self, make: Make[T]) -> T:
+    def write(self, make: Make[T], *, brief: bool = False) -> T:
         fault = self._next_call(writes=True)
         if fault is None or (self._inside and fault.how == "after"):
-            return self.inner.write(make)
+            return self.inner.write(make, brief=brief)
         if fault.how == "before":
             raise self._error(fault)
         if fault.how == "middle":
-            return self.inner.write(lambda: self._failing(make(), fault))
-        self.inner.write(make)
+            return self.inner.write(lambda: self._failing(make(), fault), brief=brief)
+        self.inner.write(make, brief=brief)
         raise self._error(fault)
 
     def read(self, make: Make[T]) -> T:

@@ -271,8 +271,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "queue_missing",
         _V,
-        "A queue with live jobs has no row, so its counter starts over and new jobs overtake old ones; the repair adds"
-        " the row.",
+        "A queue with live jobs has no row, so its counter starts over and new jobs overtake old ones (not on"
+        " PostgreSQL, where one counter serves all queues); the repair adds the row.",
         "raise_queue_counters",
     ),
     Check(

@@ -17,7 +17,7 @@ from perdure.job.retry import Retry
 from perdure.job.states import FINAL, RunState, State, Verb
 from perdure.ops.doctor import look_params
 from perdure.store.answers import FIRST_ID
-from perdure.store.sql.apply import apply, read_live
+from perdure.store.sql.apply import apply, count_waits, read_live
 from perdure.store.sql.engine import Call, Op, Serialization
 from perdure.store.sql.jobs import take_place
 from perdure.store.sql.reads import row_of
@@ -56,15 +56,19 @@ def by_statement(*names: str) -> Mend:
 
 def fail_lost_jobs(visit: Visit) -> Op[int]:
     """Record jobs that are neither live nor ended as failed: visible, with the reason, and open to a retry by hand."""
-    lost = yield from _found("job_without_state", visit)
-    for job_id, *_ in lost:
-        yield from _record_lost(cast("JobId", job_id), visit)
-    return len(lost)
+    rows: dict[object, JobRow] = {}
+    for job_id, *_ in (yield from _found("job_without_state", visit)):
+        row = yield from row_of(cast("JobId", job_id))
+        if row is not None:
+            rows[job_id] = row
+    still = [job_id for job_id, *_ in (yield from _found("job_without_state", visit)) if job_id in rows] if rows else []
+    for job_id in still:
+        yield from _record_lost(rows[job_id], visit)
+    return len(still)
 
 
-def _record_lost(job_id: JobId, visit: Visit) -> Op[None]:
-    job = yield from row_of(job_id)
-    assert job is not None
+def _record_lost(job: JobRow, visit: Visit) -> Op[None]:
+    job_id = job.id
     lives = (yield Call("read_newest_life", {"job_id": job_id})).rows
     position = yield from take_place(job.queue)
     outcome = OutcomeRow(
@@ -149,10 +153,12 @@ def recount_waits(visit: Visit) -> Op[int]:
     """Remove dependencies on what is not there or has ended, and let every job wait for as many as are left."""
     removed = (yield Call("remove_dead_edges")).changed
     changed = 0
-    for job_id, _, edges in (yield from _found("waits_for_differs", visit)):
+    for job_id, *_ in (yield from _found("waits_for_differs", visit)):
+        edges = yield from count_waits(cast("JobId", job_id))
         live = yield from read_live(cast("JobId", job_id))
-        assert live is not None
-        counted = live._replace(waits_for=cast("int", edges))
+        if live is None or live.waits_for == edges:
+            continue
+        counted = live._replace(waits_for=edges)
         parked = live.state == State.PARKED and not counted.waits_for
         after = _changed(counted, visit.now) if parked else transitions.land(counted, visit.now)
         yield from _write(Transition(Verb.UNBLOCK, live, after=after), visit.now)
@@ -183,8 +189,11 @@ def land_again(visit: Visit) -> Op[int]:
 def reserve_business_keys(visit: Visit) -> Op[int]:
     """Give live jobs the business key they lack, where it is free."""
     reserved = 0
-    for job_id, _, key in (yield from _found("business_key_not_reserved", visit)):
-        reserved += (yield Call("reserve_business_key", {"key": key, "job_id": job_id})).changed
+    for job_id, *_ in (yield from _found("business_key_not_reserved", visit)):
+        live = yield from read_live(cast("JobId", job_id))
+        if live is not None and live.business_key is not None:
+            own = {"key": live.business_key, "job_id": job_id}
+            reserved += (yield Call("reserve_business_key", own)).changed
     return reserved
 
 
@@ -195,14 +204,24 @@ def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit]
     """Let `decide` say what becomes of every live job these checks find, one after the other. None: it stays."""
     mended: set[JobId] = set()
     for check in checks:
-        for job_id, *_ in (yield from _found(check, visit)):
-            live = yield from read_live(cast("JobId", job_id))
-            if live is not None and live.job_id not in mended:
+        for live in (yield from _locked(check, visit)):
+            if live.job_id not in mended:
                 transition = yield from decide(live, visit)
                 if transition is not None:
                     yield from _write(transition, visit.now)
                     mended.add(live.job_id)
     return len(mended)
+
+
+def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
+    """The live jobs that the check finds, locked where the database locks rows. It is asked again when they are: what
+    was found may have been a worker's doing, or mended by another, before we had it."""
+    lives: dict[object, LiveJob] = {}
+    for job_id, *_ in (yield from _found(check, visit)):
+        live = yield from read_live(cast("JobId", job_id))
+        if live is not None:
+            lives[job_id] = live
+    return [lives[job_id] for job_id, *_ in (yield from _found(check, visit)) if job_id in lives] if lives else []
 
 
 def _found(check: str, visit: Visit) -> Op[list[tuple[object, ...]]]:

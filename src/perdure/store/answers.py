@@ -49,6 +49,8 @@ class Answer(StrEnum):
     """This run was closed the same way before: a repeat after a lost answer."""
     LOST = "lost"
     """Someone else decided; nothing was written."""
+    WAITS = "waits"
+    """Somebody's open transaction has locked the job, or a key or dependent of it; nothing was written, try again."""
 
 
 class Finished(NamedTuple):
@@ -178,6 +180,8 @@ class Turn(NamedTuple):
     promote: int = 0
     lanes: Sequence[Lane] = ()
     claimer: Claimer | None = None
+    again: Sequence[Finish] = ()
+    """Ends that had to wait for somebody's lock before: each is tried by itself, after the other finishes."""
 
 
 class Notes(NamedTuple):
@@ -211,6 +215,7 @@ class Turned(NamedTuple):
     promoted: int
     claims: list[Claim]
     parked: tuple[LiveJob, ...] = ()
+    again: Sequence[Finished] = ()
 
 
 class Glance(NamedTuple):

@@ -11,5 +11,10 @@ class ConnectionLost(StoreError):
     default_code = "connection_lost"
 
 
+class Locked(DatabaseBusy):
+    """Someone's open transaction held what was needed for longer than we wait. No outage: whatever else there is to do
+    can be done, and this again later."""
+
+
 AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
 """The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""

@@ -139,11 +139,12 @@ class Finishes(Protocol):
     """Runs come back."""
 
     def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
-        """Write what these runs report, in order; each is applied, was applied before, or lost its job to someone else.
+        """Write what these runs report, in order; each is applied, was applied before, or lost its job to someone else;
+        or it waits, where somebody's open transaction has locked what it needs.
 
         The fence is the run: whoever does not hold the job by that run any more changes nothing. The children of a
         report come into being if and only if it is applied and completes its job. KeyConflict, from one of them:
-        nothing at all was written.
+        nothing at all was written. Locks are not waited for longer than a moment.
         """
         ...
 

@@ -14,7 +14,7 @@ from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
 from perdure.store.answers import Answer, NodeRow, Rescued
-from perdure.store.away import AWAY
+from perdure.store.away import AWAY, Locked
 from perdure.store.protocols import Store
 from perdure.worker.lease import Overtime, Watch
 from perdure.worker.lifecycle import tell_of_failure, tell_of_rescue
@@ -67,9 +67,9 @@ class Rescuer:
             while len(batch := self._rescue(node_id, BATCH)) == BATCH:
                 taken += batch
             taken += batch
-        except AWAY:
-            raise
-        except PerdureError:
+        except PerdureError as error:
+            if _is_away(error):
+                raise
             for live in self._store.held_by(node_id):
                 taken += self._rescue_one(live)
         tell_of_rescue(node_id, taken)
@@ -84,9 +84,9 @@ class Rescuer:
         assert live.node_id is not None
         try:
             return self._rescue(live.node_id, 1, live.job_id)
-        except AWAY:
-            raise
         except PerdureError as error:
+            if _is_away(error):
+                raise
             self._could_not("be taken back from the dead node that ran it", live, error)
             return []
 
@@ -114,3 +114,8 @@ class Rescuer:
                 closed += 1
                 tell_of_failure(live, failure, finished)
         return closed
+
+
+def _is_away(error: PerdureError) -> bool:
+    """Somebody's lock on one job, or on what its end needs, is no outage: the others can be had."""
+    return isinstance(error, AWAY) and not isinstance(error, Locked)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from perdure.clock import Clock
-from perdure.errors import TransactionError
+from perdure.errors import DatabaseBusy, TransactionError
 from perdure.ids import IdFactory, JobId
 from perdure.job.reports import Completed, Finish
 from perdure.store.answers import Answer
@@ -110,6 +110,11 @@ def _finish(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result:
     """The last statement. If the job is not this run's any more, nothing of the transaction remains."""
     finish = Finish(ctx.claim.live, Completed(result), JobId(ids.new()), ctx.telling(), ctx.children)
     (finished,) = store.finish([finish], clock.now())
+    if finished.answer is Answer.WAITS:
+        raise DatabaseBusy(
+            "the job, or a key or dependent of it, was locked by another transaction for too long, so its end could not"
+            " be written, nor anything of this transaction"
+        )
     if finished.answer is not Answer.APPLIED:
         ctx.stop = ctx.stop or Stop.LOST
         raise Interrupted(Stop.LOST)

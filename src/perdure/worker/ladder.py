@@ -13,7 +13,8 @@ from perdure.errors import PerdureError
 from perdure.ids import IdFactory, JobId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
-from perdure.store.away import AWAY
+from perdure.store.answers import Answer
+from perdure.store.away import AWAY, Locked
 from perdure.store.protocols import Store
 from perdure.worker.lifecycle import tell_of_end, tell_of_ends
 from perdure.worker.run import Ended
@@ -30,13 +31,19 @@ class Ladder:
         self._ids = ids
         self._given_up: set[RunId] = set()
 
-    def write_each(self, unwritten: list[Ended]) -> None:
-        """Take from the front of the list what is written or given up. An outage: what has not been tried remains."""
+    def write_each(self, unwritten: list[Ended], waiting: list[Ended]) -> None:
+        """Take from the front of the list what is written or given up. An outage: what has not been tried remains.
+
+        What somebody's lock keeps from being written goes to `waiting`: nothing is wrong with it.
+        """
         while unwritten:
             if unwritten[0].written:
                 tell_of_ends(unwritten[:1], ())
             else:
-                self._write(unwritten[0])
+                try:
+                    self._write(unwritten[0])
+                except Locked:
+                    waiting.append(unwritten[0])
             unwritten.pop(0)
 
     def give_back(self, unknown: Iterable[LiveJob]) -> None:
@@ -76,6 +83,8 @@ class Ladder:
             logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), fit(str(error)))
             return fit(error.message)
         tell_of_end(ended, finish.report, finished)
+        if finished.answer is Answer.WAITS:
+            raise Locked(f"job {to_uuid(finish.live.job_id)} is locked")
         return None
 
 

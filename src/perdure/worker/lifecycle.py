@@ -119,6 +119,12 @@ def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
     if finished.answer is Answer.LOST:
         message = f"{_name(live)} ended here, but the job had been taken from this node; nothing was written"
         _say(logging.WARNING, message, _facts("lost", live))
+    elif finished.answer is Answer.WAITS:
+        message = (
+            f"{_name(live)} ended here, but somebody's open transaction has locked it, or a key or dependent of it; the"
+            " end is written when that one lets go (find it in pg_stat_activity)"
+        )
+        _say(logging.WARNING, message, _facts("waits", live))
     elif isinstance(report, Failed | TimedOut) and finished.state is not State.CANCELLED:
         tell_of_failure(live, report.failure, finished, ended.telling)
     elif finished.state is State.FAILED:

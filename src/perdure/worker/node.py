@@ -19,13 +19,13 @@ from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Claim
 from perdure.job.reports import Finish
 from perdure.kind import Registry
-from perdure.store.answers import Claimer, Glance, Lane, Turn, Turned
-from perdure.store.away import AWAY
+from perdure.store.answers import Answer, Claimer, Glance, Lane, Turn, Turned
+from perdure.store.away import AWAY, Locked
 from perdure.store.protocols import Store
 from perdure.worker.context import Backstage, JobContext
 from perdure.worker.executors.port import Executor, Inbox
 from perdure.worker.ladder import Ladder
-from perdure.worker.lifecycle import tell_of_claims, tell_of_ends, tell_of_parked
+from perdure.worker.lifecycle import tell_of_claims, tell_of_end, tell_of_ends, tell_of_parked
 from perdure.worker.liveness import Liveness
 from perdure.worker.notepad import Notepad
 from perdure.worker.run import AnyKind, Assignment, Ended, Middleware
@@ -35,6 +35,9 @@ PROMOTED_AT_ONCE = 1_000
 LOOK_WHEN_BUSY_S = 0.25
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
+FIRST_AGAIN_S = 0.25
+LONGEST_AGAIN_S = 4.0
+"""Between two tries to write ends that wait for somebody's lock."""
 IDLE = Glance((), None, ())
 
 logger = logging.getLogger("perdure.worker")
@@ -92,6 +95,9 @@ class Node:
         """When the last turn that reached the database ended, by `boottime`."""
         self.held: dict[RunId, Assignment] = {}
         self._unwritten: list[Ended] = []
+        self._waiting: list[Ended] = []
+        """Ended, but somebody's open transaction has locked the job, or what its end needs. Keeps no other waiting."""
+        self._again_s = self._next_again = 0.0
         self._notepad = Notepad(parts.store, parts.clock)
         self._ladder = Ladder(parts.store, parts.clock, parts.ids)
         self._glance = IDLE
@@ -151,7 +157,7 @@ class Node:
     @property
     def is_empty(self) -> bool:
         """Nothing runs here, and everything that ran is in the database."""
-        return not self.held and not self._unwritten and not self._parts.inbox
+        return not self.held and not self._unwritten and not self._waiting and not self._parts.inbox
 
     def tell_to_stop(self) -> None:
         """Nothing more is claimed; handlers that ask are told to leave."""
@@ -184,10 +190,12 @@ class Node:
             return self._pause()
         try:
             turned = self._store.turn(wanted, self._now())
+        except Locked:
+            return FIRST_AGAIN_S  # somebody is busy with this node's own row; the same again, and no outage
         except AWAY:
             raise  # nobody's fault: the same again later
         except PerdureError as error:
-            if not wanted.finishes and wanted.notes is None:
+            if not wanted.finishes and not wanted.again and wanted.notes is None:
                 raise
             self._write_one_by_one(error)
             return 0.0
@@ -196,16 +204,18 @@ class Node:
 
     def _wanted(self) -> Turn | None:
         """None: there is nothing to write."""
-        finishes, lanes = self._finishes(), self._lanes()
+        finishes, lanes = self._finishes(self._unwritten), self._lanes()
+        again = self._finishes(self._waiting) if self._waiting and self._at() >= self._next_again else []
         due = self.accepting and self._is_something_due()
         notes = self._notepad.gather(self._ended_contexts(), (task.ctx for task in self.held.values()))
-        if not finishes and notes is None and not lanes and not due:
+        if not finishes and not again and notes is None and not lanes and not due:
             return None
         promote = PROMOTED_AT_ONCE if due else 0
-        return Turn(finishes, notes, promote, lanes, self._claimer() if lanes else None)
+        return Turn(finishes, notes, promote, lanes, self._claimer() if lanes else None, again)
 
     def _take_in(self, wanted: Turn, turned: Turned) -> None:
         tell_of_ends(self._unwritten, turned.finished)
+        self._keep_waiting(wanted, turned)
         self._unwritten = []
         self._notepad.clear()
         if wanted.claimer is not None:
@@ -215,15 +225,49 @@ class Node:
             tell_of_parked(turned.parked)
             tell_of_claims(turned.claims)
             self._begin(turned.claims)
-        if turned.promoted or turned.finished:  # what has ended may have queued more: a retry, a child
+        if turned.promoted or turned.finished or turned.again:  # what has ended may have queued more: a retry, a child
             self._stirred = True
+
+    def _keep_waiting(self, wanted: Turn, turned: Turned) -> None:
+        """What somebody's lock keeps from being written is tried again later, and less and less often."""
+        if wanted.again:
+            tried, self._waiting = self._waiting, []
+            self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
+            for ended, finished in zip(tried, turned.again, strict=True):
+                if finished.answer is Answer.WAITS:
+                    self._waiting.append(ended)
+                else:
+                    tell_of_end(ended, ended.report, finished)
+        if any(finished.answer is Answer.WAITS for finished in turned.finished):
+            reports = (ended for ended in self._unwritten if not ended.written)
+            self._wait_for(
+                [
+                    ended
+                    for ended, finished in zip(reports, turned.finished, strict=True)
+                    if finished.answer is Answer.WAITS
+                ]
+            )
+        elif wanted.again:
+            self._next_again = self._at() + self._again_s
+
+    def _wait_for(self, waiting: Sequence[Ended]) -> None:
+        self._waiting += waiting
+        self._again_s = FIRST_AGAIN_S
+        self._next_again = self._at() + self._again_s
 
     def _write_one_by_one(self, error: PerdureError) -> None:
         """The database refused the turn: whatever it does not take must keep nothing else."""
         logger.error("the database refused a batch of %d finishes: %s", len(self._unwritten), error)
         self._uncertain = True
         ended = self._ended_contexts()
-        self._ladder.write_each(self._unwritten)
+        self._unwritten += self._waiting
+        self._waiting = []
+        waiting: list[Ended] = []
+        try:
+            self._ladder.write_each(self._unwritten, waiting)
+        finally:
+            if waiting:
+                self._wait_for(waiting)
         self._notepad.write_alone(ended)
 
     def _ended_contexts(self) -> list[JobContext]:
@@ -234,8 +278,8 @@ class Node:
             self.held.pop(ended.ctx.claim.run_id, None)
             self._unwritten.append(ended)
 
-    def _finishes(self) -> list[Finish]:
-        reports = [ended for ended in self._unwritten if not ended.written]
+    def _finishes(self, of: Sequence[Ended]) -> list[Finish]:
+        reports = [ended for ended in of if not ended.written]
         if not reports:
             return []
         ids = self._parts.ids.new_many(len(reports))
@@ -302,7 +346,8 @@ class Node:
         return [Lane(queue, min(room, limits[queue])) for queue in queues if limits[queue] > 0]
 
     def _room(self) -> int:
-        return self._duty.concurrency - len(self.held)
+        """Ends that wait for a lock take no room, but there are never more than twice as many jobs here as can run."""
+        return self._duty.concurrency - len(self.held) - max(0, len(self._waiting) - self._duty.concurrency)
 
     def _claimer(self) -> Claimer:
         suspect = any(task.claim.live.crashes for task in self.held.values())
@@ -320,6 +365,8 @@ class Node:
             waits.append((self._glance.next_due - self._now()) / 1_000_000)
         if self.held:
             waits.append(self._notepad.next - at)
+        if self._waiting:
+            waits.append(self._next_again - at)
         return max(0.0, min(waits))
 
     def _is_something_due(self) -> bool:
@@ -342,7 +389,7 @@ class Node:
         self._next_reckoning = self._at() + self._duty.lease_s
         rows = {live.run_id: live for live in self._store.held_by(self.id)}
         self._ladder.forget_all_but(rows)
-        mine = {*self.held, *(ended.ctx.claim.run_id for ended in self._unwritten)}
+        mine = {*self.held, *(ended.ctx.claim.run_id for ended in (*self._unwritten, *self._waiting))}
         unknown = [live for run_id, live in rows.items() if run_id not in mine]
         if unknown:
             logger.warning("giving back %d jobs that were claimed for this node without its knowledge", len(unknown))

@@ -123,7 +123,18 @@ def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
         yield Call("delete_edges", {"job_id": job_id})
 
 
+def count_waits(job_id: JobId) -> Op[int]:
+    """How many jobs this one waits for. None of them lets go of it before the transaction ends."""
+    return len((yield Call("read_waits", {"job_id": job_id})).rows)
+
+
 def read_live(job_id: JobId) -> Op[LiveJob | None]:
     """The live row, locked until the transaction ends where the database locks rows. None: the job is not live."""
     rows = (yield Call("read_live", {"job_id": job_id})).rows
+    return LiveJob._make(rows[0]) if rows else None
+
+
+def look_at_live(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row as it was last committed, not locked. None: the job is not live."""
+    rows = (yield Call("look_at_live", {"job_id": job_id})).rows
     return LiveJob._make(rows[0]) if rows else None

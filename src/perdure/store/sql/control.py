@@ -19,7 +19,7 @@ from perdure.job.job import Job
 from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
 from perdure.job.states import FINAL, State, Verb
 from perdure.store.answers import Edit, not_found
-from perdure.store.sql.apply import apply, copy, read_live
+from perdure.store.sql.apply import apply, copy, count_waits, read_live
 from perdure.store.sql.engine import Call, Op, Serialization
 from perdure.store.sql.jobs import insert, take_place
 from perdure.store.sql.reads import row_of, view_of
@@ -69,6 +69,8 @@ def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
     job = yield from view_of(job_id)
     if job is None:
         return not_found(job_id)
+    if job.state not in FINAL:
+        raise Serialization("the job was retried while it was being changed; the operation is tried again")
     if (verb == Verb.CANCEL and job.state == State.CANCELLED) or (verb == Verb.SUPERSEDE and job.superseded_by):
         return job
     return TransitionRefused(
@@ -125,7 +127,7 @@ def retry(job_id: JobId, now: Micros) -> Op[Seen]:
     refusal = _no_new_life(row, last)
     if refusal is not None:
         return refusal
-    waits_for = cast("int", (yield Call("count_waits", {"job_id": job_id})).rows[0][0])
+    waits_for = yield from count_waits(job_id)
     again = transitions.retry(last, _reborn(row, last, job_id, now)._replace(waits_for=waits_for), now)
     taken = yield from _take_key_again(again)
     if taken is not None:
@@ -261,7 +263,10 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
     after = edited.live
     if after.queue != live.queue:
         after = after._replace(position=(yield from take_place(after.queue)))
-    yield from _apply(Transition(Verb.EDIT, live, after=after), now)
+    # Another row, not the same one changed: a claim that has read the old payload beside it, and waits for our lock to
+    # go (servers), would take the row as it is now with the payload as it was.
+    yield from _apply(Transition(Verb.EDIT, live), now)
+    yield Call("insert_live", after)
     row = edited.row
     written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version, row.id)
     yield Call("edit_job", written)

@@ -96,3 +96,8 @@ UNDO_OPERATION = Call("undo_operation")
 SAVEPOINT = Call("savepoint")
 RELEASE = Call("release")
 ROLLBACK_TO = Call("rollback_to")
+
+BEGIN_PART = Call("begin_part")
+END_PART = Call("end_part")
+UNDO_PART = Call("undo_part")
+"""Around a part of an operation that may break off anywhere, savepoints of its own open; UNDO is followed by END."""

@@ -10,25 +10,26 @@ from perdure.job.model import LiveJob, OutcomeRow, Transition
 from perdure.job.reports import Finish, after_run
 from perdure.job.states import State, Verb
 from perdure.store.answers import Answer, Finished
+from perdure.store.away import Locked
 from perdure.store.sql import jobs
-from perdure.store.sql.apply import apply, read_live
-from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op
+from perdure.store.sql.apply import apply, look_at_live
+from perdure.store.sql.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op
 
 
 def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     """Write what these runs report, each guarded by the run that holds the job.
 
     All at once where every run still holds its job as it was claimed; otherwise one by one, each on the job as it now
-    is, and a run that lost its job changes nothing.
+    is. A run that lost its job changes nothing, and one that needs what somebody else has locked keeps no other.
     """
     decided = [after_run(entry, entry.live, now) for entry in batch]
-    yield SAVEPOINT
-    if (yield from apply(decided, now)):
-        yield from _enqueue_children(batch, decided)
-        yield RELEASE
+    if (yield from _write(batch, decided, now)) is Answer.APPLIED:
         return [applied(transition) for transition in decided]
-    yield ROLLBACK_TO
-    yield RELEASE
+    return (yield from finish_each(batch, now))
+
+
+def finish_each(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
+    """The same, one by one from the start."""
     answers: list[Finished] = []
     for entry in batch:
         answers += [(yield from _finish_one(entry, now))]
@@ -36,18 +37,31 @@ def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
 
 
 def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
-    live = yield from read_live(entry.live.job_id)
+    rows = (yield Call("read_live_if_free", {"job_id": entry.live.job_id})).rows
+    live = LiveJob._make(rows[0]) if rows else None
+    if live is None and (yield from look_at_live(entry.live.job_id)) is not None:
+        return Finished(Answer.WAITS)
     if live is None or live.run_id != entry.live.run_id:
         return (yield from _too_late(entry, live, now))
     transition = after_run(entry, live, now)
-    yield SAVEPOINT
-    if (yield from apply([transition], now)):
-        yield from _enqueue_children([entry], [transition])
-        yield RELEASE
-        return applied(transition)
-    yield ROLLBACK_TO
-    yield RELEASE
-    return Finished(Answer.LOST)
+    answer = yield from _write([entry], [transition], now)
+    return applied(transition) if answer is Answer.APPLIED else Finished(answer)
+
+
+def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) -> Op[Answer]:
+    """All of it, or nothing: a guard failed (LOST), or somebody has locked what one of them needs (WAITS)."""
+    yield BEGIN_PART
+    try:
+        if (yield from apply(decided, now)):
+            yield from _enqueue_children(batch, decided)
+            yield END_PART
+            return Answer.APPLIED
+        answer = Answer.LOST
+    except Locked:
+        answer = Answer.WAITS
+    yield UNDO_PART
+    yield END_PART
+    return answer
 
 
 def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) -> Op[None]:

@@ -81,7 +81,7 @@ def _insert_alone(new: NewJob) -> Op[list[Job]]:
     queue = new.plan.queue
     taken = yield "take_places", (GAP, queue)
     if not taken.changed:
-        yield "make_queue_with_room", (queue, GAP)
+        taken = yield "make_queue_with_room", (queue, GAP)
     ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
     position: int = following - GAP
     if _is_plain(new):
@@ -148,7 +148,7 @@ def take_places(queue: str, count: int) -> Op[Sequence[int]]:
     room = count * GAP
     taken = yield Call("take_places", {"queue": queue, "room": room})
     if not taken.changed:
-        yield Call("make_queue_with_room", {"queue": queue, "room": room})
+        taken = yield Call("make_queue_with_room", {"queue": queue, "room": room})
     rows = taken.rows or (yield Call("read_next_position", {"queue": queue})).rows
     ends = [cast("int", row[0]) for row in rows]
     if len(ends) == count:

@@ -13,7 +13,7 @@ from perdure.job.model import LiveJob
 from perdure.job.ordering import GAP, RESPACE, between
 from perdure.job.states import Verb
 from perdure.store.answers import Place, not_found
-from perdure.store.sql.apply import read_live
+from perdure.store.sql.apply import look_at_live, read_live
 from perdure.store.sql.control import change, expect, seen
 from perdure.store.sql.engine import Call, Op, Serialization
 from perdure.store.sql.jobs import take_place
@@ -41,7 +41,7 @@ def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | No
 
 def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None) -> Op[Job | PerdureError]:
     """Give a waiting job another place within its priority; where the gap is spent, at most 64 neighbours shift."""
-    live = yield from read_live(job_id)
+    live = yield from _alone_in_lane(job_id)
     if live is None:
         return (yield from change(job_id, Verb.MOVE, lambda _live, _now: None, now))
     refused = _refusal(live, Verb.MOVE, expect_version)
@@ -57,6 +57,18 @@ def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None) -> O
             job_id, Verb.MOVE, lambda row, at: transitions.place(row, row.rank, position, at), now, expect_version
         )
     )
+
+
+def _alone_in_lane(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row, locked, while nobody else moves jobs of its queue: a place between two jobs is one only as long as
+    these stay where they are. The queue first: whoever has it may need our row."""
+    seen_in = yield from look_at_live(job_id)
+    if seen_in is not None:
+        yield Call("lock_order", {"queue": seen_in.queue})
+    live = yield from read_live(job_id)
+    if live is not None and seen_in is not None and live.queue != seen_in.queue:
+        raise Serialization("the job went to another queue while it was to be moved; the move is tried again")
+    return live
 
 
 def _refusal(live: LiveJob, verb: Verb, expect_version: int | None) -> TransitionRefused | None:
@@ -86,7 +98,7 @@ def _position(live: LiveJob, to: Place, now: Micros) -> Op[int | PerdureError | 
 
 
 def _target(live: LiveJob, target_id: JobId) -> Op[LiveJob | PerdureError]:
-    target = yield from read_live(target_id)
+    target = yield from look_at_live(target_id)
     if target is None:
         ended = yield from seen(target_id)
         return not_found(target_id) if isinstance(ended, PerdureError) else _unfit(target_id, "it has ended")

@@ -64,8 +64,12 @@ T = TypeVar("T")
 class Runner(Protocol):
     """Runs whole operations in transactions on one database."""
 
-    def write(self, make: Make[T]) -> T:
-        """Run the operation in a transaction and return when it is durable. On an error nothing of it remains."""
+    def write(self, make: Make[T], *, brief: bool = False) -> T:
+        """Run the operation in a transaction and return when it is durable. On an error nothing of it remains.
+
+        `brief`: wait no longer than a moment for what others have locked, and throw `Locked` into the operation. Means
+        nothing where there is one writer at a time, nor inside a transaction that is joined.
+        """
         ...
 
     async def awrite(self, make: Make[T]) -> T:
@@ -97,6 +101,10 @@ class SqlStore:
 
     def _write(self, make: Make[T | PerdureError], tx: Tx = None) -> T:
         return _raised(self.runner.write(make) if tx is None else self.runner.write_within(tx, make))
+
+    def _write_briefly(self, make: Make[T | PerdureError]) -> T:
+        """For workers, who have other things to do than to wait for somebody's open transaction."""
+        return _raised(self.runner.write(make, brief=True))
 
     def _read(self, make: Make[T], tx: Tx) -> T:
         return self.runner.read(make) if tx is None else self.runner.write_within(tx, make)
@@ -149,7 +157,7 @@ class SqlStore:
         return self._write(lambda: claims.claim(lanes, claimer, now)).claims
 
     def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
-        return self._write(lambda: finishes.finish(batch, now))
+        return self._write_briefly(lambda: finishes.finish(batch, now))
 
     def promote(self, now: Micros, limit: int) -> int:
         return self._write(lambda: recover.promote(now, limit))
@@ -163,10 +171,10 @@ class SqlStore:
         now: Micros,
         only: JobId | None = None,
     ) -> list[Rescued]:
-        return self._write(lambda: recover.rescue(node_id, failure, max_crashes, next_ids, now, only))
+        return self._write_briefly(lambda: recover.rescue(node_id, failure, max_crashes, next_ids, now, only))
 
     def turn(self, wanted: Turn, now: Micros) -> Turned:
-        return self._write(lambda: turns.turn(wanted, now))
+        return self._write_briefly(lambda: turns.turn(wanted, now))
 
     def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
         return self.runner.read(lambda: turns.glance(node_id, kinds, now))

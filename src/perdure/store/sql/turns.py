@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perdure.clock import Micros
-from perdure.ids import NodeId
+from perdure.ids import NodeId, RunId
 from perdure.job.model import LiveJob
 from perdure.store.answers import Glance, Kinds, Notes, Turn, Turned
+from perdure.store.away import Locked
 from perdure.store.sql import claims, finishes, logs, recover
-from perdure.store.sql.engine import Call, Op
+from perdure.store.sql.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op
 
 
 def turn(wanted: Turn, now: Micros) -> Op[Turned]:
-    """Finish, note, promote, claim. All of it or nothing."""
+    """Finish, note, promote, claim. All of it or nothing, but for ends that wait for somebody's lock."""
     finished = (yield from finishes.finish(wanted.finishes, now)) if wanted.finishes else []
+    again = (yield from finishes.finish_each(wanted.again, now)) if wanted.again else ()
     if wanted.notes is not None:
         yield from note(wanted.notes)
     promoted = (yield from recover.promote(now, wanted.promote)) if wanted.promote else 0
     if wanted.claimer is None:
-        return Turned(finished, promoted, [])
-    return Turned(finished, promoted, *(yield from claims.claim(wanted.lanes, wanted.claimer, now)))
+        return Turned(finished, promoted, [], again=again)
+    claimed = yield from claims.claim(wanted.lanes, wanted.claimer, now)
+    return Turned(finished, promoted, *claimed, again)
 
 
 def note(notes: Notes) -> Op[None]:
@@ -28,9 +33,19 @@ def note(notes: Notes) -> Op[None]:
         yield Call("trim_log", [(mark.run_id, mark.line) for mark in notes.kept_from])
         yield from logs.append(notes.kept_from)
     for run_id, paths in notes.artifacts:
-        yield from logs.append_artifacts(run_id, paths)
+        yield from _note_artifacts(run_id, paths)
     if notes.metrics:
         yield Call("note_metrics", [(metrics, run_id) for run_id, metrics in notes.metrics])
+
+
+def _note_artifacts(run_id: RunId, paths: Sequence[str]) -> Op[None]:
+    """Not where the run is locked: it was taken from the node, and somebody is deleting its job."""
+    yield BEGIN_PART
+    try:
+        yield from logs.append_artifacts(run_id, paths)
+    except Locked:
+        yield UNDO_PART
+    yield END_PART
 
 
 def glance(node_id: NodeId, kinds: Kinds | None, now: Micros) -> Op[Glance]:

@@ -38,8 +38,8 @@ class PassingRunner:
     def __init__(self, inner: Runner) -> None:
         self.inner = inner
 
-    def write(self, make: Make[T]) -> T:
-        return self.inner.write(make)
+    def write(self, make: Make[T], *, brief: bool = False) -> T:
+        return self.inner.write(make, brief=brief)
 
     async def awrite(self, make: Make[T]) -> T:
         return await self.inner.awrite(make)
@@ -73,8 +73,8 @@ class FailingRunner(PassingRunner):
         self.after = after
         self.calls = 0
 
-    def write(self, make: Make[T]) -> T:
-        return self.inner.write(lambda: self._failing(make()))
+    def write(self, make: Make[T], *, brief: bool = False) -> T:
+        return self.inner.write(lambda: self._failing(make()), brief=brief)
 
     async def awrite(self, make: Make[T]) -> T:
         return await self.inner.awrite(lambda: self._failing(make()))

@@ -182,7 +182,7 @@ class StoreMachine(RuleBasedStateMachine):
             lanes=[Lane(self.rig.queue, room)],
             claimer=self.rig.claimer(3),
         )
-        [finished], count, claims, _ = self.rig.store.turn(wanted, self.rig.now)
+        [finished], count, claims, *_ = self.rig.store.turn(wanted, self.rig.now)
         assert (finished.answer, count) == (answer, promoted)
         assert answer == "lost" or finished.state == state_then
         return self._started(expected, claims)

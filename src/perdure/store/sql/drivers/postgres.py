@@ -12,7 +12,7 @@ from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8Binary
 from psycopg.types.string import StrDumper, TextBinaryLoader
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.away import ConnectionLost
+from perdure.store.away import ConnectionLost, Locked
 from perdure.store.sql.engine import Blob, Result, Serialization, UniqueViolation
 from perdure.store.sql.statements import Statements, row_for, rows_for
 
@@ -124,9 +124,14 @@ Known = tuple[type[StoreError], str, str]
 _LOST: Known = (ConnectionLost, "connection_lost", "the server ended the connection")
 _GIVE_WAY: Known = (Serialization, "serialization_failure", "nothing was written; it is safe to try again")
 _WAITED: Known = (
-    DatabaseBusy,
+    Locked,
     "database_busy",
     "another transaction held it for too long; nothing was written. Try again, and find that one in pg_stat_activity",
+)
+_STOPPED: Known = (
+    DatabaseBusy,
+    "database_busy",
+    "the statement took too long or was cancelled; nothing was written. Try again",
 )
 _NO_SCHEMA: Known = (
     SchemaError,
@@ -157,7 +162,7 @@ _BY_STATE: dict[str, Known] = {
     "53100": (DatabaseUnavailable, "disk_full", "free some space on the server; nothing of this operation was written"),
     "53300": (DatabaseUnavailable, "too_many_connections", "raise max_connections, or run fewer processes"),
     "55P03": _WAITED,
-    "57014": _WAITED,
+    "57014": _STOPPED,
     "57P01": _LOST,
     "57P02": _LOST,
     "57P03": _LOST,

@@ -8,6 +8,15 @@ RELEASE SAVEPOINT perdure_operation
 -- name: undo_operation
 ROLLBACK TO SAVEPOINT perdure_operation
 
+-- name: begin_part
+SAVEPOINT perdure_part
+
+-- name: end_part
+RELEASE SAVEPOINT perdure_part
+
+-- name: undo_part
+ROLLBACK TO SAVEPOINT perdure_part
+
 -- name: savepoint
 SAVEPOINT perdure_op
 

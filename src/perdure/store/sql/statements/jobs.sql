@@ -1,7 +1,7 @@
 -- name: take_places
--- Take :room worth of places at the back of a queue. Changes nothing where the queue is not known yet; a dialect may
--- make it, and answer the first place after each. An upsert with RETURNING takes SQLite four times as long as this and
--- the two statements below.
+-- Take :room worth of places at the back of a queue. Changes nothing where the queue is not known yet. A dialect may
+-- answer the first place after each, here and where it makes the queue. An upsert with RETURNING takes SQLite four times
+-- as long as this and the two statements below.
 UPDATE {queue}
 SET next_position = next_position + :room
 WHERE name = :queue

@@ -10,6 +10,19 @@ FROM {ready}
 WHERE job_id = :job_id
 {for_update}
 
+-- name: read_live_if_free
+-- Nothing where somebody has it locked: that one may take his time.
+SELECT {live_columns}
+FROM {ready}
+WHERE job_id = :job_id
+{skip_locked}
+
+-- name: look_at_live
+-- As it was last committed, whoever is changing it.
+SELECT {live_columns}
+FROM {ready}
+WHERE job_id = :job_id
+
 -- name: update_ready
 -- The one guarded write of a live row: nothing happens unless it is still at the version it was decided on.
 UPDATE {ready}
@@ -71,10 +84,13 @@ FROM {edge}
 LIMIT 1
 
 -- name: read_dependents
+-- Locked before anyone looks at the dependents themselves: a retry that has counted this edge, and is not committed yet,
+-- is waited for, and its job found afterwards.
 SELECT job_id
 FROM {edge}
 WHERE depends_on = :job_id
 ORDER BY job_id
+{for_update}
 
 -- name: delete_edges
 DELETE FROM {edge}
@@ -84,10 +100,13 @@ WHERE depends_on = :job_id
 DELETE FROM {edge}
 WHERE job_id = :job_id
 
--- name: count_waits
-SELECT COUNT(*)
+-- name: read_waits
+-- Locked, and so still there when whoever counts them commits.
+SELECT depends_on
 FROM {edge}
 WHERE job_id = :job_id
+ORDER BY depends_on
+{for_update}
 
 -- name: move_edges
 -- Whoever waited for a job waits for its successor now.

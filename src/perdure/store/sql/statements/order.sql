@@ -1,3 +1,8 @@
+-- name: lock_order
+-- verb: move
+-- Until the end of the transaction nobody else moves jobs of the queue. Where there is one writer at a time, nobody does.
+SELECT :queue
+
 -- name: first_in_rank
 -- verb: move
 SELECT MIN(position)

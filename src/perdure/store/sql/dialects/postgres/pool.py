@@ -34,11 +34,11 @@ class Pool:
         """Which database this is; known once the schema has been looked at."""
         weakref.finalize(self, _close_all, self._idle)
 
-    def run(self, work: Callable[[Session], T], *, reading: bool = False) -> T:
+    def run(self, work: Callable[[Session], T], *, reading: bool = False, brief: bool = False) -> T:
         """Do it in a transaction of its own, which `work` commits; what was not committed is rolled back."""
         lent = Lent(self)
         try:
-            answer = work(lent.begin(reading=reading))
+            answer = work(lent.begin(reading=reading, brief=brief))
         except Exception:
             lent.at_rest = True
             raise
@@ -56,7 +56,7 @@ class Pool:
                 f" {self._settings.busy_timeout_s:g} s; nothing was written. Keep app.transaction() blocks short"
             )
 
-    def begun(self, *, reading: bool) -> Session:
+    def begun(self, *, reading: bool, brief: bool) -> Session:
         """An idle connection may have died unnoticed, and all others with it: then a new one is opened."""
         try:
             session = self._idle.pop()
@@ -64,14 +64,14 @@ class Pool:
             session = self._opened()
         else:
             try:
-                session.begin(reading=reading)
+                session.begin(reading=reading, brief=brief)
             except ConnectionLost:
                 session.close()
                 _close_all(self._idle)
                 session = self._opened()
             else:
                 return session
-        session.begin(reading=reading)
+        session.begin(reading=reading, brief=brief)
         return session
 
     def _opened(self) -> Session:
@@ -106,9 +106,9 @@ class Lent:
         self.at_rest = False
         """The session can be used again. Not if it was interrupted: nobody knows which answer it has read last."""
 
-    def begin(self, *, reading: bool = False) -> Session:
+    def begin(self, *, reading: bool = False, brief: bool = False) -> Session:
         self._pool.join(self._ticket)
-        self._session.append(self._pool.begun(reading=reading))
+        self._session.append(self._pool.begun(reading=reading, brief=brief))
         return self._session[0]
 
     def give_back(self) -> None:

@@ -46,10 +46,10 @@ class PostgresRunner:
         self._opening = threading.Lock()
         _runners.add(self)
 
-    def write(self, make: Make[T]) -> T:
+    def write(self, make: Make[T], *, brief: bool = False) -> T:
         with uninterrupted:
             joined = self.joined()
-            return self._insist(lambda: self._write(make)) if joined is None else joined.run(make)
+            return self._insist(lambda: self._write(make, brief=brief)) if joined is None else joined.run(make)
 
     async def awrite(self, make: Make[T]) -> T:
         from asyncio import to_thread
@@ -115,13 +115,13 @@ class PostgresRunner:
             finally:
                 lent.give_back()
 
-    def _write(self, make: Make[T]) -> T:
+    def _write(self, make: Make[T], *, brief: bool) -> T:
         def work(session: Session) -> T:
             answer = drive(make(), session.writer)
             session.commit()
             return answer
 
-        return self.pool.run(work)
+        return self.pool.run(work, brief=brief)
 
     def _read(self, make: Make[T]) -> T:
         return self.pool.run(lambda session: drive(make(), session.reader), reading=True)

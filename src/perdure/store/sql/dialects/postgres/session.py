@@ -19,6 +19,10 @@ _IDLE_LIMIT_MS = 60_000
 """A process that freezes inside a transaction holds its locks no longer than this; the server ends it."""
 
 
+_MOMENT_MS = 200
+"""For workers: longer than a transaction of ours lasts, and nothing beside what a user's open one may take."""
+
+
 class CommitUnknown(ConnectionLost):
     """The connection ended during COMMIT: whether it took effect cannot be known, so nobody may simply try again."""
 
@@ -31,25 +35,29 @@ class Session:
         self.writer = PostgresDriver(connection, WRITING)
         self.reader = PostgresDriver(connection, READING)
         self._pid = os.getpid()
-        limits = (
-            f"SET LOCAL lock_timeout = {round(settings.busy_timeout_s * 1000)};"
-            f" SET LOCAL idle_in_transaction_session_timeout = {_IDLE_LIMIT_MS}"
-        )
-        # settings of the transaction, not of the session: they hold behind a pooler as well
-        self._write = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {limits}{self._durability(settings)}".encode()
-        self._read = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits}".encode()
+        patience_ms = round(settings.busy_timeout_s * 1000)
+        lax, server_pid = self._asked()
+        if server_pid != connection.info.backend_pid:
+            # A pooler stands between: the next transaction may be on another server connection, which does not know
+            # what was prepared on this one.
+            connection.prepare_threshold = None
+        writing = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s{_durability(settings, lax=lax)}"
+        self._write = (writing % _limits(patience_ms)).encode()
+        self._write_briefly = (writing % _limits(min(patience_ms, _MOMENT_MS))).encode()
+        self._read = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_limits(patience_ms)}".encode()
 
-    def _durability(self, settings: Settings) -> str:
-        """Full means what the server promises, but never less than a flushed log."""
-        if settings.durability != "full":
-            return "; SET LOCAL synchronous_commit = off"
-        lax = self.connection.execute("SELECT current_setting('synchronous_commit') = 'off'").fetchone()
-        return "; SET LOCAL synchronous_commit = on" if lax == (True,) else ""
+    def _asked(self) -> tuple[Any, ...]:
+        """Whether commits are not flushed unless asked for, and which server process this is."""
+        question = "SELECT current_setting('synchronous_commit') = 'off', pg_backend_pid()"
+        row = self.connection.execute(question, prepare=False).fetchone()
+        assert row is not None
+        return row
 
-    def begin(self, *, reading: bool) -> None:
-        """Open a transaction: one that may write, or one that reads a single snapshot."""
+    def begin(self, *, reading: bool, brief: bool = False) -> None:
+        """Open a transaction: one that may write, or one that reads a single snapshot. `brief`: waits for no lock."""
+        writing = self._write_briefly if brief else self._write
         try:
-            self.connection.execute(self._read if reading else self._write, prepare=False)
+            self.connection.execute(self._read if reading else writing, prepare=False)
         except psycopg.Error as error:
             raise translate(error) from error
 
@@ -90,6 +98,19 @@ class Session:
     def close(self) -> None:
         if self.ours:
             self.connection.close()
+
+
+def _durability(settings: Settings, *, lax: bool) -> str:
+    """Full means what the server promises, but never less than a flushed log."""
+    if settings.durability != "full":
+        return "; SET LOCAL synchronous_commit = off"
+    return "; SET LOCAL synchronous_commit = on" if lax else ""
+
+
+def _limits(patience_ms: int) -> str:
+    """Settings of the transaction, not of the session: they hold behind a pooler as well."""
+    idle = f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_LIMIT_MS}"
+    return f"SET LOCAL lock_timeout = {patience_ms}; {idle}"
 
 
 def _unknown() -> CommitUnknown:

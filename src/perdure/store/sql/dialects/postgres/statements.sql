@@ -7,43 +7,136 @@ FOR UPDATE OF r SKIP LOCKED
 -- fragment: skip_locked
 FOR UPDATE SKIP LOCKED
 
+-- name: lock_order
+-- An advisory lock, for the queue's row would keep claims waiting. Its first number is "ordr" in ASCII.
+SELECT pg_advisory_xact_lock(1869767794, hashtext(:queue))
+
 -- fragment: tags_of_job
 (SELECT string_agg(t.tag, chr(31) ORDER BY t.tag) FROM {tag} AS t WHERE t.job_id = j.id)
 
 -- fragment: lane_open
 -- The node and the lane are locked until the claim commits, and read as they are then: a pause, a reservation or a
--- declared death that commits first is obeyed, one that comes later waits. (Only the first pause ever of '*', which
--- makes that row, can be outrun by claims under way.) MATERIALIZED: lock first, look afterwards.
+-- declared death that commits first is obeyed, one that comes later waits. (Only a pause that makes the row it is
+-- written in, as the first ever of '*' does, can be outrun by claims under way.) A lane that somebody is pausing or
+-- resuming is passed over until he commits: he may take his time. MATERIALIZED: lock first, look afterwards.
 EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL FOR SHARE)
-    AND NOT EXISTS (
+    AND (SELECT COUNT(*) FROM {queue} AS q WHERE q.name IN (:queue, '*')) = (
         WITH lane AS MATERIALIZED (
             SELECT q.paused_at, q.reserved_until
             FROM {queue} AS q
             WHERE q.name IN (:queue, '*')
             ORDER BY q.name
-            FOR SHARE
+            FOR SHARE SKIP LOCKED
         )
-        SELECT 1
+        SELECT COUNT(*)
         FROM lane
-        WHERE lane.paused_at IS NOT NULL OR lane.reserved_until > :now
+        WHERE lane.paused_at IS NULL AND (lane.reserved_until IS NULL OR lane.reserved_until <= :now)
     )
 
 -- name: take_places
 -- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
 -- long transaction (tx=) would keep out everyone else. One sequence serves all queues, and each place is answered by
--- itself: those of transactions that run side by side may interleave. Only the very first job of a queue makes others
--- wait for its commit, with the queue's row.
-WITH place AS (
-    SELECT nextval('{position}') + 100 AS following
-    FROM generate_series(1, :room / 100)
-),
-made AS (
+-- itself: those of transactions that run side by side may interleave.
+SELECT nextval('{position}') + 100
+FROM generate_series(1, :room / 100)
+CROSS JOIN {queue} AS q
+WHERE q.name = :queue
+
+-- name: make_queue_with_room
+-- For the very first job of a queue. Others do not wait for that one's commit: whoever does not get the advisory lock
+-- (its first number is "newq" in ASCII) goes on without the row. If the first is rolled back, the next job makes it; until
+-- then the queue is found by its jobs.
+WITH made AS (
     INSERT INTO {queue} (name, next_position)
-    VALUES (:queue, 0)
+    SELECT :queue, 0
+    WHERE pg_try_advisory_xact_lock(1852143473, hashtext(:queue))
     ON CONFLICT (name) DO NOTHING
 )
-SELECT place.following
-FROM place
+SELECT nextval('{position}') + 100
+FROM generate_series(1, :room / 100)
+
+-- name: ensure_queue
+-- Under the lock of whoever makes a queue's row: enqueuers must not come to wait for a pause.
+INSERT INTO {queue} (name, next_position)
+SELECT :queue, 100
+FROM pg_advisory_xact_lock(1852143473, hashtext(:queue))
+ON CONFLICT (name) DO NOTHING
+
+-- fragment: queued_queues
+-- The queues with jobs that may start, each found by one step down the claim index.
+WITH RECURSIVE found (name) AS (
+    SELECT MIN(r.queue)
+    FROM {ready} AS r
+    WHERE r.state = 'queued'
+    UNION ALL
+    SELECT (SELECT MIN(r.queue) FROM {ready} AS r WHERE r.state = 'queued' AND r.queue > f.name)
+    FROM found AS f
+    WHERE f.name IS NOT NULL
+)
+
+-- fragment: parked_queues
+WITH RECURSIVE found (name) AS (
+    SELECT MIN(r.queue)
+    FROM {ready} AS r
+    WHERE r.state = 'parked' AND (r.park_reason = 'unknown_kind' OR r.park_reason = 'newer_version')
+    UNION ALL
+    SELECT (
+        SELECT MIN(r.queue)
+        FROM {ready} AS r
+        WHERE r.state = 'parked'
+            AND (r.park_reason = 'unknown_kind' OR r.park_reason = 'newer_version')
+            AND r.queue > f.name
+    )
+    FROM found AS f
+    WHERE f.name IS NOT NULL
+)
+
+-- fragment: lanes_free
+SELECT f.name
+FROM found AS f
+WHERE f.name IS NOT NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {queue} AS q
+        WHERE q.name IN (f.name, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until > :now)
+    )
+ORDER BY f.name
+
+-- name: queues_with_work
+-- A queue may have no row yet: see make_queue_with_room.
+{queued_queues}
+{lanes_free}
+
+-- name: queues_with_parked
+{parked_queues}
+{lanes_free}
+
+-- name: list_queues
+-- Also those that have no row yet: see make_queue_with_room.
+{queued_queues}
+SELECT n.name, q.paused_at, q.concurrency, q.reserved_until
+FROM (
+    SELECT f.name FROM found AS f WHERE f.name IS NOT NULL
+    UNION
+    SELECT q.name FROM {queue} AS q
+) AS n
+LEFT JOIN {queue} AS q ON q.name = n.name
+ORDER BY n.name
+
+-- name: count_queued
+{queued_queues}
+SELECT
+    f.name,
+    (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {ready} AS r WHERE r.queue = f.name AND r.state = 'queued' LIMIT :cap) AS c)
+FROM found AS f
+WHERE f.name IS NOT NULL
+
+-- name: queue_missing
+-- Nothing is wrong with that here: see make_queue_with_room.
+SELECT r.queue, COUNT(*) OVER ()
+FROM {ready} AS r
+WHERE FALSE
+{shown}
 
 -- name: stop_node
 UPDATE {node}

@@ -52,7 +52,7 @@ class SqliteRunner:
             allow_network_filesystem=self._allow_network_filesystem,
         )
 
-    def write(self, make: Make[T]) -> T:
+    def write(self, make: Make[T], *, brief: bool = False) -> T:  # noqa: ARG002 - no row is ever locked here
         with uninterrupted:
             while True:
                 database = self._database
