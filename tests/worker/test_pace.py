@@ -192,6 +192,45 @@ def test_a_node_that_nobody_took_for_dead_stops_a_run_that_was_closed_within_a_l
         assert not bench.node.declared_dead
 
 
+def test_a_node_says_its_lease_when_it_registers_and_when_it_comes_back(bench: Bench) -> None:
+    bench.node.register()
+    before = bench.node.id
+    bench.app.store.stop(before, "unknown", bench.clock.now())
+    bench.node.declared_dead = True
+    bench.node.turn()
+
+    assert bench.node.id != before
+    assert [node.lease_us for node in bench.app.store.nodes(9)] == [60_000_000] * 2
+
+
+@pytest.mark.parametrize(("crashes", "together"), [(1, 4), (2, 2)])
+def test_while_a_suspect_runs_no_other_comes_beside_it(bench: Bench, path: Path, crashes: int, together: int) -> None:
+    """Turn after turn, not only in the one that claimed it; who never saw a node die does come."""
+    began, may_end = threading.Semaphore(0), threading.Event()
+
+    @bench.app.job
+    def wait() -> None:
+        began.release()
+        may_end.wait(DEADLINE_S)
+
+    bench.node.register()
+    wait.enqueue_many([{}] * 3)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE perdure_ready SET crashes = ?", (crashes,))
+    wait.enqueue()
+    for _ in range(5):
+        bench.node.turn()
+        bench.node.stir()
+        bench.clock.advance(seconds=1)
+    assert len(bench.node.held) == together
+
+    for _ in range(together):
+        assert began.acquire(timeout=DEADLINE_S)
+    may_end.set()
+    while not (bench.node.is_empty and bench.node.is_idle):
+        bench.node.turn()
+
+
 class Jumping(SystemClock):
     """The machine's clock, with a wall clock that somebody sets."""
 
