@@ -310,7 +310,8 @@ class Node:
 
     def _claimer(self) -> Claimer:
         most = self._duty.max_crashes
-        company = max((_suspicion(task.claim.live, most) for task in self.held.values()), default=Suspicion.NONE)
+        crashed = [task.claim.live for task in self.held.values() if task.claim.live.crashes]
+        company = max((_suspicion(live, most) for live in crashed), default=Suspicion.NONE)
         run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(self._room())]
         return Claimer(self.id, self._parts.kinds.versions(), run_ids, self._lease_us, company, most)
 
