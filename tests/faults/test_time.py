@@ -260,7 +260,7 @@ def test_a_worker_with_a_short_lease_leaves_one_with_a_long_lease_alone(
 
 def test_a_run_is_given_the_lease_of_its_holder_beyond_its_time_out(app: Perdure, clock: ManualClock) -> None:
     own, other, observer = registered(app, 5), registered(app, LEASE_S), rescuer(app, lease_s=5)
-    app.enqueue("long")
+    app.enqueue("long", retry=1)
     claim = claimed(app, other)
     assert claim.live.deadline_at == clock.now() + (3600 + LEASE_S) * 1_000_000
     observer.look(own)
