@@ -50,10 +50,11 @@ def worker(
     kinds: dict[str, int] | None = None,
     queues: list[str] | None = None,
     process: Process = ELSEWHERE,
+    lease_us: int | None = None,
 ) -> NodeId:
     node = NodeId(rig.ids.new())
     named = [None if names is None else json.dumps(names) for names in (kinds, queues)]
-    rig.store.register(node, named[0], process, rig.now, named[1])
+    rig.store.register(node, named[0], process, rig.now, named[1], lease_us)
     return node
 
 
@@ -160,6 +161,16 @@ def test_a_job_whose_only_worker_is_silent_says_for_how_long(rig: Rig) -> None:
     assert found.remedy == "perdure worker MODULE:APP"
     rig.store.beat(node, rig.now)
     assert why(rig, job_id).remedy is None
+
+
+def test_a_worker_is_silent_by_its_own_lease(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    worker(rig, lease_us=600_000_000)
+    rig.clock.advance(seconds=600)
+    assert why(rig, job_id).why.startswith("it is the next")
+
+    rig.clock.advance(seconds=1)
+    assert why(rig, job_id).why == "the only worker for it was last heard of 10 min ago"
 
 
 def test_a_job_whose_workers_are_all_silent_names_the_last_sign_of_them(rig: Rig) -> None:

@@ -99,9 +99,10 @@ def test_imports_that_fail_and_no_app_at_all_are_errors(perdure: Perdure, folder
     assert "[usage_error]" in refusal(perdure("check", "broken:app", "--app", "shop", cwd=folder))
 
 
-def worker_heard_of(app: App, seconds_ago: float) -> None:
+def worker_heard_of(app: App, seconds_ago: float, lease_s: int | None = None) -> None:
     now = Micros(app.clock.now() - round(seconds_ago * 1_000_000))
-    app.store.register(NodeId(app.ids.new()), "send", Process("near", 8), now)
+    lease_us = None if lease_s is None else lease_s * 1_000_000
+    app.store.register(NodeId(app.ids.new()), "send", Process("near", 8), now, lease_us=lease_us)
 
 
 @pytest.mark.parametrize(("options", "status"), [([], 0), (["--max-beat-age", "45"], 0), (["--max-beat-age", "10"], 1)])
@@ -121,6 +122,35 @@ def test_a_worker_heard_of_lately_is_health(
     sentence = perdure("health", *options, "--url", "shop.db", cwd=folder).out
     assert sentence.startswith("healthy: " if status == 0 else "unhealthy: ")
     assert "2 workers" in sentence
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "options", "status"),
+    [
+        (3600, [], 0),
+        (30, [], 1),
+        (None, [], 1),
+        (30, ["--max-beat-age", "900"], 0),
+        (3600, ["--max-beat-age", "60"], 1),
+    ],
+)
+def test_a_worker_is_heard_of_lately_by_its_own_lease_unless_an_age_is_given(
+    perdure: Perdure, here: App, folder: Path, lease_s: int | None, options: list[str], status: int
+) -> None:
+    worker_heard_of(here, 300, lease_s)
+
+    assert perdure("health", *options, "--url", "shop.db", cwd=folder).status == status
+
+
+def test_one_worker_that_is_heard_of_within_its_lease_is_enough_for_health(
+    perdure: Perdure, here: App, folder: Path
+) -> None:
+    worker_heard_of(here, 300, lease_s=3600)
+    worker_heard_of(here, 200, lease_s=30)
+
+    ran = perdure("health", "--url", "shop.db", "--json", cwd=folder)
+
+    assert (ran.status, ran.json()["live_nodes"]) == (0, 2)
 
 
 def test_a_worker_whose_process_has_ended_is_no_health(perdure: Perdure, here: App, folder: Path) -> None:

@@ -12,9 +12,12 @@ import pytest
 import perdure as library
 from perdure.ops import database_check
 from perdure.ops.doctor import examine
+from perdure.store.sql.migrate import migrations_of
 from tests.app.contents import contents
 from tests.cli.terminal import Perdure, Ran, process, refusal
 from tests.unit.patient import Patient
+
+HEAD = migrations_of("sqlite")[-1].revision
 
 
 def facts(ran: Ran) -> dict[str, dict[str, str]]:
@@ -36,7 +39,7 @@ def damage(patient: Patient) -> None:
 def test_upgrade_makes_a_new_database(tmp_path: Path) -> None:
     ran = process("db", "upgrade", "--url", "jobs.db", cwd=tmp_path)
 
-    assert (ran.status, ran.out) == (0, f"created {tmp_path}/jobs.db at schema revision 1\n")
+    assert (ran.status, ran.out) == (0, f"created {tmp_path}/jobs.db at schema revision {HEAD}\n")
     assert stat.S_IMODE((tmp_path / "jobs.db").stat().st_mode) == 0o600
 
 
@@ -47,7 +50,7 @@ def test_a_repeated_upgrade_has_nothing_to_do(perdure: Perdure, patient: Patient
 
     assert (ran.status, ran.out) == (
         0,
-        f"nothing to do: {tmp_path}/jobs.db is at schema revision 1, the newest\n",
+        f"nothing to do: {tmp_path}/jobs.db is at schema revision {HEAD}, the newest\n",
     )
     assert contents(patient.path) == before
 
@@ -183,7 +186,7 @@ def test_a_newer_database_is_a_problem(perdure: Perdure, patient: Patient, tmp_p
 
     schema = facts(perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path))["schema"]
 
-    assert (schema["value"], schema["verdict"]) == ("revision 99, the newest is 1", "problem")
+    assert (schema["value"], schema["verdict"]) == (f"revision 99, the newest is {HEAD}", "problem")
 
 
 def test_checking_creates_nothing(perdure: Perdure, tmp_path: Path) -> None:

@@ -91,6 +91,19 @@ def test_nodes_are_listed_with_what_they_do(perdure: Perdure, here: App, folder:
     assert len(perdure("nodes", "--limit", "0", "--json", cwd=folder, **URL).json()) == 2
 
 
+@pytest.mark.parametrize(("lease_s", "state"), [(None, "silent"), (60, "silent"), (600, "live")])
+def test_a_node_is_silent_by_its_own_lease(
+    perdure: Perdure, here: App, folder: Path, lease_s: int | None, state: str
+) -> None:
+    lease_us = None if lease_s is None else lease_s * 1_000_000
+    heard_of = Micros(here.clock.now() - 120_000_000)
+    here.store.register(NodeId(here.ids.new()), None, Process("far", 7), heard_of, lease_us=lease_us)
+
+    [node] = perdure("nodes", "--json", cwd=folder, **URL).json()
+
+    assert (node["state"], node["lease_s"]) == (state, lease_s)
+
+
 def test_a_node_whose_process_has_ended_is_told_from_the_living(perdure: Perdure, here: App, folder: Path) -> None:
     with started("worker", "--concurrency", "1", cwd=folder, **APP) as worker:
         assert worker.stdout is not None

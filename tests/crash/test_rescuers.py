@@ -24,6 +24,7 @@ from tests.crash import handlers, points
 from tests.crash.workers import Scene, ended, kill
 
 NEVER = 1_000_000.0
+LEASE_S = 2.0
 
 
 class Between(SqlStore):
@@ -128,14 +129,21 @@ def look_when_told(path: Path, go: Path) -> None:
 # -- too late --------------------------------------------------------------------------------------------------------
 
 
+def registered(scene: Scene) -> NodeId:
+    """A node of this very process."""
+    node = NodeId(scene.app.ids.new())
+    own = ProcLiveness().own()
+    scene.app.store.register(node, None, own, scene.app.clock.now(), lease_us=round(LEASE_S * 1_000_000))
+    return node
+
+
 def claimed_here(scene: Scene, **options: Any) -> tuple[NodeId, LiveJob, Job]:
     """A job that this very process holds, so that nobody can see it die."""
     app = scene.app
     draft = app.draft("work", {"ms": 0}, options)  # type: ignore[arg-type]
     (job,) = app.enqueue_many([draft])
     history.note(scene.history, "enqueued", job=job.id)
-    node = NodeId(app.ids.new())
-    app.store.register(node, None, ProcLiveness().own(), app.clock.now())
+    node = registered(scene)
     claimer = Claimer(node, None, [RunId(app.ids.new())], 0)
     (claim,) = app.store.claim([Lane("default", 1)], claimer, app.clock.now())
     facts = {"job": job.id, "run": claim.run_id.hex()}
@@ -156,17 +164,18 @@ def test_a_node_that_beats_after_the_rescuers_look_is_not_declared_dead(scene: S
     beaten = False
 
     def beat(name: str) -> None:
-        if name == "live_nodes" and clock.at == 2:
+        if name == "live_nodes" and clock.at == LEASE_S:
             nonlocal beaten
             beaten = scene.app.store.beat(node, scene.app.clock.now())
 
     clock = Clock(scene.app)
-    late = rescuer(scene.app, beat, clock, lease_s=2)
-    own = NodeId(scene.app.ids.new())
+    late = rescuer(scene.app, beat, clock, lease_s=LEASE_S)
+    own = registered(scene)
     while not beaten:
         assert late.look(own) == 0
         clock.pass_(0.5)
-    assert [row.stop_reason for row in scene.app.store.nodes(10)] == [None]
+        scene.app.store.beat(own, clock.now())
+    assert [row.stop_reason for row in scene.app.store.nodes(10)] == [None, None]
     assert finish(scene, live) is Answer.APPLIED
     assert scene.now(job).result == "in time"
 
@@ -174,11 +183,12 @@ def test_a_node_that_beats_after_the_rescuers_look_is_not_declared_dead(scene: S
 def test_the_same_node_without_that_beat_is_declared_dead(scene: Scene) -> None:
     _, live, job = claimed_here(scene)
     clock = Clock(scene.app)
-    patient = rescuer(scene.app, lambda _: None, clock, lease_s=2)
-    own = NodeId(scene.app.ids.new())
+    patient = rescuer(scene.app, lambda _: None, clock, lease_s=LEASE_S)
+    own = registered(scene)
     while not patient.look(own):
         clock.pass_(0.5)
-    assert clock.at == 2
+        scene.app.store.beat(own, clock.now())
+    assert clock.at == LEASE_S
     assert finish(scene, live) is Answer.LOST
     scene.drain()
     assert scene.now(job).attempts == 2
@@ -223,23 +233,24 @@ def looks_at_overdue(scene: Scene, node: NodeId, until: Callable[[int], bool]) -
 
     Answers in which look it wrote, or was told to stop.
     """
-    clock = Clock(scene.app)
+    clock, own = Clock(scene.app), registered(scene)
     look = 0
     over = False
 
     def happens(name: str) -> None:
         nonlocal over
         if name == "live_nodes":
-            scene.app.store.beat(node, clock.now())
+            for one in (node, own):
+                scene.app.store.beat(one, clock.now())
         if name == "overdue":
             over = until(look)
 
-    late = rescuer(scene.app, happens, clock, lease_s=2)
+    late = rescuer(scene.app, happens, clock, lease_s=LEASE_S)
     while not over:
         look += 1
         assert look < 1_000, "the run was never closed"
         clock.pass_(0.25)
-        late.look(NodeId(scene.app.ids.new()))
+        late.look(own)
     return look - 1
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+
+import pytest
 
 from perdure import JobContext
+from perdure.clock import ManualClock
+from perdure.errors import DatabaseBusy
+from perdure.ids import NodeId
+from perdure.store.answers import Process
+from perdure.upkeep.rescue import Rescuer
+from perdure.worker.heart import BEATS_PER_LEASE
+from perdure.worker.liveness import ProcLiveness
 from tests.faults.scene import Listener, Scene, count, program, said, tell, until
 from tests.history import ended, started
 
@@ -79,3 +91,53 @@ def test_a_worker_that_is_stopped_while_the_database_is_locked_leaves_its_jobs_t
     with app.worker().running():
         assert app.wait(job, 60).result == 2
     assert [run.state for run in app.runs(job)] == ["completed", "lost"]
+
+
+class Member:
+    """A worker's heart and its rescuer, by a clock that the test sets."""
+
+    def __init__(self, scene: Scene, clock: ManualClock, lease_s: float) -> None:
+        self.app = scene.app(busy_timeout_s=0.01, lease_s=lease_s, clock=clock)
+        self.id = NodeId(self.app.ids.new())
+        self.app.store.register(self.id, None, Process(), clock.now(), lease_us=round(lease_s * 1_000_000))
+        self._clock = clock
+        self._beat_every_s = lease_s / BEATS_PER_LEASE
+        self._next_beat = clock.boottime() + self._beat_every_s
+        self._rescuer = Rescuer(self.app.store, clock, self.app.ids, ProcLiveness(), lease_s=lease_s, max_crashes=3)
+
+    def beat(self) -> None:
+        if self._clock.boottime() >= self._next_beat:
+            self._next_beat = self._clock.boottime() + self._beat_every_s
+            with suppress(DatabaseBusy):
+                self.app.store.beat(self.id, self._clock.now())
+
+    def look(self) -> None:
+        with suppress(DatabaseBusy):
+            self._rescuer.look(self.id)
+
+
+@pytest.mark.parametrize("leases", [(60.0, 60.0), (60.0, 5.0), (5.0, 60.0)])
+@pytest.mark.parametrize("locked_s", [15, 80])
+def test_workers_that_could_not_beat_because_of_a_lock_do_not_declare_each_other_dead(
+    scene: Scene, leases: tuple[float, float], locked_s: int
+) -> None:
+    """Each looks first once the lock is gone, when the other has not had the time to beat."""
+    clock = ManualClock(datetime(2026, 11, 15, tzinfo=UTC))
+    crew = [Member(scene, clock, lease_s) for lease_s in leases]
+
+    def pass_time(seconds: int) -> None:
+        for _ in range(seconds):
+            clock.advance(seconds=1)
+            for one in crew:
+                one.look()
+            for one in crew:
+                one.beat()
+
+    pass_time(30)
+    with closing(sqlite3.connect(scene.path, isolation_level=None)) as locker:
+        locker.execute("BEGIN IMMEDIATE")
+        pass_time(locked_s)
+        locker.execute("ROLLBACK")
+    pass_time(30)
+
+    assert {node.id for node in crew[0].app.store.live_nodes()} == {one.id for one in crew}

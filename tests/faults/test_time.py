@@ -48,10 +48,11 @@ def app(scene: Scene, clock: ManualClock) -> Perdure:
     return app
 
 
-def registered(app: Perdure) -> NodeId:
+def registered(app: Perdure, lease_s: float | None = None) -> NodeId:
     """A node of another machine, as far as its row tells."""
     node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
+    lease_us = None if lease_s is None else round(lease_s * 1_000_000)
+    app.store.register(node, None, Process(), app.clock.now(), lease_us=lease_us)
     return node
 
 
@@ -61,19 +62,20 @@ def claimed(app: Perdure, node: NodeId) -> Claim:
     return claim
 
 
-def rescuer(app: Perdure) -> Rescuer:
-    return Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=LEASE_S, max_crashes=3)
+def rescuer(app: Perdure, lease_s: float = LEASE_S) -> Rescuer:
+    return Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=lease_s, max_crashes=3)
 
 
 def watch(
     clock: ManualClock, observer: Rescuer, own: NodeId, seconds: int, beating: NodeId | None, app: Perdure
 ) -> int:
-    """Look every second for so long, while that node beats; answers how many jobs were taken."""
+    """Look every second for so long, while that node beats as does the observer; answers how many jobs were taken."""
     taken = 0
     for second in range(seconds):
         clock.advance(seconds=1)
-        if beating is not None and second % 10 == 0:
-            assert app.store.beat(beating, clock.now())
+        for node in (own, beating):
+            if node is not None and second % 10 == 0:
+                assert app.store.beat(node, clock.now())
         taken += observer.look(own)
     return taken
 
@@ -233,3 +235,40 @@ def test_a_heart_that_slept_gives_the_store_thread_its_time(app: Perdure, clock:
         clock.advance(seconds=10)
         beats += 1
     assert beats == 6, "it has hung for a whole lease now"
+
+
+# -- leases of different lengths -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lease_s", [LEASE_S, None])
+def test_a_worker_with_a_short_lease_leaves_one_with_a_long_lease_alone(
+    app: Perdure, clock: ManualClock, lease_s: float | None
+) -> None:
+    """It beats every ten seconds, which is twice the lease of the one that watches it."""
+    own, other, observer = registered(app, 5), registered(app, lease_s), rescuer(app, lease_s=5)
+    job = app.enqueue("long")
+    claim = claimed(app, other)
+    for _ in range(300):
+        clock.advance(seconds=1)
+        app.store.beat(own, clock.now())
+        if clock.boottime() % 10 == 0:
+            assert app.store.beat(other, clock.now())
+        assert observer.look(own) == 0
+    finish(app, claim)
+    assert app.existing(job).attempts == 1
+
+
+def test_a_run_is_given_the_lease_of_its_holder_beyond_its_time_out(app: Perdure, clock: ManualClock) -> None:
+    own, other, observer = registered(app, 5), registered(app, LEASE_S), rescuer(app, lease_s=5)
+    app.enqueue("long", retry=1)
+    claim = claimed(app, other)
+    assert claim.live.deadline_at == clock.now() + (3600 + LEASE_S) * 1_000_000
+    observer.look(own)
+    taken: list[float] = []
+    for _ in range(3600 + 65):
+        clock.advance(seconds=1)
+        for node in (own, other):
+            assert app.store.beat(node, clock.now())
+        if observer.look(own):
+            taken.append(clock.boottime())
+    assert taken == [3600 + LEASE_S]

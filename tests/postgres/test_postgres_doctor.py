@@ -13,6 +13,7 @@ from perdure.ops.checks import CHECKS
 from perdure.ops.database_check import check_database
 from perdure.ops.doctor import examine
 from perdure.ops.repairs import REPAIRS, repair
+from perdure.store.sql.migrate import migrations_of
 from tests.postgres_server import PostgresServer
 from tests.unit.patient import INJURIES, populate
 
@@ -80,4 +81,4 @@ def test_a_healthy_database_needs_no_repair(name: str, ward: Ward) -> None:
 
 def test_the_revision_of_the_schema_is_told(ward: Ward) -> None:
     [schema] = check_database(ward.app.store)
-    assert schema.value == "revision 1"
+    assert schema.value == f"revision {migrations_of('postgres')[-1].revision}"

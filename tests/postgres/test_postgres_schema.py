@@ -12,21 +12,25 @@ import psycopg
 import pytest
 
 from perdure import Perdure, SchemaError
+from perdure.ids import JobId
+from perdure.job.reports import Completed, Finish
+from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.store.settings import StoreSettings
 from perdure.store.sql import migrate
 from perdure.store.sql.dialects.postgres.naming import NAMING
-from perdure.store.sql.dialects.postgres.schema import LOCK_KEY
+from perdure.store.sql.dialects.postgres.schema import LOCK_KEY, VERSIONS
 from perdure.store.sql.dialects.postgres.texts import READING, WRITING
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS as SQLITE
+from tests import revision_1
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 from tests.postgres.processes import at_once, open_and_enqueue
 from tests.postgres_server import PostgresServer
 
-STEPS = len(migrate.migrations_of("postgres"))
-
 pytestmark = pytest.mark.postgres
+
+KNOWN = migrate.migrations_of("postgres")
 
 
 @pytest.fixture
@@ -73,7 +77,7 @@ def test_a_worker_without_tables_says_so_once_and_before_it_does_anything(
 
 def test_an_upgrade_makes_the_schema_and_a_repeat_does_nothing(postgres_url: str) -> None:
     store = open_store(postgres_url)
-    assert f"({STEPS} step{'s' * (STEPS != 1)} done" in store.upgrade()
+    assert f"{len(KNOWN)} steps done" in store.upgrade()
     before = catalogue(postgres_url)
     assert "0 steps done" in store.upgrade()
     app = Perdure(postgres_url)
@@ -85,7 +89,7 @@ def test_an_upgrade_makes_the_schema_and_a_repeat_does_nothing(postgres_url: str
 def test_six_processes_that_start_together_make_it_once(postgres_url: str, connection: psycopg.Connection[Any]) -> None:
     jobs = at_once(open_and_enqueue, postgres_url, processes=6)
     assert connection.execute("SELECT revision FROM perdure.schema_version").fetchall() == [
-        (n + 1,) for n in range(STEPS)
+        (step.revision,) for step in KNOWN
     ]
     assert connection.execute("SELECT count(DISTINCT id) FROM perdure.job").fetchone() == (len(set(jobs)),) == (6,)
 
@@ -101,7 +105,7 @@ def test_a_starter_waits_for_an_upgrade_under_way(postgres_url: str, connection:
             assert starter.is_alive()
         assert connection.execute("SELECT to_regnamespace('perdure')").fetchone() == (None,)
     starter.join()
-    assert connection.execute("SELECT count(*) FROM perdure.schema_version").fetchone() == (STEPS,)
+    assert connection.execute("SELECT count(*) FROM perdure.schema_version").fetchone() == (len(KNOWN),)
 
 
 def test_a_schema_made_by_the_administrator_is_used(postgres_server: PostgresServer) -> None:
@@ -245,3 +249,44 @@ def test_secrets_are_in_no_view(app: Perdure, connection: psycopg.Connection[Any
 
 def test_nothing_is_opened_before_the_first_use() -> None:
     open_store("postgresql://nobody@localhost:1/nowhere", StoreSettings(auto_migrate=True))
+
+
+# -- from revision 1 -------------------------------------------------------------------------------------------------
+
+
+def made_at_revision_1(connection: psycopg.Connection[Any]) -> None:
+    """The database as the code of that time left it."""
+    first = KNOWN[0]
+    for statement in migrate.script(first.text, NAMING):
+        connection.execute(statement.encode())
+    written = (first.revision, first.name, first.checksum, 0, "0")
+    connection.execute(f"INSERT INTO {VERSIONS} VALUES (%s, %s, %s, %s, %s)".encode(), written)
+    for name, columns, rows in revision_1.tables():
+        into = f"INSERT INTO perdure.{name} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
+        with connection.cursor() as cursor:
+            cursor.executemany(into.encode(), rows)
+    connection.execute("SELECT setval('perdure.position', (SELECT max(position) FROM perdure.ready))")
+
+
+def test_a_database_of_revision_1_is_refused_until_it_is_upgraded_and_then_goes_on_with_all_that_is_in_it(
+    postgres_url: str, connection: psycopg.Connection[Any]
+) -> None:
+    made_at_revision_1(connection)
+    app = Perdure(postgres_url)
+    with pytest.raises(SchemaError, match="perdure db upgrade") as refused:
+        app.store.live_nodes()
+    assert refused.value.code == "schema_older"
+
+    assert f"{len(KNOWN) - 1} step" in open_store(postgres_url).upgrade()
+
+    for name, columns, rows in revision_1.tables():
+        query = f"SELECT {', '.join(columns)} FROM perdure.{name}".encode()
+        assert sorted(connection.execute(query).fetchall(), key=repr) == sorted(rows, key=repr), name
+    nodes = app.store.live_nodes()
+    assert {node.host: node.lease_us for node in nodes} == {"far": None, "near": None}
+    held = [live for node in nodes for live in app.store.held_by(node.id)]
+    finishes = [Finish(live, Completed('"done"'), JobId(app.ids.new())) for live in held]
+    assert [finished.answer for finished in app.store.finish(finishes, app.clock.now())] == ["applied"] * 4
+    assert declare(app).enqueue("a").state == "queued"
+    assert is_healthy(examine(app.store))
+    app.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from perdure.store.away import ConnectionLost
@@ -49,10 +49,16 @@ HOWS: tuple[tuple[str, type[BaseException]], ...] = (
 )
 
 
+class Reachable(Protocol):
+    """Whether the database can be had now, to read or to write."""
+
+    def __call__(self, *, writes: bool) -> bool: ...
+
+
 class FaultyRunner:
     """Passes operations on to the real runner, as long as nothing is wrong."""
 
-    def __init__(self, inner: Runner, meanwhile: Callable[[], None], is_reachable: Callable[[], bool]) -> None:
+    def __init__(self, inner: Runner, meanwhile: Callable[[], None], is_reachable: Reachable) -> None:
         self.inner = inner
         self.fault: Fault | None = None
         self.dead = False
@@ -111,8 +117,10 @@ class FaultyRunner:
             self._meanwhile()
         if self.dead:
             raise Died
-        if not self._is_reachable():
+        if not self._is_reachable(writes=False):
             raise DatabaseUnavailable("the simulated database cannot be reached")
+        if writes and not self._is_reachable(writes=True):
+            raise DatabaseBusy("someone else holds the simulated write lock")
         if self.fault is None or not writes:
             return None
         fault, self.fault = self.fault, None

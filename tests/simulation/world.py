@@ -26,12 +26,14 @@ from perdure.job.model import NewJob
 from perdure.job.states import FINAL, RunState, State
 from perdure.kind import Draft, Registry
 from perdure.ops.doctor import examine, is_healthy
+from perdure.store.answers import USUAL_LEASE_US, Process
 from perdure.store.sql.store import SqlStore
 from perdure.upkeep.rescue import Rescuer
 from perdure.verbs.drafting import new_job
 from perdure.worker.context import JobContext
 from perdure.worker.executors.port import Inbox
 from perdure.worker.heart import BEATS_PER_LEASE, Heart
+from perdure.worker.lease import look_every_s
 from perdure.worker.node import Duty, Node, Parts
 from perdure.worker.run import Assignment
 from perdure.worker.signals import Stop
@@ -40,7 +42,9 @@ from tests import history
 from tests.simulation.faults import HOWS, Died, Fault, FaultyRunner, Refused
 from tests.simulation.machines import Machine, SimExecutor, SimLiveness, Time
 
+LEASES_S = (6.0, 10.0, 10.0, 30.0)
 LEASE_S = 10.0
+"""The usual one: how long things take is measured by it."""
 DAY_S = 86_400.0
 MOST_PROCESSES = 4
 MAX_CRASHES = 3
@@ -65,6 +69,7 @@ class Proc:
     rescuer: Rescuer
     executor: SimExecutor
     start: str
+    lease_s: float
     nodes: set[NodeId] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
     frozen_until: float = 0.0
@@ -86,9 +91,26 @@ class Proc:
 class SimStore(SqlStore):
     """The real one; it tells the world who is said to be alive, and who is said to be dead."""
 
-    def __init__(self, runner: FaultyRunner, world: World) -> None:
+    def __init__(self, runner: FaultyRunner, world: World, *, is_old: bool = False) -> None:
         super().__init__(runner)
         self._world = world
+        self._is_old = is_old
+        """Its process runs an older Perdure, which does not say its lease."""
+
+    def register(
+        self,
+        node_id: NodeId,
+        kinds: str | None,
+        process: Process,
+        now: Micros,
+        queues: str | None = None,
+        lease_us: int | None = None,
+    ) -> None:
+        if self._is_old:
+            lease_us = None
+        self._world.leases[node_id] = None if lease_us is None else lease_us / 1_000_000
+        self._world.beaten[node_id] = self._world.time.at
+        super().register(node_id, kinds, process, now, queues, lease_us)
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:
         beaten = super().beat(node_id, now)
@@ -134,6 +156,10 @@ class World:
         self.overdue: dict[UUID, bool] = {}
         """Runs closed for being overdue, and whether they were."""
         self.beaten: dict[NodeId, float] = {}
+        self.leases: dict[NodeId, float | None] = {}
+        """What nodes said when they registered; of an older Perdure, nothing."""
+        self.locked_until = 0.0
+        """Until then someone else holds the write lock: reading works, and no write does."""
         self.wronged: list[str] = []
         self._depth = 0
         self._processes = 0
@@ -268,6 +294,12 @@ class World:
         for proc in self.procs:
             proc.is_troubled = True
 
+    def lock_the_file(self) -> None:
+        """Someone else holds the write lock, for up to three leases."""
+        self.locked_until = self.time.at + self.random.choice((0.5, 5.0, 12.0, 35.0, 95.0))
+        for proc in self.procs:
+            proc.is_troubled = True
+
     # -- how it happens ----------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
@@ -287,7 +319,7 @@ class World:
         self.time.at = max(self.time.at, end)
 
     def _beat(self, proc: Proc) -> None:
-        proc.next_beat = self.time.at + LEASE_S / BEATS_PER_LEASE
+        proc.next_beat = self.time.at + proc.lease_s / BEATS_PER_LEASE
         with self._as(proc, "heart"):
             if not proc.heart.beat():
                 self._die(proc)  # as `perdure worker` does when its store thread hangs
@@ -311,7 +343,7 @@ class World:
             if at >= proc.next_turn or node.in_trouble or self.random.random() < 0.3:
                 proc.next_turn = at + node.turn()
             if not node.in_trouble and at >= proc.next_look:
-                proc.next_look = at + 1.0
+                proc.next_look = at + look_every_s(proc.lease_s)
                 with suppress(StoreError):
                     if proc.rescuer.look(node.id):
                         self._judge_overdue()
@@ -319,10 +351,16 @@ class World:
                 self._wind_down(proc, at)
 
     def judge_silence(self, node_id: NodeId) -> None:
-        """Whoever is declared dead for its silence has been silent for a whole lease of the true time."""
-        silent_s = self.time.at - self.beaten.get(node_id, 0.0)
-        if silent_s < LEASE_S - 0.001:
-            self.wronged.append(f"node {to_uuid(node_id)} was declared dead after a silence of {silent_s} s")
+        """Whoever is declared dead for its silence has been silent for a whole lease of its own, of the true time; and
+        not because nobody could write, or reach the database: it had died, stood still or left."""
+        silent_s = self.time.at - self.beaten[node_id]
+        lease_s = self.leases[node_id] or USUAL_LEASE_US / 1_000_000
+        is_well = any(not proc.is_excused for proc in self.procs if node_id in proc.nodes)
+        if silent_s < lease_s - 0.001 or is_well:
+            how = ", and it was in good health" if is_well else ""
+            self.wronged.append(
+                f"node {to_uuid(node_id)} (lease {lease_s} s) was declared dead after a silence of {silent_s} s{how}"
+            )
 
     def _judge_overdue(self) -> None:
         """A run that was closed for being overdue really took longer than it may; whatever the clocks on walls say."""
@@ -387,8 +425,8 @@ class World:
         while self.time.at < end:
             self.advance(1.0)
 
-    def _is_reachable(self) -> bool:
-        return self.time.at >= self.outage_until
+    def _is_reachable(self, *, writes: bool) -> bool:
+        return self.time.at >= (max(self.outage_until, self.locked_until) if writes else self.outage_until)
 
     def _awake(self) -> list[Proc]:
         return [proc for proc in self.procs if proc.alive and proc.frozen_until <= self.time.at]
@@ -402,7 +440,8 @@ class World:
         runner, heart_runner = (
             FaultyRunner(self.inner, lambda: self._meanwhile(*holder), self._is_reachable) for _ in range(2)
         )
-        store = SimStore(runner, self)
+        lease_s = self.random.choice(LEASES_S)
+        store = SimStore(runner, self, is_old=self.random.random() < 0.2)
         executor = SimExecutor(machine, inbox, self.notes, self._pick, self._note_begin, self.kinds[0])
         liveness = SimLiveness(machine, self.random.randrange(100, 103), start)
 
@@ -426,12 +465,14 @@ class World:
             in_turn=self.random.random() < 0.3,
             concurrency=self.random.choice((1, 2, 4)),
             per_queue=self.random.choice(({}, {}, {"a": 1})),
-            lease_s=LEASE_S,
+            lease_s=lease_s,
         )
         node = Node(parts, duty)
-        rescuer = Rescuer(store, machine, ids, liveness, lease_s=LEASE_S, max_crashes=MAX_CRASHES)
-        heart = Heart(node, SimStore(heart_runner, self), machine, lease_s=LEASE_S, hung=lambda: None)
-        proc = Proc(self._processes, machine, runner, heart_runner, node, heart, rescuer, executor, start, {node.id})
+        rescuer = Rescuer(store, machine, ids, liveness, lease_s=lease_s, max_crashes=MAX_CRASHES)
+        heart = Heart(node, SimStore(heart_runner, self), machine, lease_s=lease_s, hung=lambda: None)
+        proc = Proc(
+            self._processes, machine, runner, heart_runner, node, heart, rescuer, executor, start, lease_s, {node.id}
+        )
         machine.living.add(start)
         proc.next_beat = self.time.at
         try:
@@ -466,7 +507,7 @@ class World:
     def drain(self) -> None:
         """Everything works again, and a healthy node comes: all that was left undone is done."""
         self.is_draining = True
-        self.outage_until = 0.0
+        self.outage_until = self.locked_until = 0.0
         self.desk.fault = None
         for proc in self.procs:
             proc.runner.fault = proc.heart_runner.fault = None
@@ -593,6 +634,7 @@ THINGS: dict[Callable[[World], None], int] = {
     World.leave: 1,
     World.set_a_clock: 1,
     World.lose_the_database: 1,
+    World.lock_the_file: 1,
     World.suspend: 1,
 }
 

@@ -8,19 +8,29 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 import perdure
 from perdure import Perdure, SchemaError, StoreError
+from perdure.clock import ManualClock
+from perdure.ids import JobId, NodeId
+from perdure.job.reports import Completed, Finish
+from perdure.store.answers import Process
 from perdure.store.sql import migrate
 from perdure.store.sql.dialects.sqlite import schema
 from perdure.store.sql.dialects.sqlite.naming import NAMING
 from perdure.store.sql.migrate import Migration, migrations_of
+from perdure.upkeep.rescue import Rescuer
+from perdure.worker.liveness import ProcLiveness
+from tests import revision_1
 from tests.app.contents import contents, jobs_in
 
 KNOWN = migrations_of("sqlite")
@@ -328,3 +338,68 @@ def test_an_older_process_that_is_still_running_goes_on_until_it_opens_anew(
     with pytest.raises(SchemaError):
         send.enqueue("c")
     assert len(jobs_in(path)) == 2
+
+
+# -- from revision 1 -------------------------------------------------------------------------------------------------
+
+
+def made_at_revision_1(path: Path) -> None:
+    """The file as the code of that time left it."""
+    with opened(path) as connection:
+        schema.upgrade(connection, path, KNOWN[:1])
+        for name, columns, rows in revision_1.tables():
+            into = f"INSERT INTO perdure_{name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+            connection.executemany(into, [[one.bytes if isinstance(one, UUID) else one for one in row] for row in rows])
+
+
+def test_a_file_of_revision_1_is_upgraded_with_all_that_is_in_it(path: Path) -> None:
+    made_at_revision_1(path)
+    before = contents(path)
+
+    app = Perdure(path)
+    nodes = app.store.live_nodes()
+    app.close()
+
+    after = contents(path)
+    assert revisions(path) == [step.revision for step in KNOWN]
+    assert {node.host: node.lease_us for node in nodes} == {"far": None, "near": None}
+    for name, rows in before.items():
+        if name != "perdure_schema_version":
+            assert [row[: len(old)] for row, old in zip(after[name], rows, strict=True)] == rows, name
+    assert len(backups(path)) == 1
+
+
+def test_what_ran_at_revision_1_goes_on_after_the_upgrade(path: Path) -> None:
+    """One node's process went on and reports; the other's is silent, and a lease later its jobs go on elsewhere."""
+    made_at_revision_1(path)
+    clock = ManualClock(datetime(2026, 11, 16, 15, tzinfo=UTC))
+    app = Perdure(path, clock=clock, lease_s=5)
+    _far, near = sorted(app.store.live_nodes(), key=lambda node: node.host or "")
+    own = NodeId(app.ids.new())
+    app.store.register(own, None, Process(), clock.now(), lease_us=5_000_000)
+    rescuer = Rescuer(app.store, clock, app.ids, ProcLiveness(), lease_s=5, max_crashes=3)
+    silent: list[float] = []
+    for second in range(61):
+        app.store.beat(own, clock.now())
+        if second % 10 == 0:
+            assert app.store.beat(near.id, clock.now())
+        if rescuer.look(own):
+            silent.append(second)
+        clock.advance(seconds=1)
+
+    assert silent == [60], "a node that names no lease has the usual one, however short the observer's"
+    assert {node.id for node in app.store.live_nodes()} == {near.id, own}
+    held = app.store.held_by(near.id)
+    finishes = [Finish(live, Completed('"done"'), JobId(app.ids.new())) for live in held]
+    assert [finished.answer for finished in app.store.finish(finishes, clock.now())] == ["applied"] * 2
+    states = Counter(job.state.value for job in app.jobs())
+    assert states == {
+        "queued": 5,
+        "completed": 4,
+        "failed": 1,
+        "cancelled": 1,
+        "scheduled": 1,
+        "paused": 1,
+        "parked": 1,
+    }
+    app.close()

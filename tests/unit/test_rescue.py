@@ -64,10 +64,11 @@ def rescuer(rig: Rig, store: Store | Meddled | None = None) -> Rescuer:
 
 
 def watch(rig: Rig, observer: Rescuer, own: NodeId, seconds: float, meanwhile: Callable[[], object] = bool) -> int:
-    """Look every ten seconds for so long; answers how many jobs were saved."""
+    """Beat and look every ten seconds for so long; answers how many jobs were saved."""
     saved = 0
     for _ in range(round(seconds / 10)):
         rig.clock.advance(seconds=10)
+        rig.store.beat(own, rig.now)
         meanwhile()
         saved += observer.look(own)
     return saved

@@ -24,7 +24,19 @@ from perdure.job.reports import (
     Unreadable,
     after_run,
 )
-from perdure.job.states import CLOSED, FINAL, LANDING, LIVE, TRANSITIONS, WAITING, Park, RunState, State, Verb
+from perdure.job.states import (
+    CLOSED,
+    FINAL,
+    LANDING,
+    LIVE,
+    TRANSITIONS,
+    WAITING,
+    Park,
+    RunState,
+    State,
+    Suspicion,
+    Verb,
+)
 
 NOW = Micros(1_000_000_000)
 BROKEN = Failure("ValueError", "it broke")
@@ -193,6 +205,19 @@ def test_the_budget_is_never_exceeded(job: LiveJob, report: Report, now: Micros)
     for row in (decided.after, decided.successor and decided.successor.live):
         if row is not None and row.state in LANDING:
             assert row.attempts < row.max_attempts
+
+
+@given(jobs(State.RUNNING), st.integers(1, 4), instants)
+def test_whoever_would_fail_with_its_node_and_has_crashed_before_is_a_suspect(
+    job: LiveJob, max_crashes: int, now: Micros
+) -> None:
+    found = transitions.suspicion(job.crashes, job.attempts, job.max_attempts, max_crashes)
+    decided = transitions.rescue(job._replace(cancel_requested=0), CRASHED, max_crashes, now, NEXT)
+    fails = decided.outcome is not None and decided.outcome.successor is None
+
+    assert (found is Suspicion.NONE) == (job.crashes == 0)
+    assert found is Suspicion.SUSPECT or not (fails and job.crashes)
+    assert (found is Suspicion.CRASHED) == (job.crashes == 1 and not fails), "one crash makes no suspect"
 
 
 @given(jobs(State.RUNNING), failures, st.integers(1, 4), instants)

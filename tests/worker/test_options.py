@@ -61,7 +61,12 @@ def test_everything_has_a_default(app: Perdure) -> None:
     options = checked_options(None, None, {}, 60.0)
 
     assert (options.duty.queues, options.duty.concurrency, options.duty.in_turn) == (None, 10, False)
-    assert (options.duty.poll_s, options.duty.lease_s, options.grace_s, options.max_crashes) == (1.0, 60.0, 25.0, 3)
+    assert (options.duty.poll_s, options.duty.lease_s, options.grace_s, options.duty.max_crashes) == (
+        1.0,
+        60.0,
+        25.0,
+        3,
+    )
 
 
 def test_queues_with_their_own_concurrency_have_it_together_by_default() -> None:

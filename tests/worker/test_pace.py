@@ -14,12 +14,17 @@ import pytest
 
 from perdure import Perdure, State
 from perdure.clock import ManualClock, Micros, SystemClock
+from perdure.ids import JobId
+from perdure.job.model import Failure
+from perdure.job.reports import Finish, TimedOut
 from perdure.worker.executors.pools import Pools
 from perdure.worker.executors.port import Inbox
 from perdure.worker.liveness import ProcLiveness
 from perdure.worker.node import Duty, Node, Parts
+from perdure.worker.run import Assignment
+from perdure.worker.signals import Stop
 from tests.worker.bodies import last_run
-from tests.worker.patience import seen_by_the_doctor
+from tests.worker.patience import DEADLINE_S, seen_by_the_doctor
 
 
 class Bench:
@@ -132,6 +137,98 @@ def test_a_node_declared_dead_is_somebody_new_only_once_the_database_knows_it(be
     bench.node.turn()
     assert not bench.node.declared_dead
     assert [node.id for node in bench.app.store.live_nodes()] == [bench.node.id]
+
+
+def told(task: Assignment) -> Stop | None:
+    return task.ctx.stop
+
+
+@contextmanager
+def running(bench: Bench) -> Iterator[Assignment]:
+    """A job that runs, and that nothing can interrupt until the block is left."""
+    began, may_end = threading.Event(), threading.Event()
+
+    @bench.app.job
+    def wait() -> None:
+        began.set()
+        may_end.wait(DEADLINE_S)
+
+    bench.node.register()
+    wait.enqueue()
+    bench.node.turn()
+    assert began.wait(DEADLINE_S)
+    [task] = bench.node.held.values()
+    assert told(task) is None
+    yield task
+    may_end.set()
+    assert bench.ended.wait(DEADLINE_S)
+    bench.node.turn()
+    assert bench.node.is_empty
+
+
+def test_a_node_that_comes_back_stops_what_it_ran_at_once(bench: Bench) -> None:
+    """Not only when it next compares what it runs with the database, which is a lease later."""
+    with running(bench) as task:
+        bench.app.store.stop(bench.node.id, "unknown", bench.clock.now())
+        bench.node.declared_dead = True
+        bench.node.turn()
+        assert told(task) is Stop.LOST
+        bench.node.accepting = False
+
+
+def test_a_node_that_nobody_took_for_dead_stops_a_run_that_was_closed_within_a_lease(bench: Bench) -> None:
+    with running(bench) as task:
+        closing = Finish(
+            task.claim.live, TimedOut(Failure("JobTimeout", "closed by another")), JobId(bench.app.ids.new())
+        )
+        bench.app.store.finish([closing], bench.clock.now())
+        bench.node.accepting = False
+        bench.clock.advance(seconds=59)
+        bench.node.turn()
+        assert told(task) is None
+        bench.clock.advance(seconds=1)
+        bench.node.turn()
+        assert told(task) is Stop.LOST
+        assert not bench.node.declared_dead
+
+
+def test_a_node_says_its_lease_when_it_registers_and_when_it_comes_back(bench: Bench) -> None:
+    bench.node.register()
+    before = bench.node.id
+    bench.app.store.stop(before, "unknown", bench.clock.now())
+    bench.node.declared_dead = True
+    bench.node.turn()
+
+    assert bench.node.id != before
+    assert [node.lease_us for node in bench.app.store.nodes(9)] == [60_000_000] * 2
+
+
+@pytest.mark.parametrize(("crashes", "together"), [(1, 4), (2, 2)])
+def test_while_a_suspect_runs_no_other_comes_beside_it(bench: Bench, path: Path, crashes: int, together: int) -> None:
+    """Turn after turn, not only in the one that claimed it; who never saw a node die does come."""
+    began, may_end = threading.Semaphore(0), threading.Event()
+
+    @bench.app.job
+    def wait() -> None:
+        began.release()
+        may_end.wait(DEADLINE_S)
+
+    bench.node.register()
+    wait.enqueue_many([{}] * 3)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE perdure_ready SET crashes = ?", (crashes,))
+    wait.enqueue()
+    for _ in range(5):
+        bench.node.turn()
+        bench.node.stir()
+        bench.clock.advance(seconds=1)
+    assert len(bench.node.held) == together
+
+    for _ in range(together):
+        assert began.acquire(timeout=DEADLINE_S)
+    may_end.set()
+    while not (bench.node.is_empty and bench.node.is_idle):
+        bench.node.turn()
 
 
 class Jumping(SystemClock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
@@ -10,7 +11,9 @@ from perdure import Job, JobContext, Perdure, State
 from perdure.clock import to_datetime
 from perdure.ids import NodeId, RunId, to_uuid
 from perdure.store.answers import Claimer, Lane
+from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
+from tests.worker.patience import DEADLINE_S
 
 NO_PID = 2**22 - 1
 
@@ -46,6 +49,42 @@ def test_what_a_dead_worker_left_is_queued_before_the_first_claim(app: Perdure, 
     assert [job.attempts for job in ran] == [2, 2, 1]
     assert ran == sorted(ran, key=lambda job: job.id)
     assert {job.state for job in app.jobs()} == {State.COMPLETED}
+
+
+def test_all_that_ran_on_a_dead_worker_runs_at_once_again(app: Perdure) -> None:
+    """Each waits for all the others: one after the other they would never end."""
+    together = threading.Barrier(20)
+
+    @app.job
+    def note() -> None:
+        together.wait(DEADLINE_S)
+
+    left_behind(app, 20)
+    app.worker(concurrency=20).run(until_idle=True)
+
+    assert {(job.state, job.attempts) for job in app.jobs()} == {(State.COMPLETED, 2)}
+
+
+@pytest.mark.parametrize("max_crashes", [2, 3])
+def test_what_saw_two_workers_die_runs_one_at_a_time(app: Perdure, max_crashes: int) -> None:
+    """And so does what may not see a second one die."""
+    running: list[int] = []
+
+    @app.job
+    def note() -> None:
+        running.append(len(list(app.jobs(state="running"))))
+
+    left_behind(app, 4)
+    for _ in range(max_crashes - 2):
+        now, gone = app.clock.now(), NodeId(app.ids.new())
+        Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=60, max_crashes=3).look(gone)
+        app.store.register(gone, None, ProcLiveness().own()._replace(pid=NO_PID), now)
+        run_ids = [RunId(run_id) for run_id in app.ids.new_many(4)]
+        assert len(app.store.claim([Lane("default", 4)], Claimer(gone, None, run_ids, 60_000_000), now)) == 4
+    app.worker(concurrency=4, max_crashes=max_crashes).run(until_idle=True)
+
+    assert running == [1] * 4
+    assert {(job.state, job.attempts) for job in app.jobs()} == {(State.COMPLETED, max_crashes)}
 
 
 @pytest.mark.usefixtures("ran")

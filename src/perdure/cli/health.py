@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from perdure.store.protocols import Store
 
 MaxBeatAge = Annotated[
-    float,
-    typer.Option("--max-beat-age", min=0, metavar="SECONDS", help="How long ago a worker may have been heard of."),
+    float | None,
+    typer.Option(
+        "--max-beat-age",
+        min=0,
+        metavar="SECONDS",
+        help="How long ago a worker may have been heard of; without it, each worker's own lease (60 s by default).",
+    ),
 ]
 
 
@@ -29,7 +34,7 @@ class Health(NamedTuple):
     why: str
 
 
-def health(*, max_beat_age: MaxBeatAge = 60.0, url: Url = None, app: App = None, json: Json = False) -> None:
+def health(*, max_beat_age: MaxBeatAge = None, url: Url = None, app: App = None, json: Json = False) -> None:
     """Tell whether the database answers and a worker lives. Exits with 0 if so, with 1 if not, with 2 if it cannot
     tell: no database was named, or no driver for it is installed."""
     with database(url, app) as store:
@@ -44,19 +49,21 @@ def health(*, max_beat_age: MaxBeatAge = 60.0, url: Url = None, app: App = None,
     raise typer.Exit(0 if found.healthy else 1)
 
 
-def _look(store: Store, max_beat_age: float) -> Health:
+def _look(store: Store, max_beat_age: float | None) -> Health:
     from perdure.clock import SystemClock
     from perdure.ops.database_check import require_current
     from perdure.worker.liveness import ProcLiveness
 
     require_current(store)
     nodes = store.live_nodes()
-    beats = [node.beat_at for node in nodes if not ProcLiveness().is_gone(node)]
-    if not beats:
+    there = [node for node in nodes if not ProcLiveness().is_gone(node)]
+    if not there:
         why = "no worker is registered" if not nodes else "the process of every worker has ended"
         return Health(False, True, 0, None, f"the database answers, but {why}")
-    age = max(0.0, (SystemClock().now() - max(beats)) / 1_000_000)
-    workers = f"{len(beats)} worker{'' if len(beats) == 1 else 's'}"
-    if not age <= max_beat_age:
-        return Health(False, True, len(beats), age, f"{workers}, but the last beat is {age:.1f} s ago")
-    return Health(True, True, len(beats), age, f"the database answers, {workers}, last beat {age:.1f} s ago")
+    now = SystemClock().now()
+    age = max(0.0, (now - max(node.beat_at for node in there)) / 1_000_000)
+    workers = f"{len(there)} worker{'' if len(there) == 1 else 's'}"
+    is_one_awake = not all(node.is_silent(now) for node in there) if max_beat_age is None else age <= max_beat_age
+    if not is_one_awake:
+        return Health(False, True, len(there), age, f"{workers}, but the last beat is {age:.1f} s ago")
+    return Health(True, True, len(there), age, f"the database answers, {workers}, last beat {age:.1f} s ago")

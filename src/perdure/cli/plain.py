@@ -62,6 +62,7 @@ def plain_node(node: NodeRow, state: str, running: int) -> dict[str, object]:
         "beat_at": moment_json(to_datetime(node.beat_at)),
         "stopped_at": None if node.stopped_at is None else moment_json(to_datetime(node.stopped_at)),
         "stop_reason": node.stop_reason,
+        "lease_s": None if node.lease_us is None else node.lease_us / 1_000_000,
     }
 
 

@@ -6,7 +6,7 @@ compared with it by tests.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 
@@ -99,6 +99,17 @@ class Park(StrEnum):
     """The payload was written by newer code; a node that has it takes it."""
     UNREADABLE = "unreadable"
     """The payload could not be decoded; only resume or cancel lead out."""
+
+
+class Suspicion(IntEnum):
+    """Whether a node may have died of a job."""
+
+    NONE = 0
+    """No node has died while it ran."""
+    CRASHED = 1
+    """A node died while it ran, once: as likely of any other job, or of none. It runs as every job does."""
+    SUSPECT = 2
+    """That happened again; or if it does, the job fails. It runs beside no other job that has seen a node die."""
 
 
 FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED, State.SKIPPED})

@@ -22,9 +22,11 @@ from perdure.job.model import (
     Telling,
     Transition,
 )
-from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Verb
+from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Suspicion, Verb
 
 LAST_ERROR_LIMIT = 500
+CRASHES_AT_LARGE = 1
+"""Crashes after which a job still runs as every other: most nodes die of no job, and all they ran goes on at once."""
 NOTHING_TOLD = Telling()
 NO_FAILURE = (None, None, None, False)
 _TEXT = {state: state.value for states in (State, RunState) for state in states}  # .value is a slow property
@@ -273,6 +275,18 @@ def rescue(live: LiveJob, failure: Failure, max_crashes: int | None, now: Micros
         return end(Verb.RESCUE, crashed, State.FAILED, now, run_state=RunState.LOST, failure=failure)
     again = crashed._replace(last_error=_short(f"{failure.error_type}: {failure.message}"))
     return _back(Verb.RESCUE, crashed, again, State.FAILED, next_id, _Close(RunState.LOST, now, failure=failure))
+
+
+def suspicion(crashes: int, attempt: int, max_attempts: int, max_crashes: int) -> Suspicion:
+    """How a run of a job with so many crashes is looked at; `attempt` is the number of that run.
+
+    Whoever dies of what runs beside it must not fail for it. So a job that another crash would end is a suspect, and a
+    suspect runs beside no job that has crashed: the one it crashed with is among those.
+    """
+    if not crashes:
+        return Suspicion.NONE
+    is_last_chance = attempt >= max_attempts or crashes + 1 >= max_crashes
+    return Suspicion.SUSPECT if is_last_chance or crashes > CRASHES_AT_LARGE else Suspicion.CRASHED
 
 
 def retry(last: OutcomeRow, live: LiveJob, now: Micros) -> LiveJob:

@@ -18,7 +18,6 @@ from perdure.job.job import Job
 from perdure.ops.spans import distance
 from perdure.store.answers import NodeRow
 from perdure.store.protocols import Store
-from perdure.store.tallies import SILENT_US
 from perdure.worker.liveness import ProcLiveness
 
 SHOWN = 3
@@ -28,7 +27,7 @@ _TAIL = 8
 class Crew(NamedTuple):
     """The live nodes, and those of them that serve a job's queue, that have its kind, and that do both.
 
-    Of the live ones, `silent` have not been heard of for long, and the processes of `gone` have ended.
+    Of the live ones, `silent` have not been heard of for a lease of theirs, and the processes of `gone` have ended.
     """
 
     live: list[NodeRow]
@@ -58,7 +57,7 @@ def crew_for(store: Store, job: Job, now: Micros) -> Crew:
         serving,
         knowing,
         able=[node for node in serving if node in knowing],
-        silent=[node for node in live if now - node.beat_at > SILENT_US],
+        silent=[node for node in live if node.is_silent(now)],
         gone=[node for node in live if liveness.is_gone(node)],
     )
 
@@ -68,7 +67,7 @@ class Standing(StrEnum):
 
     LIVE = "live"
     SILENT = "silent"
-    """Not heard of for long: dead, or only slow."""
+    """Not heard of for a lease of its own: dead, or only slow."""
     GONE = "gone"
     """Its process has ended without a word; another worker takes back what it held."""
     STOPPED = "stopped"
@@ -81,7 +80,7 @@ def standing_of(node: NodeRow, now: Micros, liveness: ProcLiveness) -> Standing:
         return Standing.STOPPED
     if liveness.is_gone(node):
         return Standing.GONE
-    return Standing.SILENT if now - node.beat_at > SILENT_US else Standing.LIVE
+    return Standing.SILENT if node.is_silent(now) else Standing.LIVE
 
 
 # -- what a node says of itself --------------------------------------------------------------------------------------

@@ -11,12 +11,15 @@ from perdure.errors import JobNotFound
 from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Claim, JobRow, LiveJob
 from perdure.job.reports import Finish
-from perdure.job.states import State
+from perdure.job.states import State, Suspicion
 
 T = TypeVar("T")
 
 FIRST_ID = b"\x00" * 16
 LAST_ID = b"\xff" * 16
+
+USUAL_LEASE_US = 60 * 1_000_000
+"""The lease of a node that does not name its own."""
 
 Kinds = Mapping[str, int]
 """What a node can run: kind name → newest version it has."""
@@ -30,14 +33,17 @@ class Lane(NamedTuple):
 
 
 class Claimer(NamedTuple):
-    """Who claims: the node, the kinds it knows (None: any), the run ids to use, and its lease."""
+    """Who claims: the node, the kinds it knows (None: any), the run ids to use, and its lease.
+
+    `company` is the worst that is thought of the jobs it runs; `max_crashes`, after how many a job is given up.
+    """
 
     node_id: NodeId
     kinds: Kinds | None
     run_ids: Sequence[RunId]
     lease_us: int
-    holds_suspect: bool = False
-    """A job that a node may have died of runs here already: no second one beside it."""
+    company: Suspicion = Suspicion.NONE
+    max_crashes: int = 3
 
 
 class Answer(StrEnum):
@@ -154,7 +160,8 @@ class LogLine(NamedTuple):
 class NodeRow(NamedTuple):
     """A worker process lifetime. `stopped_at` set: it can claim nothing any more.
 
-    `kinds` is a JSON object of names and versions, `queues` a JSON list of names; None means all.
+    `kinds` is a JSON object of names and versions, `queues` a JSON list of names; None means all. `lease_us` is for how
+    long it may be silent before others take its jobs; None: an older Perdure registered it, which did not say.
     """
 
     id: NodeId
@@ -170,6 +177,11 @@ class NodeRow(NamedTuple):
     boot_id: str | None
     pid_namespace: str | None
     queues: str | None = None
+    lease_us: int | None = None
+
+    def is_silent(self, now: Micros) -> bool:
+        """Whether nothing was heard of it for its whole lease, by the clocks on the walls: to be told, not acted on."""
+        return now - self.beat_at > (USUAL_LEASE_US if self.lease_us is None else self.lease_us)
 
 
 class Turn(NamedTuple):

@@ -264,9 +264,16 @@ class Nodes(Protocol):
     """Worker process lifetimes."""
 
     def register(
-        self, node_id: NodeId, kinds: str | None, process: Process, now: Micros, queues: str | None = None
+        self,
+        node_id: NodeId,
+        kinds: str | None,
+        process: Process,
+        now: Micros,
+        queues: str | None = None,
+        lease_us: int | None = None,
     ) -> None:
-        """Make the node known; before that it claims nothing. `kinds` and `queues` are kept for those who ask."""
+        """Make the node known; before that it claims nothing. `kinds`, `queues` and `lease_us` are kept as given, for
+        those who ask; by its lease others judge whether it lives."""
         ...
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:

@@ -14,10 +14,6 @@ from perdure.ids import JobId
 EVERY_QUEUE = "*"
 """The queue that stands for all of them where one is paused or reserved."""
 
-SILENT_US = 60 * 1_000_000
-"""For how long nothing may be heard of a live node before it is called silent: a usual lease, in which it beats six
-times. The others may be about to rescue its jobs, or it may only be slow."""
-
 
 class Gate(NamedTuple):
     """What may keep the jobs of a queue from being claimed."""
@@ -54,7 +50,7 @@ class Hitch(StrEnum):
     LOST = "lost"
     """It runs on a node that has stopped: no worker has taken it back yet."""
     SILENT = "silent"
-    """It runs on a node of which nothing was heard for long, and which may be dead."""
+    """It runs on a node of which nothing was heard for long, and for its whole lease: it may be dead, or only slow."""
     OVERTIME = "overtime"
     """It runs longer than its time-out allows."""
     SLOW = "slow"

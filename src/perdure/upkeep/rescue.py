@@ -7,6 +7,7 @@ on, so the later one changes nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from perdure.clock import Clock, Micros
 from perdure.errors import PerdureError
@@ -47,14 +48,16 @@ class Rescuer:
 
     def look(self, own: NodeId) -> int:
         """Declare dead whoever is, and take back what was left behind; answers how many jobs that were."""
-        others = [node for node in self._store.live_nodes() if node.id != own]
-        for node in others:
-            if self._liveness.is_gone(node):
+        if self._watch.doubts:
+            self._store.beat(own, self._clock.now())
+        nodes = {node.id: node for node in self._store.live_nodes()}
+        for node in nodes.values():
+            if node.id != own and self._liveness.is_gone(node):
                 self._declare(node, "crash", "its process has ended")
-        for node in self._watch.look(others, self._clock.boottime()):
+        for node in self._watch.look(nodes.values(), own, self._clock.boottime()):
             self._declare(node, "unknown", "it has been silent for a whole lease")
         saved = sum(self._take_back(node_id) for node_id in self._store.nodes_left_behind())
-        return saved + self._close_overdue()
+        return saved + self._close_overdue(nodes)
 
     def _declare(self, node: NodeRow, reason: str, why: str) -> None:
         if self._store.stop(node.id, reason, self._clock.now(), node.beat):
@@ -96,11 +99,12 @@ class Rescuer:
             logger.error("job %s (%s) could not %s: %s", to_uuid(live.job_id), live.kind, be_done, error)
             self._refused.add(live.run_id)
 
-    def _close_overdue(self) -> int:
+    def _close_overdue(self, nodes: Mapping[NodeId, NodeRow]) -> int:
         """The deadline in the row is by somebody's wall clock: it says whom to watch, not when to act."""
         watched = self._store.overdue(_EVER, WATCHED)
         closed = 0
-        for live in self._overtime.look(watched, self._clock.boottime()):
+        at, is_attentive = self._clock.boottime(), self._watch.is_attentive
+        for live in self._overtime.look(watched, nodes, at, is_attentive=is_attentive):
             failure = Failure("JobTimeout", "the run went past its deadline and its node did not close it")
             finish = Finish(live, TimedOut(failure), JobId(self._ids.new()))
             try:

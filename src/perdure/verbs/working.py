@@ -109,11 +109,11 @@ def checked_options(queues: object, concurrency: object, options: WorkerFields, 
         per_queue=per_queue,
         poll_s=_seconds(options.get("poll_s", 1.0), "poll_s", least=0.001),
         lease_s=lease_s,
+        max_crashes=_whole(options.get("max_crashes", 3), "max_crashes"),
     )
     return WorkerOptions(
         duty,
         grace_s=_seconds(options.get("grace_s", 25.0), "grace_s", least=0),
-        max_crashes=_whole(options.get("max_crashes", 3), "max_crashes"),
         before_start=_hooks(options.get("before_start", ()), "before_start"),
         after_stop=_hooks(options.get("after_stop", ()), "after_stop"),
         lifespan=_lifespan(options.get("lifespan")),

@@ -47,10 +47,8 @@ def new_exclusive(parts: WorkerParts, options: WorkerOptions, node: Node) -> Exc
 def new_shift(
     parts: WorkerParts, options: WorkerOptions, node: Node, bell: Bell, wish: Wish, exclusive: Exclusive | None
 ) -> Shift:
-    lease_s = options.duty.lease_s
-    rescuer = Rescuer(
-        parts.store, parts.clock, parts.ids, parts.liveness, lease_s=lease_s, max_crashes=options.max_crashes
-    )
+    lease_s, max_crashes = options.duty.lease_s, options.duty.max_crashes
+    rescuer = Rescuer(parts.store, parts.clock, parts.ids, parts.liveness, lease_s=lease_s, max_crashes=max_crashes)
     return Shift(
         node,
         rescuer,

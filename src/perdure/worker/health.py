@@ -59,7 +59,7 @@ def problem_of(
     if status not in ("running", "stopping"):
         return None
     if beat_age_s is not None and beat_age_s > lease_s:
-        return f"no heartbeat could be written for {beat_age_s:.0f} s; others take this node for dead"
+        return f"no heartbeat could be written for {beat_age_s:.0f} s; others may take this node for dead"
     if turn_age_s is not None and turn_age_s > lease_s:
         return f"the database has not been reached for {turn_age_s:.0f} s"
     if loop_blocked_s > BLOCKED_AFTER_S:

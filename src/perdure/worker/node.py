@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, Protocol
 from perdure.clock import Clock, Micros
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Claim
+from perdure.job.model import Claim, LiveJob
 from perdure.job.reports import Finish
+from perdure.job.states import Suspicion
+from perdure.job.transitions import suspicion
 from perdure.kind import Registry
 from perdure.store.answers import Answer, Claimer, Glance, Lane, Turn, Turned
 from perdure.store.away import AWAY, Locked
@@ -53,6 +55,8 @@ class Duty(NamedTuple):
     per_queue: Mapping[str, int] = {}
     poll_s: float = 1.0
     lease_s: float = 60.0
+    max_crashes: int = 3
+    """Deaths of its node after which a job is given up."""
 
 
 class Executors(Protocol):
@@ -117,7 +121,7 @@ class Node:
     def _register_as(self, node_id: NodeId) -> None:
         kinds = json.dumps(self._parts.kinds.versions(), sort_keys=True)
         queues = None if self._duty.queues is None else json.dumps(self._duty.queues)
-        self._store.register(node_id, kinds, self._parts.liveness.own(), self._now(), queues)
+        self._store.register(node_id, kinds, self._parts.liveness.own(), self._now(), queues, self._lease_us)
         self.id = node_id
         self._next_reckoning = self._at() + self._duty.lease_s
 
@@ -350,10 +354,11 @@ class Node:
         return self._duty.concurrency - len(self.held) - max(0, len(self._waiting) - self._duty.concurrency)
 
     def _claimer(self) -> Claimer:
-        suspect = any(task.claim.live.crashes for task in self.held.values())
+        most = self._duty.max_crashes
+        crashed = [task.claim.live for task in self.held.values() if task.claim.live.crashes]
+        company = max((_suspicion(live, most) for live in crashed), default=Suspicion.NONE)
         run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(self._room())]
-        lease_us = round(self._duty.lease_s * 1_000_000)
-        return Claimer(self.id, self._parts.kinds.versions(), run_ids, lease_us, suspect)
+        return Claimer(self.id, self._parts.kinds.versions(), run_ids, self._lease_us, company, most)
 
     def _pause(self) -> float:
         """Seconds until something is due by the clock."""
@@ -412,8 +417,16 @@ class Node:
         self.declared_dead = False
         logger.warning("going on as node %s", to_uuid(self.id))
 
+    @property
+    def _lease_us(self) -> int:
+        return round(self._duty.lease_s * 1_000_000)
+
     def _now(self) -> Micros:
         return self._parts.clock.now()
 
     def _at(self) -> float:
         return self._parts.clock.boottime()
+
+
+def _suspicion(live: LiveJob, max_crashes: int) -> Suspicion:
+    return suspicion(live.crashes, live.attempts, live.max_attempts, max_crashes)

@@ -20,7 +20,6 @@ class WorkerOptions(NamedTuple):
 
     duty: Duty
     grace_s: float = 25.0
-    max_crashes: int = 3
     before_start: Sequence[Callable[[], object]] = ()
     after_stop: Sequence[Callable[[], object]] = ()
     lifespan: Callable[[], object] | None = None

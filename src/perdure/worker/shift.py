@@ -14,12 +14,11 @@ from perdure.errors import PerdureError, SchemaError
 from perdure.store.away import AWAY
 from perdure.store.protocols import Bell
 from perdure.upkeep.rescue import Rescuer
-from perdure.worker.lease import LOOKS
+from perdure.worker.lease import look_every_s
 from perdure.worker.node import Node
 from perdure.worker.signals import Stop
 from perdure.worker.stopping import HURRY, Wish
 
-RESCUE_EVERY_S = 1.0
 SETTLE_S = 2.0
 """How long interrupted handlers have to end before the worker leaves without them."""
 NAP_S = 0.25
@@ -49,8 +48,7 @@ class Shift:
         self._wish = wish
         self._grace_s = grace_s
         self._may_claim = may_claim
-        # Often enough that a short lease sees three looks: see `lease.Watch`.
-        self._rescue_every_s = min(RESCUE_EVERY_S, lease_s / (2 * LOOKS))
+        self._rescue_every_s = look_every_s(lease_s)
         self._next_rescue = 0.0
         self.moves = 0
 

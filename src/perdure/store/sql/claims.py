@@ -9,13 +9,12 @@ from perdure.clock import Micros
 from perdure.ids import RunId
 from perdure.job import transitions
 from perdure.job.model import Claim, LiveJob
-from perdure.job.states import Park
+from perdure.job.states import Park, Suspicion
 from perdure.store.answers import Claimed, Claimer, Kinds, Lane
 from perdure.store.sql.apply import apply
 from perdure.store.sql.engine import Blob, Call, Op, Serialization
 
 ANY_CRASHES = 2**31 - 1
-NO_CRASHES = 0
 PARKED_AT_ONCE = 1_000
 """Jobs set aside in one look at a lane: 0.1 s. A node that meets a million it does not know parks them turn by turn; in
 one transaction everybody else would wait for a minute, and the watchdog take the node for hung."""
@@ -23,8 +22,9 @@ Row = tuple[Any, ...]
 """A job as it was read: the columns of a LiveJob, then the rest of a Claim. Made into one only once it is claimed."""
 
 _WIDTH = len(LiveJob._fields)
-_JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES = map(
-    LiveJob._fields.index, ("job_id", "kind", "kind_version", "rank", "position", "crashes")
+_JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES, _ATTEMPTS, _MAX_ATTEMPTS = map(
+    LiveJob._fields.index,
+    ("job_id", "kind", "kind_version", "rank", "position", "crashes", "attempts", "max_attempts"),
 )
 
 
@@ -54,29 +54,45 @@ def _each_queue_once(lanes: Sequence[Lane]) -> Sequence[Lane]:
 
 
 def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Row], aside: list[LiveJob]) -> Op[list[Row]]:
-    """Of the jobs that a node may have died of, one at a time: else the innocent would be charged with the guilty.
+    """A suspect is taken only where no job that has crashed is, or comes, beside it: else the innocent would fail with
+    the guilty. Those that crashed once go first, all together.
 
-    The others of them stay where they are, and whoever stands behind them comes up. Jobs that are parked on the way
-    are added to `aside`.
+    Who may not come yet stays in its place, and whoever stands behind comes up. Jobs that are parked on the way are
+    added to `aside`.
     """
-    head = yield from _head(lane, claimer, now, ANY_CRASHES, aside)
-    suspects = [row for row in head if row[_CRASHES]]
+    head = (yield from _head(lane, claimer, now, Suspicion.SUSPECT, aside))[: lane.room]
+    if not any(row[_CRASHES] for row in head):
+        return head
+    company = max([claimer.company, *(_suspicion(row, claimer) for row in before)])
+    if company is Suspicion.SUSPECT:
+        return (yield from _head(lane, claimer, now, Suspicion.NONE, aside))[: lane.room]
+    suspects = [row for row in head if _suspicion(row, claimer) is Suspicion.SUSPECT]
     if not suspects:
-        return head[: lane.room]
-    may_have_one = not claimer.holds_suspect and not any(row[_CRASHES] for row in before)
-    taken = suspects[:may_have_one]
-    if len(taken) == len(suspects):
-        return head[: lane.room]
-    innocent = yield from _head(lane, claimer, now, NO_CRASHES, aside)
-    return sorted([*taken, *innocent], key=_place)[: lane.room]
+        return head
+    others = (yield from _head(lane, claimer, now, Suspicion.CRASHED, aside))[: lane.room]
+    if company or any(row[_CRASHES] for row in others):
+        return others
+    return sorted([suspects[0], *others], key=_place)[: lane.room]
 
 
-def _head(lane: Lane, claimer: Claimer, now: Micros, most_crashes: int, aside: list[LiveJob]) -> Op[list[Row]]:
+def _suspicion(row: Row, claimer: Claimer) -> Suspicion:
+    return transitions.suspicion(row[_CRASHES], row[_ATTEMPTS] + 1, row[_MAX_ATTEMPTS], claimer.max_crashes)
+
+
+def _up_to(most: Suspicion, claimer: Claimer) -> dict[str, object]:
+    """The same in the words of the statements: how often a job may have crashed, and if this may be its last run."""
+    if most is Suspicion.SUSPECT:
+        return {"most_crashes": ANY_CRASHES, "last_attempts": 1}
+    at_large = min(transitions.CRASHES_AT_LARGE, claimer.max_crashes - 2) if most else 0
+    return {"most_crashes": at_large, "last_attempts": 0}
+
+
+def _head(lane: Lane, claimer: Claimer, now: Micros, most: Suspicion, aside: list[LiveJob]) -> Op[list[Row]]:
     """The jobs of a lane that this node can run, in order: at least as many as there is room for, if there are.
 
     Fewer where very many had to be parked: those behind them come up the next time.
     """
-    more = {"most_crashes": most_crashes}
+    more = _up_to(most, claimer)
     parked = yield from _parked(lane, claimer, now, more)
     count = 0
     while True:

@@ -8,9 +8,16 @@ from perdure.store.answers import NodeRow, Process
 from perdure.store.sql.engine import Call, Op
 
 
-def register(node_id: NodeId, kinds: str | None, process: Process, now: Micros, queues: str | None = None) -> Op[None]:
+def register(
+    node_id: NodeId,
+    kinds: str | None,
+    process: Process,
+    now: Micros,
+    queues: str | None = None,
+    lease_us: int | None = None,
+) -> Op[None]:
     """A node that is not registered claims nothing."""
-    known = {"id": node_id, "kinds": kinds, "queues": queues, "now": now, **process._asdict()}
+    known = {"id": node_id, "kinds": kinds, "queues": queues, "lease_us": lease_us, "now": now, **process._asdict()}
     yield Call("register_node", known)
 
 

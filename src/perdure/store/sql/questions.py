@@ -6,10 +6,9 @@ Each looks at `cap` rows of an index and no more, so that it costs the same howe
 from __future__ import annotations
 
 from perdure.clock import Micros
-from perdure.store.answers import LAST_ID
+from perdure.store.answers import LAST_ID, USUAL_LEASE_US
 from perdure.store.sql.engine import Call, Op
 from perdure.store.tallies import (
-    SILENT_US,
     Duplicates,
     Durations,
     Failures,
@@ -40,8 +39,7 @@ def count_failed(since: Micros, cap: int) -> Op[int]:
 
 def stuck(now: Micros, stale: Micros, from_id: bytes, cap: int) -> Op[list[Stuck]]:
     """The jobs that do not get on by reason, kind and queue."""
-    silent = min(stale, now - SILENT_US)
-    params = {"now": now, "stale": stale, "silent": silent, "from_id": from_id, "cap": cap}
+    params = {"now": now, "stale": stale, "usual_lease": USUAL_LEASE_US, "from_id": from_id, "cap": cap}
     rows = (yield Call("ask_stuck", params)).rows
     return [Stuck(Hitch(reason), *rest) for reason, *rest in rows]
 

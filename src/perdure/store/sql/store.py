@@ -228,9 +228,15 @@ class SqlStore:
     # -- Nodes, Locks ------------------------------------------------------------------------------------------------
 
     def register(
-        self, node_id: NodeId, kinds: str | None, process: Process, now: Micros, queues: str | None = None
+        self,
+        node_id: NodeId,
+        kinds: str | None,
+        process: Process,
+        now: Micros,
+        queues: str | None = None,
+        lease_us: int | None = None,
     ) -> None:
-        return self._write(lambda: nodes.register(node_id, kinds, process, now, queues))
+        return self._write(lambda: nodes.register(node_id, kinds, process, now, queues, lease_us))
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:
         return self._write(lambda: nodes.beat(node_id, now))

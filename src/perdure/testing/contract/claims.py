@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.ids import JobId, NodeId
 from perdure.job.model import Claim
 from perdure.job.reports import Completed, Failed, Unreadable
-from perdure.job.states import Park, RunState, State
+from perdure.job.states import Park, RunState, State, Suspicion
 from perdure.store.answers import Kinds, Lane
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, LEASE_US, NONE, Rig
@@ -388,7 +388,13 @@ def _ids(claims: list[Claim]) -> list[JobId]:
     return [claim.job_id for claim in claims]
 
 
-def test_of_the_jobs_a_node_died_of_one_is_claimed_at_a_time(rig: Rig) -> None:
+def test_what_a_node_ran_when_it_died_is_claimed_at_once_again(rig: Rig) -> None:
+    ids = rig.crashed(8)
+
+    assert _ids(rig.claim(9)) == ids
+
+
+def test_of_the_jobs_two_nodes_died_of_one_is_claimed_at_a_time(rig: Rig) -> None:
     first, second, third = rig.suspects(3)
 
     for job_id in (first, second, third):
@@ -397,12 +403,65 @@ def test_of_the_jobs_a_node_died_of_one_is_claimed_at_a_time(rig: Rig) -> None:
         rig.finish(claim, Completed())
 
 
+@each({"max_attempts": 2}, {"max_attempts": 99, "max_crashes": 2})
+def test_jobs_that_the_next_crash_would_end_are_claimed_one_at_a_time_already_after_the_first(
+    rig: Rig, limits: dict[str, int]
+) -> None:
+    most, ids = limits.get("max_crashes", 3), rig.crashed(3, max_attempts=limits["max_attempts"])
+
+    assert _ids(rig.claim(9, max_crashes=most)) == ids[:1]
+    assert rig.claim(9, max_crashes=most, company=Suspicion.CRASHED) == []
+
+
+@each(1, 2, 3)
+def test_a_suspect_is_claimed_beside_no_job_that_crashed_once(rig: Rig, room: int) -> None:
+    suspects = rig.suspects(2)
+    rig.pause(suspects[0])
+    rig.pause(suspects[1])
+    once = rig.crashed(2)
+    for job_id in suspects:
+        rig.resume(job_id)
+    clean = rig.enqueue()
+
+    assert _ids(rig.claim(room, company=Suspicion.CRASHED)) == [*once, clean][:room]
+    assert rig.in_order()[:2] == suspects
+
+
+def test_jobs_that_crashed_once_go_before_suspects_all_together(rig: Rig) -> None:
+    suspects = rig.suspects(3)
+    for job_id in suspects:
+        rig.pause(job_id)
+    once = rig.crashed(2)
+    for job_id in suspects:
+        rig.resume(job_id)
+
+    assert _ids(rig.claim(2)) == once
+    assert _ids(rig.claim(2)) == suspects[:1]
+
+
+def test_beside_a_suspect_no_job_is_claimed_that_crashed_once(rig: Rig) -> None:
+    rig.crashed(2)
+    clean = rig.enqueue()
+
+    assert _ids(rig.claim(9, company=Suspicion.SUSPECT)) == [clean]
+
+
+def test_a_suspect_of_another_lane_counts_too(rig: Rig) -> None:
+    other = rig.key("other")
+    [suspect], once = rig.suspects(1), rig.crashed(2, queue=other)
+    clean = rig.enqueue(queue=other)
+
+    claims = rig.store.claim([Lane(rig.queue, 2), Lane(other, 3)], rig.claimer(9), rig.now)
+    assert _ids(claims) == [suspect, clean]
+    assert rig.in_order(other) == once
+
+
 def test_who_stands_behind_suspects_comes_up(rig: Rig) -> None:
     first, *_ = rig.suspects(3)
     innocent = rig.enqueue_many(3)
 
     assert _ids(rig.claim(2)) == [first, innocent[0]]
-    assert _ids(rig.claim(5, holds_suspect=True)) == innocent[1:]
+    assert _ids(rig.claim(5, company=Suspicion.SUSPECT)) == innocent[1:]
 
 
 @each(1, 2, 3, 9)
@@ -410,15 +469,15 @@ def test_beside_a_suspect_that_is_held_none_is_claimed(rig: Rig, room: int) -> N
     suspects = rig.suspects(2)
     innocent = rig.enqueue_many(4)
 
-    assert _ids(rig.claim(room, holds_suspect=True)) == innocent[:room]
+    assert _ids(rig.claim(room, company=Suspicion.SUSPECT)) == innocent[:room]
     assert rig.in_order()[:2] == suspects
 
 
 def test_where_there_are_only_suspects_a_node_that_holds_one_gets_nothing(rig: Rig) -> None:
     suspects = rig.suspects(3)
 
-    assert rig.claim(1, holds_suspect=True) == []
-    assert rig.claim(9, holds_suspect=True) == []
+    assert rig.claim(1, company=Suspicion.SUSPECT) == []
+    assert rig.claim(9, company=Suspicion.SUSPECT) == []
     assert _ids(rig.claim(1)) == suspects[:1]
 
 
@@ -452,7 +511,7 @@ def test_parked_suspects_are_claimed_one_at_a_time_too(rig: Rig) -> None:
     assert rig.claim(5, kinds=NONE) == []
 
     assert _ids(rig.claim(5, kinds={rig.kind: 1})) == [first, innocent]
-    assert rig.claim(5, kinds={rig.kind: 1}, holds_suspect=True) == []
+    assert rig.claim(5, kinds={rig.kind: 1}, company=Suspicion.SUSPECT) == []
     assert _ids(rig.claim(5, kinds={rig.kind: 1})) == [second]
 
 
@@ -464,7 +523,7 @@ def test_parked_jobs_behind_parked_suspects_come_up(rig: Rig, room: int) -> None
     queued = rig.enqueue()
 
     expected = [*innocent, queued][:room]
-    assert _ids(rig.claim(room, kinds={rig.kind: 1}, holds_suspect=True)) == expected
+    assert _ids(rig.claim(room, kinds={rig.kind: 1}, company=Suspicion.SUSPECT)) == expected
 
 
 def test_a_job_of_an_unknown_kind_behind_suspects_is_parked_and_not_claimed(rig: Rig) -> None:

@@ -246,6 +246,31 @@ def test_a_cancel_asked_for_meanwhile_is_seen_by_the_report(rig: Rig) -> None:
     assert rig.finish(claim, Failed(BROKEN)) == Finished(Answer.APPLIED, State.CANCELLED)
 
 
+@each(Completed(), Failed(HOPELESS), Cancelled(), Skipped())
+def test_a_run_ends_no_job_that_another_run_holds_even_at_the_same_version(rig: Rig, report: Report) -> None:
+    """Which cannot be: versions rise with every claim. So each of the two guards is seen to hold by itself; that the
+    version does beside the same run, where the job was superseded meanwhile, is seen in `supersede`."""
+    rig.enqueue_many(2)
+    own, other = rig.claim(2)
+    rig.execute(
+        "UPDATE {ready} SET run_id = (SELECT o.run_id FROM {ready} AS o WHERE o.queue = :queue AND o.position = :other)"
+        " WHERE queue = :queue AND position = :own",
+        queue=rig.queue,
+        own=own.live.position,
+        other=other.live.position,
+    )
+    before = rig.everything()
+
+    assert rig.finish(own, report) == Finished(Answer.LOST)
+    assert rig.everything() == before
+
+    back = (
+        "UPDATE {ready} SET run_id = (SELECT u.id FROM {run} AS u WHERE u.job_id = {ready}.job_id) WHERE queue = :queue"
+    )
+    rig.execute(back, queue=rig.queue)
+    assert rig.finish(own, report).answer == Answer.APPLIED
+
+
 def test_versions_rise_up_to_the_end(rig: Rig) -> None:
     claim = rig.start()
     asked = rig.cancel(claim.job_id)

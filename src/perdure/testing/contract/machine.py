@@ -26,6 +26,7 @@ from perdure.ids import JobId
 from perdure.job.model import Claim, NewJob
 from perdure.job.ordering import rank_of
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut
+from perdure.job.states import Suspicion
 from perdure.store.answers import JobFilter, Lane, Place, RunFilter, Turn
 from perdure.testing.contract.model import Entry, Model, Refused
 from perdure.testing.contract.rig import BROKEN, HOPELESS, NONE, Rig, Wish
@@ -157,10 +158,10 @@ class StoreMachine(RuleBasedStateMachine):
         if entry.key is not None:
             self.model.holders[entry.key] = entry.id
 
-    @rule(target=claims, room=st.integers(1, 3), holds_suspect=st.booleans())
-    def claim(self, room: int, holds_suspect: bool) -> Any:
-        expected = self.model.claimable(room, holds_suspect=holds_suspect)
-        return self._started(expected, self.rig.claim(room, holds_suspect=holds_suspect))
+    @rule(target=claims, room=st.integers(1, 3), company=st.sampled_from(Suspicion))
+    def claim(self, room: int, company: Suspicion) -> Any:
+        expected = self.model.claimable(room, company)
+        return self._started(expected, self.rig.claim(room, company=company))
 
     def _started(self, expected: list[Entry], claims: list[Claim]) -> Any:
         assert [claim.job_id for claim in claims] == [job.id for job in expected]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perdure.ids import JobId
+from perdure.job.states import Suspicion
 from perdure.testing.contract.rig import NotSupported, Rig
 
 MAX_CRASHES = 3
@@ -55,6 +56,11 @@ class Entry:
         return self.state in ("completed", "failed", "cancelled", "skipped")
 
     @property
+    def is_suspect(self) -> bool:
+        """It has crashed twice, or would fail with the next crash, and has crashed before."""
+        return self.crashes >= 2 or (self.crashes == 1 and self.attempts + 1 >= self.max_attempts)
+
+    @property
     def is_waiting(self) -> bool:
         return not self.is_final and self.state != "running"
 
@@ -74,15 +80,19 @@ class Model:
     def queued(self) -> list[Entry]:
         return sorted((job for job in self.jobs.values() if job.state == "queued"), key=lambda job: job.place)
 
-    def claimable(self, room: int, *, holds_suspect: bool = False) -> list[Entry]:
-        """In queue order; of the jobs that a node died of one at most, and none beside one that is held."""
-        found: list[Entry] = []
+    def claimable(self, room: int, company: Suspicion = Suspicion.NONE) -> list[Entry]:
+        """In queue order. A suspect comes only where no job that has crashed is, or comes, beside it."""
         line = [job for job in self.jobs.values() if job.state in ("queued", "parked")]
-        for job in sorted(line, key=lambda job: job.place):
-            if job.crashes and (holds_suspect or any(other.crashes for other in found)):
-                continue
-            found.append(job)
-        return found[:room]
+        line.sort(key=lambda job: job.place)
+        if company is Suspicion.SUSPECT:
+            return [job for job in line if not job.crashes][:room]
+        suspects = [job for job in line[:room] if job.is_suspect]
+        if not suspects:
+            return line[:room]
+        others = [job for job in line if not job.is_suspect][:room]
+        if company or any(job.crashes for job in others):
+            return others
+        return sorted([suspects[0], *others], key=lambda job: job.place)[:room]
 
     def due(self) -> list[Entry]:
         found = [job for job in self.jobs.values() if job.state == "scheduled" and job.run_at <= self.now]

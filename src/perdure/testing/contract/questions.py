@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from perdure.clock import Micros
-from perdure.ids import JobId
+from perdure.ids import JobId, NodeId
 from perdure.job.model import Claim, Failure, Telling
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, TimedOut
 from perdure.job.states import LIVE, State
-from perdure.store.answers import FIRST_ID, JobFilter
+from perdure.store.answers import FIRST_ID, JobFilter, Process
 from perdure.store.tallies import Duplicates, Durations, Failures, Gate, Hitch, Outstanding, Ran, Sameness, Stuck
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, NotSupported, Rig
@@ -290,6 +290,37 @@ def test_a_node_is_not_silent_before_a_usual_lease_is_over_however_short_the_pat
 
     rig.clock.advance(seconds=1)
     assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, rig.now, FIRST_ID, PLENTY))] == [Hitch.SILENT]
+
+
+@each((30, 60), (600, 600), (86_400, 86_400))
+def test_a_node_is_silent_once_its_own_lease_is_over_and_the_patience_too(
+    rig: Rig, lease_s: int, silent_s: int
+) -> None:
+    node = NodeId(rig.ids.new())
+    rig.store.register(node, None, Process(), rig.now, lease_us=lease_s * 1_000_000)
+    rig.enqueue(timeout_ms=10**9)
+    rig.claim_one(node=node)
+    rig.clock.advance(seconds=silent_s - 1)
+
+    def silent() -> list[Hitch]:
+        stale = Micros(rig.now - 60_000_000)
+        return [row.reason for row in _mine(rig, rig.store.stuck(rig.now, stale, FIRST_ID, PLENTY))]
+
+    assert silent() == []
+    rig.clock.advance(seconds=1)
+    assert silent() == [Hitch.SILENT]
+
+
+def test_a_queue_waits_while_all_of_its_jobs_run_on_nodes_silent_for_their_lease(rig: Rig) -> None:
+    node = NodeId(rig.ids.new())
+    rig.store.register(node, None, Process(), rig.now, lease_us=1_000_000_000)
+    rig.enqueue_many(2, timeout_ms=10**9)
+    rig.claim_one(node=node)
+
+    rig.clock.advance(seconds=999)
+    assert _stuck(rig, beats=False) == []
+    rig.clock.advance(seconds=1)
+    assert [row.reason for row in _stuck(rig, beats=False)] == [Hitch.SILENT, Hitch.WAITING]
 
 
 def test_parked_jobs_are_stuck(rig: Rig) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import random
+
 from perdure.ids import JobId, NodeId, to_uuid
+from perdure.job.model import Claim
 from perdure.job.reports import Completed
-from perdure.job.states import RunState, State
+from perdure.job.states import RunState, State, Suspicion
+from perdure.job.transitions import suspicion
 from perdure.store.answers import Answer, Finished, JobFilter
+from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import CRASHED, Rig
 
 # -- promote ---------------------------------------------------------------------------------------------------------
@@ -172,3 +178,82 @@ def test_a_rescued_job_leaves_nothing_for_a_second_rescue(rig: Rig) -> None:
 def test_there_is_nothing_to_rescue_from_a_node_that_never_was(rig: Rig) -> None:
     assert rig.rescue(NodeId(rig.ids.new())) == 0
     assert rig.jobs(JobFilter(queue=rig.queue)) == []
+
+
+# -- a job that nodes die of -----------------------------------------------------------------------------------------
+
+
+class _Crew:
+    """Some workers and many jobs, one of which is the death of every node that runs it. All follows from the seed."""
+
+    def __init__(self, rig: Rig, seed: int) -> None:
+        self.rig = rig
+        self.random = random.Random(seed)
+        self.max_crashes = self.random.randint(2, 4)
+        self.concurrency = self.random.randint(1, 8)
+        self.held: list[tuple[NodeId, dict[JobId, Claim]]] = []
+        for _ in range(self.random.randint(1, 4)):
+            self.held.append((rig.register(), {}))
+        self.innocent: list[JobId] = []
+        self.killer = b""
+        self.deaths = 0
+        jobs = self.random.randint(1, 25)
+        killer = self.random.randrange(jobs)
+        for number in range(jobs):
+            job_id = rig.enqueue(max_attempts=self.random.randint(2, 5), priority=self.random.choice((0, 0, 1)))
+            if number == killer:
+                self.killer = job_id
+            else:
+                self.innocent.append(job_id)
+
+    def work(self) -> None:
+        """One thing that happens to one of the workers."""
+        number = self.random.randrange(len(self.held))
+        node, held = self.held[number]
+        if self.random.random() < 0.5:
+            self._claim(node, held)
+        elif self.killer in held and self.random.random() < 0.5:
+            self.deaths += 1
+            self.held[number] = (self.rig.register(), {})
+            self.rig.crash(node, max_crashes=self.max_crashes)
+        elif ready := [job_id for job_id in held if job_id != self.killer]:
+            self.rig.finish(held.pop(self.random.choice(ready)), Completed())
+
+    def _claim(self, node: NodeId, held: dict[JobId, Claim]) -> None:
+        lives = [claim.live for claim in held.values()]
+        worst = max(
+            (suspicion(live.crashes, live.attempts, live.max_attempts, self.max_crashes) for live in lives),
+            default=Suspicion.NONE,
+        )
+        room = self.random.randint(0, self.concurrency - len(held))
+        claims = self.rig.claim(room, node=node, company=worst, max_crashes=self.max_crashes)
+        held.update((claim.job_id, claim) for claim in claims)
+
+    @property
+    def is_done(self) -> bool:
+        return not self.rig.in_order() and not any(held for _, held in self.held)
+
+
+@each(*range(60 if os.environ.get("PERDURE_TEST_SIZE") == "full" else 12))
+def test_one_job_that_nodes_die_of_is_found_and_no_other_fails_for_it(rig: Rig, seed: int) -> None:
+    crew = _Crew(rig, seed)
+    for _ in range(5_000):
+        if crew.is_done:
+            break
+        crew.work()
+
+    assert crew.is_done
+    guilty = rig.job(JobId(crew.killer))
+    assert (guilty.state, guilty.error_type) == (State.FAILED, "NodeLost")
+    assert guilty.crashes == crew.deaths == min(crew.max_crashes, guilty.max_attempts)
+    assert {rig.job(job_id).state for job_id in crew.innocent} <= {State.COMPLETED}
+
+
+def test_with_one_crash_allowed_all_that_ran_on_a_dead_node_is_given_up(rig: Rig) -> None:
+    """Nobody can tell by one crash who it was, and nothing may run a second time."""
+    node = rig.register()
+    ids = rig.enqueue_many(3)
+    rig.claim(2, node=node, max_crashes=1)
+    rig.crash(node, max_crashes=1)
+
+    assert [rig.job(job_id).state for job_id in ids] == [State.FAILED, State.FAILED, State.QUEUED]

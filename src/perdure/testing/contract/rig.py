@@ -21,7 +21,7 @@ from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Plan, Tel
 from perdure.job.ordering import rank_of
 from perdure.job.reports import Finish, Report
 from perdure.job.run import Run
-from perdure.job.states import WAITING, State, Verb
+from perdure.job.states import WAITING, State, Suspicion, Verb
 from perdure.store.answers import Claimer, Finished, JobFilter, Kinds, Lane, Process, RunFilter
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
@@ -222,10 +222,16 @@ class Rig:
         return self._node
 
     def claimer(
-        self, room: int, node: NodeId | None = None, kinds: Kinds | None = ANY, *, holds_suspect: bool = False
+        self,
+        room: int,
+        node: NodeId | None = None,
+        kinds: Kinds | None = ANY,
+        *,
+        company: Suspicion = Suspicion.NONE,
+        max_crashes: int = 3,
     ) -> Claimer:
         run_ids = [RunId(run_id) for run_id in self.ids.new_many(room)]
-        return Claimer(node or self.node, kinds, run_ids, LEASE_US, holds_suspect)
+        return Claimer(node or self.node, kinds, run_ids, LEASE_US, company, max_crashes)
 
     def claim(
         self,
@@ -234,10 +240,11 @@ class Rig:
         queue: str | None = None,
         node: NodeId | None = None,
         kinds: Kinds | None = ANY,
-        holds_suspect: bool = False,
+        company: Suspicion = Suspicion.NONE,
+        max_crashes: int = 3,
     ) -> list[Claim]:
         """What a node gets that asks for so many of one queue."""
-        claimer = self.claimer(room, node, kinds, holds_suspect=holds_suspect)
+        claimer = self.claimer(room, node, kinds, company=company, max_crashes=max_crashes)
         return self.store.claim([Lane(queue or self.queue, room)], claimer, self.now)
 
     def claim_one(self, *, node: NodeId | None = None) -> Claim:
@@ -260,12 +267,20 @@ class Rig:
     def report(self, claim: Claim, report: Report, telling: Telling = transitions.NOTHING_TOLD) -> Finish:
         return Finish(claim.live, report, JobId(self.ids.new()), telling)
 
-    def suspects(self, count: int, **wish: Unpack[Wish]) -> list[JobId]:
-        """So many queued jobs that a node died of. The queue must be empty but for them."""
-        ids, node = self.enqueue_many(count, **wish), self.register()
-        self.claim(count, node=node, queue=wish.get("queue"))
-        self.crash(node)
+    def crashed(self, count: int, times: int = 1, **wish: Unpack[Wish]) -> list[JobId]:
+        """So many queued jobs that have seen a node die so often. The queue must be empty but for them."""
+        ids = self.enqueue_many(count, **wish)
+        for _ in range(times):
+            node = self.register()
+            claims = self.claim(count, node=node, queue=wish.get("queue"), max_crashes=99)
+            while len(claims) < count:  # suspects, each by itself
+                claims += self.claim(1, node=node, queue=wish.get("queue"), max_crashes=99)
+            self.crash(node)
         return ids
+
+    def suspects(self, count: int, **wish: Unpack[Wish]) -> list[JobId]:
+        """So many queued jobs that have seen two nodes die. The queue must be empty but for them."""
+        return self.crashed(count, 2, **wish)
 
     def change(self, job_id: JobId, verb: Verb, decide: Decide, expect_version: int | None = None) -> Job:
         return self.store.change(job_id, verb, decide, self.now, expect_version)

@@ -211,7 +211,9 @@ CREATE TABLE {node} (
     pid           bigint,
     process_start text,
     boot_id       text,
-    pid_namespace text
+    pid_namespace text,
+    -- For how long the node may be silent before others take its jobs. NULL: an older Perdure registered it.
+    lease_us      bigint
 );
 
 CREATE INDEX node_alive ON {node} (id) WHERE stopped_at IS NULL;

@@ -212,7 +212,8 @@ CREATE TABLE {node} (
     process_start TEXT,
     boot_id       TEXT,
     pid_namespace TEXT
-) WITHOUT ROWID;
+    -- For how long the node may be silent before others take its jobs. NULL: an older Perdure registered it.
+    , lease_us INTEGER) WITHOUT ROWID;
 
 CREATE INDEX {node}_alive ON {node} (id) WHERE stopped_at IS NULL;
 

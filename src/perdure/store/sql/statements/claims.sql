@@ -17,13 +17,18 @@ NOT EXISTS (
     )
     AND EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
 
+-- fragment: not_too_suspicious
+-- Jobs that no node died of; and of the others those that crashed at most so often, and that this would not be the last
+-- run of, unless :last_attempts is 1.
+(r.crashes = 0 OR (r.crashes <= :most_crashes AND (:last_attempts = 1 OR r.attempts + 1 < r.max_attempts)))
+
 -- name: claim_head
 -- verb: claim
--- The head of a lane, without a look at the kinds. :most_crashes is 0 where nobody may come that a node died of.
+-- The head of a lane, without a look at the kinds.
 {claimable}
 WHERE r.queue = :queue
     AND r.state = 'queued'
-    AND r.crashes <= :most_crashes
+    AND {not_too_suspicious}
     AND {lane_open}
 ORDER BY r.rank, r.position, r.job_id
 LIMIT :room
@@ -50,7 +55,7 @@ WHERE r.queue = :queue
     AND (r.park_reason = 'unknown_kind' OR r.park_reason = 'newer_version')
     AND r.kind = :kind
     AND r.kind_version = :kind_version
-    AND r.crashes <= :most_crashes
+    AND {not_too_suspicious}
     AND {lane_open}
 ORDER BY r.rank, r.position, r.job_id
 LIMIT :room

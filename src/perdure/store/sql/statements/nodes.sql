@@ -1,6 +1,8 @@
 -- name: register_node
-INSERT INTO {node} (id, kinds, queues, beat, started_at, beat_at, host, pid, process_start, boot_id, pid_namespace)
-VALUES (:id, :kinds, :queues, 0, :now, :now, :host, :pid, :process_start, :boot_id, :pid_namespace)
+INSERT INTO {node} (
+    id, kinds, queues, beat, started_at, beat_at, host, pid, process_start, boot_id, pid_namespace, lease_us
+)
+VALUES (:id, :kinds, :queues, 0, :now, :now, :host, :pid, :process_start, :boot_id, :pid_namespace, :lease_us)
 
 -- name: beat_node
 UPDATE {node}
@@ -16,7 +18,7 @@ WHERE id = :node_id AND stopped_at IS NULL AND (:beat IS NULL OR beat = :beat)
 -- name: list_nodes
 SELECT
     id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace,
-    queues
+    queues, lease_us
 FROM {node}
 ORDER BY id DESC
 LIMIT :page

@@ -47,10 +47,14 @@ ORDER BY f.number DESC, f.finished_at DESC, f.job_id DESC
 SELECT COUNT(*)
 FROM (SELECT 1 AS one FROM {outcome} WHERE state = 'failed' AND finished_at >= :since LIMIT :cap) AS o
 
+-- fragment: silent
+-- Nothing was heard of the node since before :stale, nor for its lease.
+(n.beat_at <= :stale AND n.beat_at <= :now - COALESCE(n.lease_us, :usual_lease))
+
 -- name: ask_stuck
--- 3. What is stuck? Running jobs whose node has stopped or has not beaten since :silent, that are past their time-out, or
--- that run since before :stale and three times as long as any of the twenty jobs of their kind and queue before them
--- took, or with none to compare; parked ones; ones that were due before :stale and nobody queued; and queues whose first job waits
+-- 3. What is stuck? Running jobs whose node has stopped or is silent, that are past their time-out, or that run since
+-- before :stale and three times as long as any of the twenty jobs of their kind and queue before them took, or with none
+-- to compare; parked ones; ones that were due before :stale and nobody queued; and queues whose first job waits
 -- since before :stale while none of theirs runs on a node that beats, and no run that began after :from_id was theirs.
 -- With :cap such runs or more that is not known, and no queue is said to wait.
 SELECT s.reason, s.kind, s.queue, s.number, s.since, s.job_id
@@ -63,7 +67,7 @@ FROM (
         SELECT
             CASE
                 WHEN n.id IS NULL OR n.stopped_at IS NOT NULL THEN 'lost'
-                WHEN n.beat_at <= :silent THEN 'silent'
+                WHEN {silent} THEN 'silent'
                 WHEN r.claimed_at + r.timeout_ms * 1000 <= :now THEN 'overtime'
                 WHEN r.timeout_ms IS NOT NULL OR r.claimed_at > :stale THEN NULL
                 ELSE CASE :now - r.claimed_at > 3000 * (
@@ -113,7 +117,7 @@ FROM (
                     SELECT 1
                     FROM {ready} AS r
                     JOIN {node} AS n ON n.id = r.node_id
-                    WHERE r.state = 'running' AND r.queue = q.name AND n.stopped_at IS NULL AND n.beat_at > :silent
+                    WHERE r.state = 'running' AND r.queue = q.name AND n.stopped_at IS NULL AND NOT {silent}
                 ) AND (
                     SELECT COUNT(*) FROM (SELECT 1 AS one FROM {run} WHERE id >= :from_id LIMIT :cap) AS begun
                 ) < :cap THEN 'waiting'

@@ -63,7 +63,7 @@ WHERE run_id = :run_id AND line <= :line
 -- name: live_nodes
 SELECT
     id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace,
-    queues
+    queues, lease_us
 FROM {node}
 WHERE stopped_at IS NULL
 ORDER BY id
