@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+
+from perdure.cli.show import json_text, visible
 
 
 class LogFormat(StrEnum):
@@ -44,14 +45,14 @@ def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) 
 
 
 class Lines(logging.Formatter):
-    """Time, level, who says it (of `ctx.log` the kind; nobody where Perdure itself does), and what."""
+    """Time, level, who says it (of `ctx.log` the kind; nobody where Perdure itself does), and what, made harmless."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(who)s%(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         record.who = _who(record)
-        return super().format(record)
+        return visible(super().format(record))
 
 
 def _who(record: logging.LogRecord) -> str:
@@ -75,4 +76,4 @@ class JsonLines(logging.Formatter):
             line |= facts
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json_text(line)

@@ -17,13 +17,16 @@ NOT EXISTS (
     )
     AND EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
 
+-- fragment: crashes_at_most
+r.crashes <= :most_crashes
+
 -- name: claim_head
 -- verb: claim
 -- The head of a lane, without a look at the kinds. :most_crashes is 0 where nobody may come that a node died of.
 {claimable}
 WHERE r.queue = :queue
     AND r.state = 'queued'
-    AND r.crashes <= :most_crashes
+    AND {crashes_at_most}
     AND {lane_open}
 ORDER BY r.rank, r.position, r.job_id
 LIMIT :room
@@ -50,7 +53,7 @@ WHERE r.queue = :queue
     AND (r.park_reason = 'unknown_kind' OR r.park_reason = 'newer_version')
     AND r.kind = :kind
     AND r.kind_version = :kind_version
-    AND r.crashes <= :most_crashes
+    AND {crashes_at_most}
     AND {lane_open}
 ORDER BY r.rank, r.position, r.job_id
 LIMIT :room
