@@ -101,7 +101,7 @@ class Job:
             raise InvalidPayload(
                 f"the {name} of job {self.id} cannot be read ({error}); it was not written by Perdure, or changed"
                 " since: look at the row, cancel the job and enqueue it again",
-                code="unreadable",
+                code="payload_unreadable",
             ) from error
 
     def _object(self, name: str) -> dict[str, Any] | None:
@@ -110,7 +110,7 @@ class Job:
             return cast("dict[str, Any] | None", value)
         raise InvalidPayload(
             f"the {name} of job {self.id} are no JSON object; they were not written by Perdure, or changed since",
-            code="unreadable",
+            code="payload_unreadable",
         )
 
     def ended_well(self) -> Job:

@@ -90,3 +90,12 @@ WHERE state = 'running' AND node_id = :node_id
 ORDER BY claimed_at, job_id
 LIMIT :room
 {skip_locked}
+
+-- name: set_aside_damaged
+-- verb: park
+-- What no worker can handle, because of what somebody else has written into the row. It stays as it is otherwise.
+UPDATE {ready}
+SET state = 'parked', park_reason = 'unreadable', last_error = :reason, node_id = NULL, run_id = NULL,
+    claimed_at = NULL, deadline_at = NULL, cancel_requested = 0, updated_at = :now, version = version + 1
+WHERE (state = 'queued' OR state = 'scheduled' OR state = 'running')
+    AND ({impossible_ready})

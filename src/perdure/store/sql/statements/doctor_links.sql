@@ -182,14 +182,6 @@ FROM (
 ) AS found
 {shown}
 
--- name: set_aside_damaged
--- What no worker can handle, because of what somebody else has written into the row. It stays as it is otherwise.
-UPDATE {ready}
-SET state = 'parked', park_reason = 'unreadable', last_error = :reason, node_id = NULL, run_id = NULL,
-    claimed_at = NULL, deadline_at = NULL, cancel_requested = 0, updated_at = :now, version = version + 1
-WHERE (state IN ('queued', 'scheduled', 'running', 'blocked') OR (state = 'parked' AND park_reason <> 'unreadable'))
-    AND ({impossible_ready})
-
 -- name: time_backwards
 -- By more than a minute: a process reads the clock, and then waits for its turn to write.
 SELECT job_id, COUNT(*) OVER ()
