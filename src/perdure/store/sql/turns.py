@@ -41,7 +41,7 @@ def glance(node_id: NodeId, kinds: Kinds | None, now: Micros) -> Op[Glance]:
         if name not in queues and (yield from claims.knows_a_parked_kind(name, kinds)):
             queues.append(name)
     ((next_due,),) = (yield Call("next_due")).rows
-    due = Micros(next_due) if isinstance(next_due, int) else None  # SQLite: what is no time is never due
+    due = Micros(int(next_due)) if isinstance(next_due, (int, float)) else None  # SQLite: a text is no time
     cancelled = [run_id for (run_id,) in (yield Call("cancelled_of_node", {"node_id": node_id})).rows]
     return Glance(tuple(queues), due, tuple(cancelled))
 
