@@ -119,6 +119,8 @@ def test_two_apps_on_two_files_have_transactions_at_the_same_time(app: Perdure, 
         " -- a\n /* b */ Commit;",
         "ROLLBACK TRANSACTION",
         "end;",
+        "\ufeffCOMMIT",
+        ";\ufeff/* x */ -- y\n\ufeff commit",
     ],
 )
 def test_begin_and_commit_are_left_to_the_block(control: str, app: Perdure, send: Any, path: Path) -> None:
@@ -149,6 +151,15 @@ def test_a_commit_behind_our_back_lets_nothing_slip_through(app: Perdure, send: 
             send.enqueue("after")
     assert refused.value.code == "tx_ended"
     assert jobs_in(path) == ['{"to":"before"}']
+
+
+def test_an_end_on_the_drivers_own_cursor_is_told_loudly(app: Perdure, send: Any, path: Path) -> None:
+    with pytest.raises(TransactionError) as told, app.transaction() as tx:
+        send.enqueue("a")
+        tx.execute("SELECT 1").execute("COMMIT")
+    assert told.value.code == "tx_ended"
+    assert "is in the database" in told.value.message
+    assert jobs_in(path) == ['{"to":"a"}']
 
 
 def test_a_statement_that_ended_the_transaction_lets_nothing_slip_through(app: Perdure, send: Any, path: Path) -> None:

@@ -56,7 +56,7 @@ INNER = ("enqueue_arguments", "aenqueue_draft", "await_", "draft", "existing", "
 
 
 def test_every_field_of_a_job_is_explained() -> None:
-    inner = {"fresh", "pruned", "row", "ended_well", "kind_version", "position", "waits_for", "scheduled_for"}
+    inner = {"fresh", "pruned", "read", "row", "ended_well", "kind_version", "position", "waits_for", "scheduled_for"}
     assert public(Job) - inner - {"node_id", "run_id"} - words("jobs.md") == set()
 
 

@@ -129,7 +129,7 @@ def work_on_a_full_disk(folder: str) -> None:
 
 
 def open_on_a_full_disk(folder: str) -> None:
-    """The file beside the database that all processes map into memory does not exist yet, and there is no room."""
+    """The file beside the database whose bytes all processes share does not exist yet, and there is no room."""
     disk = SmallDisk(Path(folder, "disk"))
     scene = _OnDisk(Path(folder, "disk"), Path(folder, "notes"))
     scene.path.touch()

@@ -9,14 +9,18 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from perdure import DatabaseUnavailable, KeyConflict, Perdure, StoreError, TransactionError
+from perdure.store.sql.borrowed import POSTGRES
 from perdure.store.sql.engine import Serialization
 from tests.app.doors import Door
 from tests.postgres import doors
 from tests.postgres.conftest import declare
 from tests.postgres.doors import DOORS
 from tests.postgres_server import PostgresServer
+from tests.unit.test_transaction_control import PIECES, POSTGRES_HARMLESS, refused
 
 pytestmark = pytest.mark.postgres
 
@@ -313,3 +317,61 @@ def test_another_app_does_not_join(app: Perdure, other: Perdure) -> None:
         declare(other).enqueue("a")
         raise ZeroDivisionError
     assert names(app) == ["a"]
+
+
+@pytest.fixture(scope="module")
+def server(postgres_server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres_server.new_database(), autocommit=True) as connection:
+        yield connection
+
+
+def ends(server: psycopg.Connection[Any], sql: str) -> bool | None:
+    """Whether PostgreSQL itself begins or ends a transaction with it. None: it refuses it."""
+    server.execute(b"BEGIN")
+    try:
+        server.execute(b"CREATE TEMP TABLE mine (x int) ON COMMIT DROP; SAVEPOINT mine")
+        server.execute(sql.encode())
+        there = server.execute(b"SELECT to_regclass('pg_temp.mine')::text").fetchone()
+    except psycopg.Error:
+        return None
+    finally:
+        server.execute(b"ROLLBACK")
+    return there == (None,)
+
+
+@given(pieces=st.lists(PIECES, max_size=12))
+@example(["/*", "*/", "COMMIT"])
+@example(["SELECT", " ", "1", ";", "COMMIT"])
+@example(["--", "\r", "COMMIT"])
+@example(["/*", "/*", "*/", "COMMIT", "*/", "COMMIT", "--"])
+def test_no_text_that_the_server_would_take_for_a_commit_passes(
+    server: psycopg.Connection[Any], pieces: list[str]
+) -> None:
+    sql = "".join(pieces)
+    if ends(server, sql):
+        assert refused(sql, POSTGRES), sql
+
+
+@pytest.mark.parametrize("sql", POSTGRES_HARMLESS)
+def test_the_server_takes_no_harmless_statement_for_the_end(server: psycopg.Connection[Any], sql: str) -> None:
+    assert ends(server, sql) is False
+
+
+@pytest.mark.parametrize("sql", ["/*x*/ commit", "SELECT 1; COMMIT", "SELECT 1;\n--\rROLLBACK", "COMMIT AND CHAIN"])
+def test_the_end_is_left_to_the_block_however_it_is_written(app: Perdure, send: Any, sql: str) -> None:
+    with pytest.raises(ZeroDivisionError), app.transaction() as tx:
+        send.enqueue("a")
+        with pytest.raises(TransactionError) as refused:
+            tx.execute(sql)
+        assert refused.value.code == "tx_managed"
+        tx.execute("SELECT '; COMMIT', $$; COMMIT $$ -- ; COMMIT")
+        raise ZeroDivisionError
+    assert names(app) == []
+
+
+def test_an_end_on_the_drivers_own_cursor_is_told_loudly(app: Perdure, send: Any) -> None:
+    with pytest.raises(TransactionError) as told, app.transaction() as tx:
+        send.enqueue("a")
+        tx.execute("SELECT 1").execute("COMMIT")
+    assert told.value.code == "tx_ended"
+    assert "is in the database" in told.value.message

@@ -184,7 +184,10 @@ def test_a_result_that_cannot_be_kept_rolls_back(app: Perdure, path: Path) -> No
 
 @pytest.mark.parametrize(
     "sql",
-    ["COMMIT", "rollback", " ; END", "/* */ COMMIT", "BEGIN", "ATTACH ':memory:' AS x", "-- x\ndetach x"],
+    [
+        *("COMMIT", "rollback", " ; END", "/* */ COMMIT", "\ufeffCOMMIT", "BEGIN"),
+        *("ATTACH ':memory:' AS x", "-- x\ndetach x", "\ufeffATTACH ':memory:' AS x"),
+    ],
 )
 def test_the_transaction_is_not_the_handlers_to_end(app: Perdure, path: Path, sql: str) -> None:
     def body(ctx: JobContext) -> None:
@@ -452,7 +455,7 @@ def test_a_function_that_raises_is_a_failed_attempt(app: Perdure, path: Path, so
     assert items(path) == []
 
 
-@pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "ATTACH ':memory:' AS x"])
+@pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "\ufeffCOMMIT", "ATTACH ':memory:' AS x"])
 @pytest.mark.parametrize("sort", SORTS)
 def test_the_function_cannot_end_the_transaction(app: Perdure, path: Path, sort: str, sql: str) -> None:
     def write(tx: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.groups import Command, Commands
-from perdure.cli.show import Json, one_line, print_json
+from perdure.cli.show import Json, one_line, print_json, visible
 from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, database
 
@@ -69,4 +69,4 @@ def backup(
 
     with database(url, app) as store:
         back_up(store, target)
-    print(f"Copied to {target} ({target.stat().st_size} bytes).")
+    print(visible(f"Copied to {target} ({target.stat().st_size} bytes)."))

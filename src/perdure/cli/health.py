@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from perdure.cli.show import Json, one_line, print_json
+from perdure.cli.show import Json, one_line, print_json, visible
 from perdure.cli.target import App, Url, database
 from perdure.errors import StoreError
 
@@ -45,7 +45,7 @@ def health(*, max_beat_age: MaxBeatAge = None, url: Url = None, app: App = None,
     if json:
         print_json(found._asdict())
     else:
-        print(f"{'healthy' if found.healthy else 'unhealthy'}: {found.why}")
+        print(visible(f"{'healthy' if found.healthy else 'unhealthy'}: {found.why}"))
     raise typer.Exit(0 if found.healthy else 1)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json as json_text
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from perdure.cli.show import Json, ago, moment, one_line, print_json, sentence, visible
 from perdure.cli.tables import print_fields, print_heading
 from perdure.cli.target import App, JobName, Url, find_job, front_door
 from perdure.cli.typed import as_typed
+from perdure.job.model import json_of
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -47,7 +48,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
     if payload is not None:
         print_heading("payload")
         print_fields(_values(payload))
-    if found.params:
+    if "params" not in found.unreadable and found.params:
         print_heading("params")
         print_fields(_values(found.params))
     if runs:
@@ -68,9 +69,20 @@ def _print_traceback(runs: Sequence[Run]) -> None:
 
 def payload_of(door: Perdure, job: Job) -> dict[str, object] | None:
     """The arguments, with stars in the place of secret ones."""
+    if "payload" in job.unreadable:
+        return None
     row = door.store.row(job.row.id)
-    secret: dict[str, object] = {} if row is None or row.secrets is None else json_text.loads(row.secrets)
-    return None if job.payload is None else {**job.payload, **dict.fromkeys(secret, HIDDEN)}
+    secrets = None if row is None else row.secrets
+    return None if job.payload is None else {**job.payload, **dict.fromkeys(_names(secrets), HIDDEN)}
+
+
+def _names(secrets: str | None) -> Sequence[str]:
+    """Of the secret arguments; one that stands for all of them where they cannot be read."""
+    try:
+        read = json_of(secrets)
+    except (TypeError, ValueError):
+        return ["(secret arguments)"]
+    return list(cast("dict[str, object]", read)) if isinstance(read, dict) else []
 
 
 def _values(payload: dict[str, object]) -> Iterator[tuple[str, str]]:
@@ -101,5 +113,11 @@ def _fields(job: Job) -> Iterator[tuple[str, str | None]]:
     for name in ("parent_id", "retry_of", "root_id", "superseded_by", "successor", "node_id"):
         linked = getattr(job, name)
         yield name.removesuffix("_id").replace("_", " "), None if linked is None else str(linked)
-    yield "result", None if job.result is None else json_text.dumps(job.result, indent=2, ensure_ascii=False)
+    for name, reason in job.unreadable.items():
+        yield f"unreadable {name}", reason
+    known = "result" not in job.unreadable
+    yield (
+        "result",
+        None if not known or job.result is None else json_text.dumps(job.result, indent=2, ensure_ascii=False),
+    )
     yield "error", None if not job.error else ": ".join(part for part in (job.error_type, job.error) if part)

@@ -97,6 +97,8 @@ def print_jobs(found: Iterable[Job]) -> None:
 
 def note(job: Job) -> str:
     """What is special about the job, in a few words."""
+    if job.unreadable:
+        return f"unreadable: {', '.join(job.unreadable)}"
     if job.state == "scheduled":
         return f"due {ago(job.run_at)}" + (f" after {first_line(job.error)}" if job.error else "")
     if job.state == "parked":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json as json_text
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -58,11 +57,14 @@ def _print(lines: Iterable[LogLine], *, json: bool, live: bool) -> None:
 
 
 def _text(line: LogLine) -> str:
+    from perdure.cli.plain import fields_of
     from perdure.clock import to_datetime
 
     at = f"{to_datetime(line.at):%Y-%m-%d %H:%M:%S}"
-    fields: dict[str, object] = {} if line.fields is None else json_text.loads(line.fields)
-    told = "".join(f" {name}={value}" for name, value in fields.items())
+    fields = fields_of(line)
+    told = "" if fields is None else f" {fields}"
+    if isinstance(fields, dict):
+        told = "".join(f" {name}={value}" for name, value in cast("dict[str, object]", fields).items())
     return visible(f"{at} {line.level:<7} {line.message}{told}")
 
 

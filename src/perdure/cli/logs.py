@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TextIO
+
+from perdure.cli.show import json_text, visible
 
 
 class LogFormat(StrEnum):
@@ -54,14 +55,14 @@ class Console(logging.StreamHandler[TextIO]):
 
 
 class Lines(logging.Formatter):
-    """Time, level, who says it (of `ctx.log` the kind; nobody where Perdure itself does), and what."""
+    """Time, level, who says it (of `ctx.log` the kind; nobody where Perdure itself does), and what, made harmless."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(who)s%(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         record.who = _who(record)
-        return super().format(record)
+        return visible(super().format(record))
 
 
 def _who(record: logging.LogRecord) -> str:
@@ -85,4 +86,4 @@ class JsonLines(logging.Formatter):
             line |= facts
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json_text(line)

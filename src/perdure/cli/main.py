@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from perdure.cli.groups import Program
-from perdure.cli.show import one_line
+from perdure.cli.show import one_line, visible
 from perdure.cli.target import App, Url
 from perdure.cli.usage import NoSuchValue
 from perdure.errors import PerdureError
@@ -127,7 +127,7 @@ def _fail(message: str, error: BaseException | None = None, status: int = ERROR)
     if error is not None:
         import traceback
 
-        traceback.print_exception(error)
+        print(visible("".join(traceback.format_exception(error)).rstrip()), file=sys.stderr)
     print(f"perdure: {one_line(message)}", file=sys.stderr)
     sys.exit(status)
 

@@ -5,7 +5,6 @@ Secret arguments are in none of them.
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -13,6 +12,7 @@ from uuid import UUID
 from perdure.cli.show import moment_json
 from perdure.clock import to_datetime
 from perdure.ids import to_uuid
+from perdure.job.model import json_of
 
 if TYPE_CHECKING:
     from perdure.job.job import Job
@@ -32,11 +32,17 @@ RUN_KEYS = (
 
 
 def plain_job(job: Job) -> dict[str, object]:
-    return {key: _plain(getattr(job, key)) for key in JOB_KEYS}
+    """What cannot be read is null, and the key `unreadable`, which whole rows do not have, says why."""
+    unreadable = job.unreadable
+    plain = {key: None if key in unreadable else _plain(getattr(job, key)) for key in JOB_KEYS}
+    return plain | {"unreadable": unreadable} if unreadable else plain
 
 
 def plain_run(run: Run) -> dict[str, object]:
-    return {key: _plain(getattr(run, key)) for key in RUN_KEYS}
+    """The same of a run."""
+    unreadable = run.unreadable
+    plain = {key: None if key in unreadable else _plain(getattr(run, key)) for key in RUN_KEYS}
+    return plain | {"unreadable": unreadable} if unreadable else plain
 
 
 def plain_line(line: LogLine) -> dict[str, object]:
@@ -46,8 +52,16 @@ def plain_line(line: LogLine) -> dict[str, object]:
         "at": moment_json(to_datetime(line.at)),
         "level": line.level,
         "message": line.message,
-        "fields": None if line.fields is None else json.loads(line.fields),
+        "fields": fields_of(line),
     }
+
+
+def fields_of(line: LogLine) -> object:
+    """What was logged beside the message; as it is stored where that is not JSON."""
+    try:
+        return json_of(line.fields)
+    except ValueError:
+        return line.fields
 
 
 def plain_node(node: NodeRow, state: str, running: int) -> dict[str, object]:

@@ -98,6 +98,8 @@ def took(run: Run) -> str:
 
 
 def error(run: Run) -> str:
+    if run.unreadable:
+        return f"unreadable: {', '.join(run.unreadable)}"
     return ": ".join(part for part in (run.error_type, first_line(run.error_message)) if part)
 
 

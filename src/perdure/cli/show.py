@@ -22,7 +22,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 _URL_PASSWORD = re.compile(r"(\w+://[^\s/:@]*):\S*@")
 _NAMED_PASSWORD = re.compile(r"(password=)[^\s&]+", re.IGNORECASE)
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNSEEN = "\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+"""DEL, C1, what turns the direction of writing or takes no room (but for the joiners, which some scripts need), and
+halves of a character, which no terminal can be sent."""
+_ACTED_ON = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
+_IN_JSON = re.compile(f"[{_UNSEEN}]")
 
 
 def one_line(message: str) -> str:
@@ -39,8 +43,21 @@ def complain(error: PerdureError) -> None:
 
 def visible(text: str) -> str:
     """The text without anything a terminal would act on, and without the passwords of URLs; line breaks stay."""
-    harmless = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
+    harmless = _ACTED_ON.sub(_escaped, text.replace("\r\n", "\n"))
     return _NAMED_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", harmless))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON that can be looked at in a terminal: whatever that would act on is escaped, which means the same in JSON."""
+    import json
+
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def sentence(text: str) -> str:
@@ -53,16 +70,12 @@ def first_line(text: str | None) -> str:
 
 
 def print_json(value: object) -> None:
-    import json
-
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value, indent=2))
 
 
 def print_json_line(value: object) -> None:
     """One object on one line, at once: for what goes on."""
-    import json
-
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(json_text(value), flush=True)
 
 
 def moment(at: datetime | None) -> str | None:

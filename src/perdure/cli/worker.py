@@ -89,8 +89,8 @@ def worker(
 
 def _show_first_screen(app: Perdure, running: Worker, name: str, place: str, queues: list[str] | None) -> None:
     kinds = ", ".join(sorted(kind.name for kind in app.kinds))
-    print(f"app       {name}")
-    print(f"database  {place}")
+    print(visible(f"app       {name}"))
+    print(visible(f"database  {place}"))
     print(f"node      {running.health().node_id}")
     print(visible(f"queues    {', '.join(queues) if queues else 'all'}"))
     print(visible(f"kinds     {kinds or 'none: this worker can run nothing'}"))

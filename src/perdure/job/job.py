@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from perdure.clock import Micros, to_datetime
-from perdure.errors import JobFailed
+from perdure.errors import InvalidPayload, JobFailed
 from perdure.ids import JobId, to_uuid
-from perdure.job.model import JobView, NewJob
+from perdure.job.model import Damage, JobView, NewJob, json_of, readable
 from perdure.job.ordering import priority_of
 from perdure.job.states import FINAL, State
 
@@ -24,23 +24,35 @@ class Job:
     """
 
     # A view over one row, decoded on demand: enqueue_many makes thousands of which most are not looked at.
-    __slots__ = ("_new", "_position", "_row", "deduplicated")
+    __slots__ = ("_damage", "_new", "_position", "_row", "deduplicated")
 
+    _damage: Damage
     _new: NewJob | None
     _position: int
     _row: JobView | None
     deduplicated: bool
     """True where enqueue found this job under the key instead of making a new one."""
 
-    def __init__(self, row: JobView, *, deduplicated: bool = False) -> None:
+    def __init__(self, row: JobView, *, deduplicated: bool = False, damage: Damage | None = None) -> None:
+        _set(self, "_damage", damage or {})
         _set(self, "_row", row)
         _set(self, "_new", None)
         _set(self, "deduplicated", deduplicated)
 
     @classmethod
+    def read(cls, columns: Sequence[object], *, deduplicated: bool = False) -> Job:
+        """The job of a row in the database, whatever somebody has written into that."""
+        row, damage = readable(JobView, columns, keep="id")
+        if row.state not in _STATES:
+            damage["state"] = f"{row.state!r} is no state"
+            row = row._replace(state=State.PARKED.value if row.finished_at is None else State.FAILED.value)
+        return cls(row, deduplicated=deduplicated, damage=damage)
+
+    @classmethod
     def fresh(cls, new: NewJob, position: int) -> Job:
         """The job just inserted, without reading it back."""
         job = cls.__new__(cls)
+        _set(job, "_damage", _WHOLE)
         _set(job, "_row", None)
         _set(job, "_new", new)
         _set(job, "_position", position)
@@ -67,6 +79,40 @@ class Job:
         assert self._row is not None
         return self._row
 
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """What is wrong with the stored row, by column: a value that somebody else has written there. Empty: nothing.
+
+        A number, time or id that cannot be one is shown as 0 or None here, a state that does not exist as parked or
+        failed; payload, params and result that are not JSON raise InvalidPayload. `perdure doctor` finds such rows.
+        """
+        found = dict(self._damage)
+        for name in ("payload", "params", "result"):
+            try:
+                getattr(self, name)
+            except InvalidPayload as error:
+                found[name] = error.message
+        return found
+
+    def _json(self, name: str) -> Any:
+        try:
+            return json_of(getattr(self.row, name))
+        except ValueError as error:
+            raise InvalidPayload(
+                f"the {name} of job {self.id} cannot be read ({error}); it was not written by Perdure, or changed"
+                " since: look at the row, cancel the job and enqueue it again",
+                code="payload_unreadable",
+            ) from error
+
+    def _object(self, name: str) -> dict[str, Any] | None:
+        value = self._json(name)
+        if value is None or isinstance(value, dict):
+            return cast("dict[str, Any] | None", value)
+        raise InvalidPayload(
+            f"the {name} of job {self.id} are no JSON object; they were not written by Perdure, or changed since",
+            code="payload_unreadable",
+        )
+
     def ended_well(self) -> Job:
         """This job, if it ended with a result. JobFailed: it did not."""
         if self.state == State.COMPLETED:
@@ -79,7 +125,7 @@ class Job:
 
     @property
     def id(self) -> UUID:
-        return to_uuid(self._new.id if self._new is not None else self.row.id)
+        return to_uuid(self._new.id if self._new is not None else _NO_ID if "id" in self._damage else self.row.id)
 
     @property
     def kind(self) -> str:
@@ -121,14 +167,15 @@ class Job:
 
     @property
     def payload(self) -> dict[str, Any] | None:
-        """The arguments as passed, without secret ones. None: the job was deleted and only its key is left."""
-        payload: dict[str, Any] | None = _loads(self.row.payload)
-        return payload
+        """The arguments as passed, without secret ones. None: the job was deleted and only its key is left.
+
+        InvalidPayload: what is stored cannot be read.
+        """
+        return self._object("payload")
 
     @property
     def params(self) -> dict[str, Any]:
-        params: dict[str, Any] = _loads(self.row.params) or {}
-        return params
+        return self._object("params") or {}
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -166,7 +213,7 @@ class Job:
 
     @property
     def result(self) -> Any:
-        return _loads(self.row.result)
+        return self._json("result")
 
     @property
     def error(self) -> str | None:
@@ -256,10 +303,9 @@ class Job:
 
 
 _set = object.__setattr__
-
-
-def _loads(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+_STATES = frozenset(state.value for state in State)
+_NO_ID = bytes(16)
+_WHOLE: Damage = {}
 
 
 def _time(micros: Micros | None) -> datetime | None:

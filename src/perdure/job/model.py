@@ -6,9 +6,13 @@ frozen dataclass of this width costs ten times as much to build. Ids are 16 byte
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
-from perdure.clock import Micros
+from perdure.clock import Micros, to_datetime
+from perdure.errors import InvalidInput
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.states import RunState, State, Verb
 
@@ -314,3 +318,121 @@ class Transition(NamedTuple):
     @property
     def run_state(self) -> RunState | None:
         return None if self.run is None else RunState(self.run.state)
+
+
+# -- rows that somebody else may have written ------------------------------------------------------------------------
+
+
+R = TypeVar("R")
+Damage = dict[str, str]
+"""By the name of a column, what is wrong with its value."""
+
+
+def readable(sort: type[R], row: Sequence[object], keep: str = "") -> tuple[R, Damage]:
+    """The row for somebody to look at, and which of its values cannot be what they should be.
+
+    An SQLite column takes a value of any type, and any column a number that no time or count can have. Such a value is
+    replaced, by nothing where that is allowed, else by 0, an empty id or the value as text, so that the row can be
+    shown, and those beside it. The column `keep` stays as it is: the next page goes on from there.
+    """
+    damage: Damage = {}
+    values = list(row)
+    for at, (name, fits, what, instead) in enumerate(_columns(cast("Hashable", sort))):
+        if not fits(values[at]):
+            damage[name] = f"{_cut(values[at])} is no {what}"
+            if name != keep:
+                values[at] = instead(values[at])
+    make: Any = sort
+    row_of_sort: R = make._make(values)
+    return row_of_sort, damage
+
+
+def json_of(text: str | None) -> Any:
+    """What is in a column that holds JSON, None where it is empty. ValueError: that cannot be read."""
+    try:
+        return None if text is None else _JSON.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply to be read") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse)
+
+
+class _Column(NamedTuple):
+    name: str
+    fits: Callable[[Any], bool]
+    what: str
+    instead: Callable[[Any], object]
+
+
+@cache
+def _columns(sort: Any) -> Sequence[_Column]:
+    written: dict[str, Any] = sort.__annotations__  # the words of the class, as a named tuple keeps them
+    return [_column(name, getattr(type_, "__forward_arg__", type_)) for name, type_ in written.items()]
+
+
+def _column(name: str, written: str) -> _Column:
+    fits, what, instead = _SORTS.get(written.removesuffix(" | None"), (_is_anything, "", _cut))
+    if written.endswith(" | None"):
+
+        def fits_or_nothing(value: object) -> bool:
+            return value is None or fits(value)
+
+        return _Column(name, fits_or_nothing, what, _nothing)
+    return _Column(name, fits, what, instead)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) == 16
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        to_datetime(Micros(value))
+    except (InvalidInput, TypeError):
+        return False
+    return isinstance(value, int)
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _zero(_: object) -> int:
+    return 0
+
+
+def _no_id(_: object) -> bytes:
+    return bytes(16)
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def _is_anything(_: object) -> bool:
+    return True
+
+
+_SORTS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], object]]] = {
+    "str": (_is_text, "text", _cut),
+    "int": (_is_number, "whole number", _zero),
+    "Micros": (_is_time, "time in microseconds", _zero),
+    "bytes": (_is_id, "id", _no_id),
+    "JobId": (_is_id, "id", _no_id),
+    "RunId": (_is_id, "id", _no_id),
+    "NodeId": (_is_id, "id", _no_id),
+}

@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from perdure.clock import to_datetime
 from perdure.ids import to_uuid
-from perdure.job.model import RunRow
+from perdure.job.model import Damage, RunRow, json_of, readable
 from perdure.job.states import RunState
 
 
 class Run:
     """One attempt at a job, as recorded. Once closed it never changes."""
 
-    __slots__ = ("row",)
+    __slots__ = ("_damage", "row")
 
+    _damage: Damage
     row: RunRow
     """Every stored field, undecoded."""
 
-    def __init__(self, row: RunRow) -> None:
+    def __init__(self, row: RunRow, damage: Damage | None = None) -> None:
         object.__setattr__(self, "row", row)
+        object.__setattr__(self, "_damage", damage or {})
+
+    @classmethod
+    def read(cls, columns: Sequence[object]) -> Run:
+        """The run of a row in the database, whatever somebody has written into that."""
+        row, damage = readable(RunRow, columns, keep="id")
+        if row.state not in _STATES:
+            damage["state"] = f"{row.state!r} is no state"
+            row = row._replace(state=RunState.RUNNING.value if row.finished_at is None else RunState.LOST.value)
+        return cls(row, damage)
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """What is wrong with the stored row, by column: a value that somebody else has written there. Empty: nothing.
+
+        A number, time or id that cannot be one is shown as 0 or None here, artifacts and metrics as none.
+        """
+        return self._damage | self._json("artifacts", list)[1] | self._json("metrics", dict)[1]
+
+    def _json(self, name: str, wanted: type) -> tuple[Any, Damage]:
+        try:
+            value = json_of(getattr(self.row, name))
+            if value is None or isinstance(value, wanted):
+                return value, {}
+            why = f"it is no {wanted.__name__}"
+        except ValueError as error:
+            why = str(error)
+        return None, {name: f"it cannot be read: {why}"}
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Run is frozen (tried to set {name!r})")
 
     @property
     def id(self) -> UUID:
-        return to_uuid(self.row.id)
+        return to_uuid(bytes(16) if "id" in self._damage else self.row.id)
 
     @property
     def job_id(self) -> UUID:
@@ -91,7 +120,7 @@ class Run:
 
     @property
     def artifacts(self) -> list[str]:
-        return [] if self.row.artifacts is None else json.loads(self.row.artifacts)
+        return self._json("artifacts", list)[0] or []
 
     @property
     def log_path(self) -> str | None:
@@ -99,7 +128,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        return {} if self.row.metrics is None else json.loads(self.row.metrics)
+        return self._json("metrics", dict)[0] or {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and self.row == other.row
@@ -109,3 +138,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.kind} attempt {self.attempt} {self.state}>"
+
+
+_STATES = frozenset(state.value for state in RunState)

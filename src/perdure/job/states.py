@@ -150,7 +150,7 @@ TRANSITIONS: dict[Verb, Move] = {
     Verb.SKIP: Move(LIVE, _states(State.SKIPPED, State.CANCELLED)),
     Verb.PAUSE: Move(WAITING, _states(State.PAUSED)),
     Verb.RESUME: Move(_states(State.PAUSED, State.PARKED), LANDING - {State.PAUSED}),
-    Verb.PARK: Move(_states(State.QUEUED, State.RUNNING), _states(State.PARKED, State.CANCELLED)),
+    Verb.PARK: Move(_states(State.QUEUED, State.SCHEDULED, State.RUNNING), _states(State.PARKED, State.CANCELLED)),
     Verb.RESCUE: Move(_RUNNING, LANDING | {State.FAILED, State.CANCELLED}),
     Verb.SUPERSEDE: Move(LIVE, _states(State.CANCELLED, State.RUNNING)),
     Verb.RETRY: Move(_states(State.FAILED, State.CANCELLED), LANDING - {State.PAUSED}),

@@ -340,7 +340,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "impossible_number",
         _V,
-        "A counter of a job or run is below what it can be; rows were changed by hand, compare with a backup.",
+        "A value of a job or run is of the wrong type, or a number or time that it cannot be, so a worker sets the job"
+        " aside when it meets it; rows were changed by hand, compare with a backup, or cancel the job.",
     ),
     Check(
         "time_backwards",

@@ -29,6 +29,7 @@ def _common(job: Job) -> Facts:
     facts.append(("attempts", f"{job.attempts} of {job.max_attempts}" + (f", life {job.life}" if job.life > 1 else "")))
     if job.crashes:
         facts.append(("crashes", f"{job.crashes}: its worker died while it ran"))
+    facts += [(f"unreadable {name}", why) for name, why in job.unreadable.items()]
     return tuple(facts)
 
 

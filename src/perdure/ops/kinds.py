@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
+from perdure.job.model import readable
 from perdure.ops.doctor import runner_of
 from perdure.store.protocols import Store
 from perdure.store.sql.engine import Call, Op
@@ -32,7 +33,7 @@ def stored_kinds(store: Store) -> list[StoredKind]:
 
 def _live_kinds() -> Op[list[StoredKind]]:
     rows = (yield Call("live_kinds")).rows
-    return [StoredKind(*cast("tuple[str, int, int]", tuple(row))) for row in rows]
+    return [readable(StoredKind, row)[0] for row in rows]
 
 
 def orphans(stored: Sequence[StoredKind], known: Mapping[str, int]) -> list[Orphans]:

@@ -101,14 +101,16 @@ def has_kind(node: NodeRow, kind: str, version: int) -> bool:
 def kinds_of(node: NodeRow) -> dict[str, int] | None:
     """The kinds that the node names, with their versions. None: it names none, and may have any."""
     kinds = _said(node.kinds)
-    return cast("dict[str, int]", kinds) if isinstance(kinds, dict) else None
+    if not isinstance(kinds, dict):
+        return None
+    return {name: version for name, version in cast("dict[str, Any]", kinds).items() if isinstance(version, int)}
 
 
 def _said(text: str | None) -> Any:
     """What a node wrote as JSON. None: nothing, or another release wrote it in another way."""
     try:
         return None if text is None else json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
 
 

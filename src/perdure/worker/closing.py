@@ -29,7 +29,7 @@ WARN_AFTER_S = 1.0
 LIMIT_S = 5.0
 """For databases with a single writer only."""
 
-_FOREIGN = re.compile(r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(?:ATTACH|DETACH)\b", re.IGNORECASE | re.DOTALL)
+_FOREIGN = re.compile(r"(?:[\s\ufeff;]|--[^\n]*\n|/\*.*?\*/)*(?:ATTACH|DETACH)\b", re.IGNORECASE | re.DOTALL)
 
 
 class JobTransaction:

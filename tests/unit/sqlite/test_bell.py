@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -339,6 +339,108 @@ def test_a_slot_is_free_again_when_its_bell_is_closed(make: Make, gate: Gate, po
     first.close()
 
     assert slot_of(make()) == slot
+
+
+# -- other users of the machine ---------------------------------------------------------------------------------------
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+@contextmanager
+def as_another_user(act: str, path: Path, *arguments: object) -> Generator[subprocess.Popen[str], None, None]:
+    """A process of nobody's that has done `act`; it knows where the database is, as everybody may."""
+    stranger = subprocess.Popen(
+        [sys.executable, "-I", "-c", STRANGER, act, *map(str, identity_of(path) or ()), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert stranger.stdout
+        assert stranger.stdout.readline() == "done\n"
+        yield stranger
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+
+STRANGER = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+act, device, inode, *numbers = sys.argv[1], *map(int, sys.argv[2:])
+kept = []
+def name(slot):
+    return f"\\0perdure-{device:x}-{inode:x}-{slot}"
+if act == "squat":
+    for slot in range(1, 63):
+        kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        kept[-1].bind(name(slot))
+else:
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for _ in range(numbers[0]):
+        try:
+            sender.sendto(b"!", name(numbers[1]))
+        except ConnectionRefusedError:
+            break
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@as_root
+@pytest.mark.usefixtures("only_bells")
+def test_a_wake_from_another_user_wakes_nobody(
+    app: Perdure, bell: SqliteBell, gate: Gate, path: Path, pool: ThreadPoolExecutor
+) -> None:
+    [answer] = sleeping(pool, gate, bell)
+    [slot] = asleep(gate)
+    with as_another_user("flood", path, 3, slot):
+        until(lambda: bell._strangers == 3)
+        assert not answer.done()
+        app.queues.pause("any")
+
+        assert answer.result()
+
+
+@as_root
+@pytest.mark.usefixtures("only_bells")
+def test_a_bell_that_a_stranger_keeps_ringing_is_taken_down(
+    bell: SqliteBell, gate: Gate, path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """What is sent is taken in by a sleeper who is in no hurry; then the name is gone and the flood hits nobody."""
+    [answer] = sleeping(pool, gate, bell)
+    [slot] = asleep(gate)
+    with as_another_user("flood", path, 1_000_000, slot):
+        assert not answer.done()
+    bell.ring()
+
+    assert answer.result()
+    assert bell._slot == 0
+
+
+@as_root
+def test_a_worker_whose_bell_was_taken_down_looks_for_itself(app: Perdure, bell: SqliteBell, path: Path) -> None:
+    with as_another_user("flood", path, 1, bell._slot):
+        bell._strangers = bells.STRANGERS
+        assert not bell.wait(0)
+    assert bell._slot == 0
+    app.queues.pause("any")
+
+    assert bell.wait(LONG_S)
+
+
+@as_root
+def test_who_finds_every_name_taken_by_another_user_looks_for_itself(
+    app: Perdure, make: Make, gate: Gate, path: Path
+) -> None:
+    with as_another_user("squat", path):
+        sleeper = make()
+        app.queues.pause("any")
+
+        assert sleeper.wait(LONG_S)
+        assert asleep(gate) == []
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------

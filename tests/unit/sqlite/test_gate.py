@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from perdure.store.sql.dialects.sqlite.files import identity
-from perdure.store.sql.dialects.sqlite.gate import _CALM, Gate, _registry, gate_for
+from perdure.store.sql.dialects.sqlite.gate import _CALM, Board, Gate, _registry, gate_for
 
 # A second process that the test leads by the hand: "enter SECONDS" or "leave" on each line, answered with the result.
 OTHER = """
@@ -231,6 +231,76 @@ def test_a_single_wait_keeps_the_gate_crowded(database: Path, another: Starter) 
     assert gate.board[0]
 
 
+# Writes, sleeps and wakes as a program and its worker do, while somebody shortens the file beside the database.
+SHORTENED = """
+import os, sys
+from perdure import Perdure
+app = Perdure(sys.argv[1], durability="normal")
+
+@app.job
+def work() -> None: ...
+
+bell = app.store.bell()
+for _ in range(3):
+    work.enqueue()
+    bell.wait(0.001)
+    os.truncate(sys.argv[1] + "-gate", 0)
+    bell.wait(0.001)
+    with app.transaction():
+        work.enqueue()
+bell.close()
+print(sum(1 for _ in app.jobs()))
+"""
+
+
+def test_a_gate_file_that_somebody_shortens_kills_nobody(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SHORTENED, str(tmp_path / "jobs.db")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "6\n", "")
+
+
+def test_the_bytes_of_a_shortened_gate_file_are_zero_until_somebody_sets_them(database: Path) -> None:
+    gate = gate_for(database)
+    gate.board[0] = gate.board[7] = 1
+    os.truncate(f"{database}-gate", 0)
+
+    assert not any(gate.board.all())
+    assert gate.board[7] == 0
+    gate.board[7] = 1
+    assert [slot for slot, byte in enumerate(gate.board.all()) if byte] == [7]
+
+
+def test_a_board_on_a_full_disk_keeps_what_it_said(database: Path) -> None:
+    descriptor = os.open("/dev/full", os.O_RDWR)
+    try:
+        board = Board(descriptor, identity(os.fstat(descriptor)))
+        board[1] = 1
+        assert board[1] == 0
+    finally:
+        os.close(descriptor)
+
+
+def test_a_board_whose_descriptor_was_closed_writes_to_no_file_that_has_its_number_now(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "gate", os.O_RDWR | os.O_CREAT)
+    board = Board(descriptor, identity(os.fstat(descriptor)))
+    mine = os.open(tmp_path / "mine", os.O_RDWR | os.O_CREAT)
+    os.dup2(mine, descriptor)
+    try:
+        board[5] = 1
+        assert (tmp_path / "mine").read_bytes() == b""
+    finally:
+        os.close(mine)
+        os.close(descriptor)
+    board[5] = 1
+    assert not any(board.all())
+
+
 def test_a_forked_child_does_not_take_itself_for_its_parent(database: Path) -> None:
     gate = gate_for(database)
     gate.enter(0)
@@ -327,7 +397,7 @@ def test_without_the_right_to_create_its_file_the_gate_is_passed_without_waiting
 
 def test_a_gate_the_kernel_grants_no_locks_on_is_passed_without_waiting(database: Path) -> None:
     descriptor = os.open(database, os.O_RDONLY)  # an exclusive record lock needs one that can write
-    unlockable = Gate(descriptor, identity(os.fstat(descriptor)), bytearray(1))
+    unlockable = Gate(descriptor, identity(os.fstat(descriptor)))
 
     assert not unlockable.enter(60)
     unlockable.leave()

@@ -18,6 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from perdure.cli.show import visible
+
 LABEL = 9
 WIDEST = 100
 EVERY_S = 1.0
@@ -67,14 +69,14 @@ class Screen:
         """A sentence that stays, under a word that says which part it belongs to."""
         self._last = time.monotonic()
         margin = " " * (LABEL + 2)
-        lines = textwrap.wrap(sentence, max(self.width - len(margin), 30), break_on_hyphens=False)
+        lines = textwrap.wrap(visible(sentence), max(self.width - len(margin), 30), break_on_hyphens=False)
         self.console.print(Text.assemble((f"{label:<{LABEL}}  ", "bold"), (lines[0], style)), soft_wrap=True)
         for line in lines[1:]:
             self.console.print(Text.assemble(margin, (line, style)), soft_wrap=True)
 
     def command(self, line: str) -> None:
         """Something to copy: on a line of its own, never broken."""
-        self.console.print(Text(f"{' ' * (LABEL + 2)}{line}", "bold"), soft_wrap=True)
+        self.console.print(Text(f"{' ' * (LABEL + 2)}{visible(line)}", "bold"), soft_wrap=True)
 
     def show(self, standing: Standing) -> None:
         """What moves, as it is now."""

@@ -1,11 +1,14 @@
-"""The user's own transaction: finds the driver's connection behind whatever was given as `tx=`. Used by the dialects.
+"""Transactions shared with the user: the connection behind a `tx=`, and which statements are not theirs to make in one
+of ours. Used by the dialects.
 
 Duck typing, no dependency: a driver connection, an SQLAlchemy Connection or Session, or a Django connection.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from perdure.errors import TransactionError
 
@@ -74,3 +77,121 @@ def unknown(tx: object, wanted: str) -> TransactionError:
         " or Django's connection",
         code="tx_unknown_type",
     )
+
+
+# -- statements that begin or end a transaction ----------------------------------------------------------------------
+
+
+class Grammar(NamedTuple):
+    """How a database reads a text: what its pieces are, and whether more than one statement of it would be run."""
+
+    pieces: re.Pattern[str]
+    only_first: bool = False
+
+
+def refuse_control(sql: str, grammar: Grammar) -> None:
+    """Raise TransactionError if any statement of the text would begin or end the transaction, however it is written.
+
+    Read as the database reads it: comments, strings and quoted names may say what they like, and so may the body of a
+    trigger or a function. What the database would not understand may pass: it refuses the whole text.
+    """
+    if not _SUSPECT.search(sql):
+        return
+    for words in _statements(sql, grammar.pieces):
+        if _controls(words):
+            raise TransactionError(
+                f"{' '.join(words[:3])} inside app.transaction(): the block commits at its end and rolls back on an"
+                " exception; leave BEGIN, COMMIT and ROLLBACK to it, and use a SAVEPOINT to undo a part",
+                code="tx_managed",
+            )
+        if words and grammar.only_first:
+            return
+
+
+def ended() -> TransactionError:
+    """For a transaction that is over before its block is."""
+    return TransactionError(
+        "the transaction was ended by a statement inside it, so nothing more can join it. If that was a COMMIT, what"
+        " was written before it is in the database; if it was a rollback (INSERT OR ROLLBACK, RAISE(ROLLBACK), a full"
+        " disk), nothing is. Leave COMMIT and ROLLBACK to the block; look what is there, and begin again",
+        code="tx_ended",
+    )
+
+
+_SUSPECT = re.compile(r"\b(?:BEGIN|START|COMMIT|END|ABORT|ROLLBACK|PREPARE)\b", re.IGNORECASE)
+_SQLITE = re.compile(
+    r"""(?P<skip>[\s\ufeff]+ | --[^\n]* | /\*.*?(?:\*/|\Z))
+    | (?P<quoted>'(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^]]*\])
+    | (?P<word>[^\W\d][\w$]*)
+    | (?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+SQLITE = Grammar(_SQLITE, only_first=True)
+"""The sqlite3 module runs no text with a second statement in it."""
+_POSTGRES = r"""(?P<skip>\s+ | --[^\n\r]*)
+    | (?P<comment>/\*)
+    | (?P<quoted>[eE]'(?:[^'\\]|\\.|'')*' | '(?:%s|'')*' | "(?:[^"]|"")*" | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
+    | (?P<word>[^\W\d][\w$]*)
+    | (?P<mark>.)"""
+POSTGRES = Grammar(re.compile(_POSTGRES % "[^']", re.VERBOSE | re.DOTALL))
+POSTGRES_WITH_BACKSLASHES = Grammar(re.compile(_POSTGRES % r"[^'\\]|\\.", re.VERBOSE | re.DOTALL))
+"""With standard_conforming_strings off, where a backslash may stand before the quote of a plain string too."""
+
+
+def _statements(sql: str, pieces: re.Pattern[str]) -> Iterator[list[str]]:
+    """The bare words of each statement, in capitals. Semicolons in brackets, or in a function's body, end none."""
+    words: list[str] = []
+    brackets = blocks = 0
+    for sort, text in _tokens(sql, pieces):
+        if text == ";" and not brackets and not blocks:
+            yield words
+            words = []
+        elif sort == "mark":
+            brackets += (text == "(") - (text == ")")
+        elif sort == "word":
+            words.append(text.upper())
+            blocks += _opens_or_closes(words, inside=blocks > 0)
+    yield words
+
+
+def _tokens(sql: str, pieces: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    at = 0
+    while found := pieces.match(sql, at):
+        at = found.end()
+        sort = found.lastgroup or "quoted"
+        if sort == "comment":
+            at = _end_of_comment(sql, at)
+        elif sort in ("word", "mark"):
+            yield sort, found[0]
+
+
+def _end_of_comment(sql: str, at: int) -> int:
+    """PostgreSQL's comments have comments in them."""
+    depth = 1
+    for mark in re.compile(r"/\*|\*/").finditer(sql, at):
+        depth += 1 if mark[0] == "/*" else -1
+        if not depth:
+            return mark.end()
+    return len(sql)
+
+
+def _opens_or_closes(words: Sequence[str], *, inside: bool) -> int:
+    """What the last word does to the depth of BEGIN ATOMIC … END in CREATE FUNCTION, which has statements in it."""
+    before, last = words[-2:] if len(words) > 1 else ("", words[-1])
+    if last == "ATOMIC" and before == "BEGIN" and words[0] == "CREATE":
+        return 1
+    if not inside or before == "AS":
+        return 0
+    return {"CASE": 1, "END": -1}.get(last, 0)
+
+
+def _controls(words: Sequence[str]) -> bool:
+    match words:
+        case ["ROLLBACK", *rest]:
+            return "TO" not in rest
+        case ["PREPARE", second, *_]:
+            return second == "TRANSACTION"
+        case ["BEGIN" | "START" | "COMMIT" | "END" | "ABORT", *_]:
+            return True
+        case _:
+            return False

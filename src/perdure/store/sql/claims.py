@@ -14,7 +14,7 @@ from perdure.store.answers import Claimed, Claimer, Kinds, Lane
 from perdure.store.sql.apply import apply
 from perdure.store.sql.engine import Blob, Call, Op, Serialization
 
-ANY_CRASHES = 2**31 - 1
+ANY_CRASHES = 2**63 - 1
 PARKED_AT_ONCE = 1_000
 """Jobs set aside in one look at a lane: 0.1 s. A node that meets a million it does not know parks them turn by turn; in
 one transaction everybody else would wait for a minute, and the watchdog take the node for hung."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound, KeyConflict, PerdureError, TransitionRefused
@@ -19,6 +19,7 @@ from perdure.job.job import Job
 from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
 from perdure.job.states import FINAL, State, Verb
 from perdure.store.answers import Edit, not_found
+from perdure.store.sql import keys
 from perdure.store.sql.apply import apply, copy, count_waits, read_live
 from perdure.store.sql.engine import Call, Op, Serialization
 from perdure.store.sql.jobs import insert, take_place
@@ -236,8 +237,10 @@ def _take_key_again(live: LiveJob) -> Op[TransitionRefused | None]:
     own = {"key": live.business_key, "job_id": live.job_id}
     if (yield Call("reserve_business_key", own)).changed:
         return None
-    holder = (yield Call("read_business_key", {"key": live.business_key})).rows
-    name = to_uuid(cast("JobId", holder[0][0])) if holder else "another job"
+    holder = yield from keys.holder_of(live.business_key)
+    if holder is None and (yield Call("reserve_business_key", own)).changed:
+        return None
+    name = "another job" if holder is None else holder.id
     return TransitionRefused(
         f"cannot retry job {to_uuid(live.job_id)}: its business key {live.business_key!r} is held by live job {name};"
         " wait for that one to end, or cancel it",

@@ -11,7 +11,10 @@ from perdure.job.job import Job
 from perdure.job.model import NewJob
 from perdure.job.ordering import GAP
 from perdure.store.sql import keys
-from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op
+from perdure.store.sql.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Serialization
+
+ROUNDS = 10
+"""How often a key may be found free and be taken by somebody else in the next instant."""
 
 
 def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
@@ -49,7 +52,7 @@ def _insert_one_by_one(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
 
 def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
     """A key found free may be taken before it is reserved (on a server): then whoever took it is found next time."""
-    while True:
+    for _ in range(ROUNDS):
         found = yield from keys.find(new)
         if found is not None:
             return found
@@ -60,6 +63,7 @@ def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
             return inserted[0]
         yield ROLLBACK_TO
         yield RELEASE
+    raise Serialization(f"a key was free {ROUNDS} times and taken when it was to be reserved; nothing was written")
 
 
 def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:

@@ -9,7 +9,7 @@ from perdure.errors import KeyConflict
 from perdure.ids import JobId, to_uuid
 from perdure.job.job import Job
 from perdure.job.model import NewJob
-from perdure.job.states import State
+from perdure.job.states import FINAL, State
 from perdure.store.sql.engine import Call, Op
 from perdure.store.sql.reads import view_of
 
@@ -65,13 +65,23 @@ def _find_original(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
 
 
 def _find_holder(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
+    holder = yield from holder_of(key)
+    if holder is None or new.plan.conflict == "return":
+        return holder
+    return business_key_taken(key, holder.row.id)
+
+
+def holder_of(key: str) -> Op[Job | None]:
+    """The live job that holds a business key. None: it can be reserved; a key whose job is not live is freed here."""
     rows = (yield Call("read_business_key", {"key": key})).rows
     if not rows:
         return None
     job_id = cast("JobId", rows[0][0])
-    if new.plan.conflict == "return":
-        return (yield from view_of(job_id, deduplicated=True))
-    return business_key_taken(key, job_id)
+    holder = yield from view_of(job_id, deduplicated=True)
+    if holder is None or holder.row.state in FINAL:
+        yield Call("free_orphaned_business_key", {"key": key, "job_id": job_id})
+        return None
+    return holder
 
 
 def business_key_taken(key: str, holder: JobId) -> KeyConflict:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from perdure.ids import JobId, RunId
+from perdure.job.model import json_of, readable
 from perdure.store.answers import LogLine
 from perdure.store.sql.engine import Call, Op
 
@@ -22,7 +23,7 @@ def page(job_id: JobId, after: LogLine | None, size: int) -> Op[list[LogLine]]:
     place = (after.run_id, after.line) if after else (b"\x00" * 16, -1)
     params = {"job_id": job_id, "after_run": place[0], "after_line": place[1], "page": size}
     rows = (yield Call("list_log", params)).rows
-    return [LogLine._make(row) for row in rows]
+    return [readable(LogLine, row)[0] for row in rows]
 
 
 def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
@@ -34,6 +35,15 @@ def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
     if not rows:
         return False
     known = cast("str | None", rows[0][0])
-    joined: list[str] = list(dict.fromkeys([*(json.loads(known) if known else []), *artifacts]))
+    joined: list[str] = list(dict.fromkeys([*_listed(known), *artifacts]))
     yield Call("append_artifact", {"run_id": run_id, "artifacts": json.dumps(joined)})
     return True
+
+
+def _listed(known: str | None) -> list[str]:
+    """What is there already; nothing where that is no list any more."""
+    try:
+        paths = json_of(known)
+    except (TypeError, ValueError):
+        return []
+    return [path for path in cast("list[object]", paths) if isinstance(path, str)] if isinstance(paths, list) else []

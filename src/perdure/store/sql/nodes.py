@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.clock import Micros
 from perdure.ids import NodeId
+from perdure.job.model import readable
 from perdure.store.answers import NodeRow, Process
 from perdure.store.sql.engine import Call, Op
 
@@ -34,7 +35,7 @@ def stop(node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None
 
 def alive() -> Op[list[NodeRow]]:
     """Every node that has not been declared stopped."""
-    return [NodeRow._make(row) for row in (yield Call("live_nodes")).rows]
+    return [readable(NodeRow, row)[0] for row in (yield Call("live_nodes")).rows]
 
 
 def left_behind() -> Op[list[NodeId]]:
@@ -45,4 +46,4 @@ def left_behind() -> Op[list[NodeId]]:
 def listing(limit: int) -> Op[list[NodeRow]]:
     """The newest nodes first."""
     rows = (yield Call("list_nodes", {"page": limit})).rows
-    return [NodeRow._make(row) for row in rows]
+    return [readable(NodeRow, row)[0] for row in rows]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.clock import Micros
+from perdure.job.model import readable
 from perdure.store.answers import QueueRow
 from perdure.store.sql.engine import Call, Op
 
@@ -39,9 +40,8 @@ def _counted(
     queued = min(queued, cap)
     live = queued + sum(counts[name] for counts in others.values())
     running = others["running"][name]
-    return QueueRow(
-        name, paused_at, concurrency, reserved_until, queued, running, live, more, more_live=more or uncounted
-    )
+    counted = (name, paused_at, concurrency, reserved_until, queued, running, live, more, more or uncounted)
+    return readable(QueueRow, counted)[0]
 
 
 def set_paused(queue: str, paused_at: Micros | None) -> Op[bool]:
@@ -50,8 +50,8 @@ def set_paused(queue: str, paused_at: Micros | None) -> Op[bool]:
     False: it was a repeat.
     """
     yield Call("ensure_queue", {"queue": queue})
-    row = QueueRow(*(yield Call("read_queue", {"queue": queue})).rows[0])
-    if (row.paused_at is None) == (paused_at is None):
+    paused_since = (yield Call("read_queue", {"queue": queue})).rows[0][1]
+    if (paused_since is None) == (paused_at is None):
         return False
     yield Call("set_queue_pause", {"queue": queue, "paused_at": paused_at})
     return True

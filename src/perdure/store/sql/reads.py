@@ -7,12 +7,12 @@ page. Of the indexes that can serve a filter, the one that gets furthest with so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from perdure.ids import JobId
 from perdure.job.job import Job
-from perdure.job.model import JobRow, JobView, RunRow
+from perdure.job.model import JobRow
 from perdure.job.run import Run
 from perdure.job.states import FINAL, LIVE, RunState, State
 from perdure.store.answers import FIRST_ID, LAST_ID, JobFilter, Page, RunFilter, Spot
@@ -27,7 +27,7 @@ GROUPS = 100
 def view_of(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
     """The job as it is now. None: there is no such job."""
     rows = (yield Call("read_job", {"job_id": job_id})).rows
-    return Job(_job_view(rows[0]), deduplicated=deduplicated) if rows else None
+    return Job.read(rows[0], deduplicated=deduplicated) if rows else None
 
 
 def row_of(job_id: JobId) -> Op[JobRow | None]:
@@ -65,7 +65,7 @@ def page_of_jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Jo
         return (yield from _page_of_queue(wanted, after, size))
     bounds = wanted if after is None else wanted._replace(below=after.id)
     rows, end = yield from _listed(_ways(wanted), _ALL, bounds._asdict(), size)
-    jobs = [Job(_job_view(row)) for row in rows]
+    jobs = [Job.read(row) for row in rows]
     return Page(jobs, Spot(jobs[-1].row.id) if len(jobs) == size else end)
 
 
@@ -92,7 +92,7 @@ def _page_of_queue(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[
     end = Spot(reached[0][2], *reached[0][:2]) if reached else None
     last = end or Spot(LAST_ID, 2**63 - 1, 2**63 - 1)
     params |= {"to_rank": last.rank, "to_position": last.position, "to_id": last.id}
-    jobs = [Job(_job_view(row)) for row in (yield Call("list_queue", params)).rows]
+    jobs = [Job.read(row) for row in (yield Call("list_queue", params)).rows]
     if len(jobs) == size:
         newest = jobs[-1].row
         end = Spot(newest.id, newest.rank, newest.position)
@@ -176,7 +176,7 @@ def page_of_runs(wanted: RunFilter, after: Spot | None, size: int) -> Op[Page[Ru
     """The runs that fit, newest first."""
     bounds = wanted if after is None else wanted._replace(below=after.id)
     rows, end = yield from _listed(_ways_to_runs(wanted), _ALL_RUNS, bounds._asdict(), size)
-    runs = [Run(RunRow._make(row)) for row in rows]
+    runs = [Run.read(row) for row in rows]
     return Page(runs, Spot(runs[-1].row.id) if len(runs) == size else end)
 
 
@@ -191,7 +191,3 @@ def _ways_to_runs(wanted: RunFilter) -> list[Way]:
     if wanted.kind is not None:
         ways.append(Way("runs_of_kind", few=("reach_jobs_of_kind", "reach_runs_of_kind")))
     return ways
-
-
-def _job_view(row: Iterable[object]) -> JobView:
-    return JobView._make(row)

@@ -40,6 +40,17 @@ def rescue(
     return [Rescued(transition.before, finishes.applied(transition)) for transition in decided]
 
 
+DAMAGED = "a value in this job's row is one that no worker can handle; perdure doctor names it: cancel it, enqueue anew"
+
+
+def set_aside(now: Micros) -> Op[int]:
+    """Park the live jobs that no worker can handle, because somebody else has written into their rows. How many."""
+    parked = (yield Call("set_aside_damaged", {"reason": DAMAGED, "now": now})).changed
+    if parked:
+        yield Call("close_open_runs", {"now": now, "error_type": "Unreadable", "error_message": DAMAGED})
+    return parked
+
+
 def _each(
     statement: str, params: dict[str, object], decide: Callable[[LiveJob], Transition | None], now: Micros
 ) -> Op[list[Transition]]:

@@ -5,13 +5,13 @@ The runner knows the database; the operations know the statements; this file onl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Protocol, TypeVar
 
 from perdure.clock import Micros
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, StoreError
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.job import Job
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob
@@ -153,14 +153,27 @@ class SqlStore:
 
     # -- Claims, Finishes, Rescue ------------------------------------------------------------------------------------
 
+    def _insist(self, act: Callable[[], T], now: Micros) -> T:
+        """What a row stops that somebody else has written into is done again once such rows are set aside.
+
+        Nothing is looked at before: rows of our own need no look.
+        """
+        try:
+            return act()
+        except (TypeError, ValueError, ArithmeticError, StoreError) as error:
+            refused = isinstance(error, StoreError) and error.code != "value_invalid"
+            if refused or not self.runner.write(lambda: recover.set_aside(now)):
+                raise
+            return act()
+
     def claim(self, lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> list[Claim]:
-        return self._write(lambda: claims.claim(lanes, claimer, now)).claims
+        return self._insist(lambda: self._write(lambda: claims.claim(lanes, claimer, now)), now).claims
 
     def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
-        return self._write_briefly(lambda: finishes.finish(batch, now))
+        return self._insist(lambda: self._write_briefly(lambda: finishes.finish(batch, now)), now)
 
     def promote(self, now: Micros, limit: int) -> int:
-        return self._write(lambda: recover.promote(now, limit))
+        return self._insist(lambda: self._write(lambda: recover.promote(now, limit)), now)
 
     def rescue(
         self,
@@ -171,10 +184,11 @@ class SqlStore:
         now: Micros,
         only: JobId | None = None,
     ) -> list[Rescued]:
-        return self._write_briefly(lambda: recover.rescue(node_id, failure, max_crashes, next_ids, now, only))
+        rescue = partial(recover.rescue, node_id, failure, max_crashes, next_ids, now, only)
+        return self._insist(lambda: self._write_briefly(rescue), now)
 
     def turn(self, wanted: Turn, now: Micros) -> Turned:
-        return self._write_briefly(lambda: turns.turn(wanted, now))
+        return self._insist(lambda: self._write_briefly(lambda: turns.turn(wanted, now)), now)
 
     def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
         return self.runner.read(lambda: turns.glance(node_id, kinds, now))

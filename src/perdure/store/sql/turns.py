@@ -56,8 +56,9 @@ def glance(node_id: NodeId, kinds: Kinds | None, now: Micros) -> Op[Glance]:
         if name not in queues and (yield from claims.knows_a_parked_kind(name, kinds)):
             queues.append(name)
     ((next_due,),) = (yield Call("next_due")).rows
+    due = Micros(int(next_due)) if isinstance(next_due, (int, float)) else None  # SQLite: a text is no time
     cancelled = [run_id for (run_id,) in (yield Call("cancelled_of_node", {"node_id": node_id})).rows]
-    return Glance(tuple(queues), next_due, tuple(cancelled))
+    return Glance(tuple(queues), due, tuple(cancelled))
 
 
 def held_by(node_id: NodeId) -> Op[list[LiveJob]]:

@@ -298,3 +298,49 @@ def test_one_business_key_twice_in_a_call_is_a_conflict(rig: Rig) -> None:
         rig.store.enqueue([rig.new(business_key=rig.key("b")), rig.new(business_key=rig.key("b"))])
 
     assert rig.everything() == before
+
+
+# -- business keys whose job is not live, as a hand or a restored backup leaves them ---------------------------------
+
+
+def _orphan(rig: Rig, *, gone: bool) -> None:
+    """A key held by a job that has ended, or by one that is not there."""
+    holder = f"{rig.kind}-holder"
+    job_id = rig.enqueue(business_key=rig.key("b"), kind=holder)
+    if gone:
+        rig.execute("DELETE FROM {ready} WHERE kind = :kind", kind=holder)
+        rig.execute("DELETE FROM {job} WHERE kind = :kind", kind=holder)
+        return
+    rig.execute("UPDATE {ready} SET business_key = NULL WHERE business_key = :key", key=rig.key("b"))
+    rig.cancel(job_id)
+
+
+@each(False, True)
+def test_a_business_key_whose_job_is_not_live_is_taken_over(rig: Rig, gone: bool) -> None:
+    _orphan(rig, gone=gone)
+
+    job_id = rig.enqueue(business_key=rig.key("b"))
+
+    [holder] = rig.store.enqueue([rig.new(business_key=rig.key("b"), conflict="return")])
+    assert holder.row.id == job_id
+
+
+@each(False, True)
+def test_who_asks_for_the_holder_of_a_business_key_gets_no_job_that_is_not_live(rig: Rig, gone: bool) -> None:
+    _orphan(rig, gone=gone)
+    new = rig.new(business_key=rig.key("b"), conflict="return")
+
+    [job] = rig.store.enqueue([new])
+
+    assert (job.row.id, job.deduplicated) == (new.id, False)
+
+
+@each(False, True)
+def test_a_retry_by_hand_takes_over_a_business_key_whose_job_is_not_live(rig: Rig, gone: bool) -> None:
+    job_id = rig.cancel(rig.enqueue(business_key=rig.key("b"))).row.id
+    _orphan(rig, gone=gone)
+
+    rig.store.retry(job_id, rig.now)
+
+    with raises(KeyConflict, "business_key_taken"):
+        rig.enqueue(business_key=rig.key("b"))

@@ -41,8 +41,32 @@ class SqliteDriver:
             if returns_rows:
                 return Result(cursor.fetchall(), cursor.rowcount)
             return _ONE_WRITTEN if cursor.rowcount == 1 else Result(_NO_ROWS, cursor.rowcount)
+        except sqlite3.OperationalError as error:
+            if not sql.startswith("SELECT") or "decode to UTF-8" not in str(error):
+                raise translate(error) from error
+            return self._read_leniently(sql, row_for(statement, params))
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
+
+    def _read_leniently(self, sql: str, params: tuple[object, ...]) -> Result:
+        """Somebody has written a text that is none: shown with its bytes spelt out, so that the other rows are read.
+
+        A factory of texts is Python code for each of them, so only now.
+        """
+        connection: Any = self._cursor.connection
+        usual = connection.text_factory
+        connection.text_factory = _spelt_out
+        try:
+            self._cursor.execute(sql, params)
+            return Result(self._cursor.fetchall(), self._cursor.rowcount)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        finally:
+            connection.text_factory = usual
+
+
+def _spelt_out(text: bytes) -> str:
+    return text.decode("utf-8", "backslashreplace")
 
 
 def _execute_many(cursor: sqlite3.Cursor, statement: Statement, rows: Sequence[tuple[object, ...]]) -> int:

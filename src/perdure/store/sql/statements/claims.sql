@@ -17,10 +17,13 @@ NOT EXISTS (
     )
     AND EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
 
+-- fragment: crashes_at_most
+r.crashes <= :most_crashes
+
 -- fragment: not_too_suspicious
 -- Jobs that no node died of; and of the others those that crashed at most so often, and that this would not be the last
 -- run of, unless :last_attempts is 1.
-(r.crashes = 0 OR (r.crashes <= :most_crashes AND (:last_attempts = 1 OR r.attempts + 1 < r.max_attempts)))
+(r.crashes = 0 OR ({crashes_at_most} AND (:last_attempts = 1 OR r.attempts + 1 < r.max_attempts)))
 
 -- name: claim_head
 -- verb: claim
@@ -92,3 +95,12 @@ WHERE state = 'running' AND node_id = :node_id
 ORDER BY claimed_at, job_id
 LIMIT :room
 {skip_locked}
+
+-- name: set_aside_damaged
+-- verb: park
+-- What no worker can handle, because of what somebody else has written into the row. It stays as it is otherwise.
+UPDATE {ready}
+SET state = 'parked', park_reason = 'unreadable', last_error = :reason, node_id = NULL, run_id = NULL,
+    claimed_at = NULL, deadline_at = NULL, cancel_requested = 0, updated_at = :now, version = version + 1
+WHERE (state = 'queued' OR state = 'scheduled' OR state = 'running')
+    AND ({impossible_ready})

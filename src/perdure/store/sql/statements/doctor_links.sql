@@ -141,18 +141,44 @@ WHERE (j.retry_of IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {job} AS a WHERE a.i
     OR (j.root_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {job} AS a WHERE a.id = j.root_id))
 {shown}
 
+-- fragment: impossible_times
+-- Not between the years 1 and 9999.
+run_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR queued_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR started_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR claimed_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR deadline_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR updated_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+
+-- fragment: impossible_ready
+attempts NOT BETWEEN 0 AND 2147483646 OR crashes NOT BETWEEN 0 AND 2147483646
+        OR waits_for NOT BETWEEN 0 AND 2147483647 OR life NOT BETWEEN 1 AND 2147483646
+        OR max_attempts NOT BETWEEN 1 AND 4611686018427387903 OR version NOT BETWEEN 1 AND 4611686018427387903
+        OR rank NOT BETWEEN -4611686018427387903 AND 4611686018427387903
+        OR position NOT BETWEEN -4611686018427387903 AND 4611686018427387903
+        OR kind_version NOT BETWEEN 1 AND 4611686018427387903 OR timeout_ms NOT BETWEEN 0 AND 100000000000000
+        OR as_new_job NOT IN (0, 1) OR paused NOT IN (0, 1) OR cancel_requested NOT IN (0, 1)
+        OR {impossible_times}
+
+-- fragment: impossible_outcome
+attempts < 0 OR crashes < 0 OR life < 1 OR max_attempts < 1 OR version < 1
+
+-- fragment: impossible_run
+attempt < 1 OR life < 1
+
+-- fragment: impossible_job
+chain_attempt < 1 OR kind_version < 1
+
 -- name: impossible_number
 SELECT job_id, COUNT(*) OVER ()
 FROM (
-    SELECT job_id FROM {ready}
-    WHERE attempts < 0 OR crashes < 0 OR waits_for < 0 OR life < 1 OR max_attempts < 1 OR version < 1
+    SELECT job_id FROM {ready} WHERE {impossible_ready}
     UNION
-    SELECT job_id FROM {outcome}
-    WHERE attempts < 0 OR crashes < 0 OR life < 1 OR max_attempts < 1 OR version < 1
+    SELECT job_id FROM {outcome} WHERE {impossible_outcome}
     UNION
-    SELECT job_id FROM {run} WHERE attempt < 1 OR life < 1
+    SELECT job_id FROM {run} WHERE {impossible_run}
     UNION
-    SELECT id FROM {job} WHERE chain_attempt < 1 OR kind_version < 1
+    SELECT id FROM {job} WHERE {impossible_job}
 ) AS found
 {shown}
 

@@ -38,6 +38,12 @@ WHERE key = :key
 DELETE FROM {business_key}
 WHERE key = :key AND job_id = :job_id
 
+-- name: free_orphaned_business_key
+-- A key is held by a live job or by nobody: after a deletion by hand, say, it is free for whoever wants it.
+DELETE FROM {business_key}
+WHERE key = :key AND job_id = :job_id
+    AND NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = :job_id)
+
 -- name: move_business_key
 UPDATE {business_key}
 SET job_id = :new_owner

@@ -100,6 +100,7 @@ class PostgresRunner:
             with interruptible:
                 yield opened
             opened.end()
+            opened.check_not_ended()
             session.commit()
         except Exception:
             lent.at_rest = True

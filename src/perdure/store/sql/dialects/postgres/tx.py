@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,17 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from perdure.errors import StoreError, TransactionError
-from perdure.store.sql.borrowed import behind_a_job, closed, driver_connection, not_open, unknown
+from perdure.store.sql.borrowed import (
+    POSTGRES,
+    POSTGRES_WITH_BACKSLASHES,
+    behind_a_job,
+    closed,
+    driver_connection,
+    ended,
+    not_open,
+    refuse_control,
+    unknown,
+)
 from perdure.store.sql.dialects.postgres.session import Session
 from perdure.store.sql.dialects.postgres.texts import WRITING
 from perdure.store.sql.drivers.postgres import PostgresDriver, translate
@@ -24,10 +33,6 @@ T = TypeVar("T")
 Identity = tuple[object, ...]
 """What tells one database from another: the answer of `read_identity`."""
 
-_CONTROL = re.compile(
-    r"\s*(BEGIN|START|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b",
-    re.IGNORECASE,
-)
 _seen: WeakKeyDictionary[psycopg.Connection[Any], Identity] = WeakKeyDictionary()
 """Which database the user's connections lead to: asked once for each."""
 
@@ -53,14 +58,17 @@ class Transaction:
         BEGIN, COMMIT and ROLLBACK are left to the block: refused. As always on PostgreSQL, a statement that fails takes
         the transaction with it, unless it was made in a SAVEPOINT.
         """
-        if _CONTROL.match(sql):
-            raise _managed(sql)
         with self._turn:
             self._check_open()
+            connection = self._session.connection
+            lax = connection.info.parameter_status("standard_conforming_strings") == "off"
+            refuse_control(sql, POSTGRES_WITH_BACKSLASHES if lax else POSTGRES)
             try:
-                return self._session.connection.execute(sql.encode(), params)
+                cursor = connection.execute(sql.encode(), params)
             except (psycopg.Error, OverflowError, UnicodeError) as error:
                 raise translate(error) from error
+            self.check_not_ended()
+            return cursor
 
     def run(self, make: Make[T]) -> T:
         """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
@@ -74,6 +82,11 @@ class Transaction:
             self._check_open()
             return in_savepoint(make, self._session.reader)
 
+    def check_not_ended(self) -> None:
+        """Raise TransactionError if a statement inside has ended it, before the block is over."""
+        if self._session.connection.info.transaction_status == TransactionStatus.IDLE:
+            raise ended()
+
     def end(self) -> None:
         """Nothing joins from now on: the connection goes back, and to someone else."""
         with self._turn:
@@ -85,20 +98,7 @@ class Transaction:
                 "this transaction has ended; use it inside its with block, in the process that opened it",
                 code="tx_closed",
             )
-        if self._session.connection.info.transaction_status == TransactionStatus.IDLE:
-            raise TransactionError(
-                "the transaction was ended by a statement inside it, so nothing more can join it; leave COMMIT and"
-                " ROLLBACK to the block",
-                code="tx_ended",
-            )
-
-
-def _managed(sql: str) -> TransactionError:
-    return TransactionError(
-        f"{sql.split(maxsplit=1)[0].upper()} inside app.transaction(): it commits at the end of its block and rolls"
-        " back on an exception; leave BEGIN, COMMIT and ROLLBACK to it, and use a SAVEPOINT to undo a part",
-        code="tx_managed",
-    )
+        self.check_not_ended()
 
 
 def in_savepoint(make: Make[T], driver: Driver) -> T:

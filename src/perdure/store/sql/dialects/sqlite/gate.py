@@ -5,13 +5,12 @@ waited up to 12 s. So where several write, each passes two record locks on a fil
 L the room: take T, take L, give T back, write, give L back. Whoever wrote last finds T held by the next one and cannot
 overtake it.
 
-A process that writes alone need not pay for that. The first byte of the file, mapped into memory, says whether anyone
-has had to wait lately; only then do writers use the gate. It is a hint: a wrong one costs some milliseconds.
+A process that writes alone need not pay for that. The first byte of the file says whether anyone has had to wait
+lately; only then do writers use the gate. It is a hint: a wrong one costs some milliseconds.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 import threading
@@ -25,13 +24,60 @@ from weakref import WeakValueDictionary
 from perdure.store.sql.dialects.sqlite.files import Identity, identity
 
 BOARD_SIZE = 64
-"""Bytes of the gate's file that are mapped into memory: the first is the gate's, the others belong to `bell`."""
+"""Bytes of the gate's file that all processes share: the first is the gate's, the others belong to `bell`."""
 _T = 0  # byte of the turnstile
 _L = 1  # byte of the room behind it
 _TAKE = 2 | 4  # LOCK_EX | LOCK_NB, which a platform without fcntl does not name
 _GIVE = 8  # LOCK_UN
 _CALM = 16  # entries without a wait, one after the other, before a process believes that it is alone
 _HELD = (BlockingIOError, PermissionError)  # POSIX lets a system say either for "held by another process"
+
+
+class Board:
+    """A few bytes that all processes with the same database share: hints, none of which anything depends on.
+
+    Read and written by system calls of half a microsecond, not mapped into memory: whoever shortens a mapped file
+    (`: > jobs.db-gate`, a restored backup) kills every process that touches it afterwards. Here the bytes of a file
+    that was shortened are 0, and a disk that is full keeps the old ones. Without a file it is a board of this process.
+    """
+
+    __slots__ = ("_alone", "_fd", "file")
+
+    def __init__(self, fd: int | None, file: Identity | None) -> None:
+        self._fd = fd
+        self.file = file
+        self._alone = bytearray(BOARD_SIZE)
+
+    def __getitem__(self, slot: int) -> int:
+        if self._fd is None:
+            return self._alone[slot]
+        try:
+            found = os.pread(self._fd, 1, slot)
+        except OSError:
+            return 0
+        return found[0] if found else 0
+
+    def __setitem__(self, slot: int, value: int) -> None:
+        if self._fd is None:
+            self._alone[slot] = value
+        elif not self.is_robbed():  # else the number may mean a file of somebody else's by now
+            with suppress(OSError):
+                os.pwrite(self._fd, b"\1" if value else b"\0", slot)
+
+    def all(self) -> bytes:
+        """Every byte at once."""
+        if self._fd is None:
+            return bytes(self._alone)
+        with suppress(OSError):
+            return os.pread(self._fd, BOARD_SIZE, 0).ljust(BOARD_SIZE, b"\0")
+        return bytes(BOARD_SIZE)
+
+    def is_robbed(self) -> bool:
+        """Whether somebody closed our descriptor, and so surely those of the database beside it."""
+        try:
+            return self._fd is not None and identity(os.fstat(self._fd)) != self.file
+        except OSError:
+            return True
 
 
 class Gate:
@@ -46,14 +92,13 @@ class Gate:
     before `enter` until after `leave`. A process that dies leaves the gate; a forked child is never inside it.
     """
 
-    __slots__ = ("__weakref__", "_calm", "_fd", "_file", "board", "inside")
+    __slots__ = ("__weakref__", "_calm", "_fd", "board", "inside")
 
-    def __init__(self, fd: int | None, file: Identity | None, board: mmap.mmap | bytearray) -> None:
+    def __init__(self, fd: int | None, file: Identity | None) -> None:
         self._fd = fd
-        self._file = file
         self.inside = False
         self._calm = 0
-        self.board = board
+        self.board = Board(fd, file)
 
     def enter(self, timeout_s: float) -> bool:
         """Wait for this process's turn. True: inside until `leave`. False: holding nothing, go on without."""
@@ -116,10 +161,14 @@ class Gate:
 
     def is_robbed(self) -> bool:
         """Whether somebody closed our descriptor, and so surely those of the database beside it."""
-        try:
-            return self._fd is not None and identity(os.fstat(self._fd)) != self._file
-        except OSError:
-            return True
+        return self.board.is_robbed()
+
+    def owners(self) -> tuple[int, ...]:
+        """The user whose file it is; none where there is no file."""
+        with suppress(OSError):
+            if self._fd is not None:
+                return (os.fstat(self._fd).st_uid,)
+        return ()
 
     def forget_parent(self) -> None:
         """Called in a forked child, which inherits this object but none of its parent's record locks."""
@@ -129,7 +178,7 @@ class Gate:
         # Closing any descriptor of the file drops every lock this process has on it; here nobody is left to hold one.
         # The number may mean another file by now, if the program closed all descriptors to become a daemon.
         with suppress(OSError):
-            if self._fd is not None and identity(os.fstat(self._fd)) == self._file:
+            if self._fd is not None and not self.is_robbed():
                 os.close(self._fd)
 
 
@@ -161,9 +210,9 @@ class _Registry:
         try:
             fd = _open(path)
         except OSError:
-            return Gate(None, None, bytearray(BOARD_SIZE))
+            return Gate(None, None)
         file = identity(os.fstat(fd))
-        gate = self._gates[file] = Gate(fd, file, _mapped(fd))
+        gate = self._gates[file] = Gate(fd, file)
         return gate
 
     def forget_parent(self) -> None:
@@ -175,17 +224,6 @@ class _Registry:
 _registry = _Registry()
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_registry.forget_parent)
-
-
-def _mapped(fd: int) -> mmap.mmap | bytearray:
-    """The bytes that all processes share. Where a file cannot be mapped, some that say "crowded" for ever."""
-    try:
-        if os.fstat(fd).st_size < BOARD_SIZE:
-            # Written, not just made so long: touching mapped memory without a block on a full disk kills the process.
-            os.pwrite(fd, bytes(BOARD_SIZE), 0)
-        return mmap.mmap(fd, BOARD_SIZE)
-    except (OSError, ValueError):
-        return bytearray(b"\1" + bytes(BOARD_SIZE - 1))
 
 
 def _pause_at_turnstile(waited_s: float) -> float:

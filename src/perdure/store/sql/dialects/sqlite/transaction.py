@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from perdure.errors import StoreError, TransactionError, TransactionTooLong
+from perdure.errors import StoreError, TransactionTooLong
+from perdure.store.sql.borrowed import SQLITE, ended, refuse_control
 from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
 from perdure.store.sql.drivers.sqlite import SqliteDriver, translate
 from perdure.store.sql.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
@@ -44,15 +44,18 @@ class Transaction:
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
         """Run a statement of the user's own in it. BEGIN, COMMIT and ROLLBACK are left to the block: refused."""
-        if _CONTROL.match(sql):
-            raise _managed(sql)
+        # By its words: an authorizer would be Python code inside SQLite, where an interrupt is taken for a refusal.
+        refuse_control(sql, SQLITE)
         with self._busy:
             self.check_in_time()
+            self._check_open()
             try:
-                return self.connection.execute(sql, parameters)
+                cursor = self.connection.execute(sql, parameters)
             except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
                 self.check_in_time()
                 raise translate(error) from error
+            self._check_open()
+            return cursor
 
     def run(self, make: Make[T]) -> T:
         """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
@@ -81,6 +84,7 @@ class Transaction:
         """Make it durable. After an error nothing of it is."""
         with self._busy:
             self.check_in_time()
+            self._check_open()
             try:
                 self.connection.execute("COMMIT")
             except sqlite3.Error as error:
@@ -137,23 +141,4 @@ class Transaction:
         except sqlite3.Error as error:
             raise translate(error) from error
         if not is_open:
-            raise TransactionError(
-                "the transaction was ended by a statement inside it (INSERT OR ROLLBACK, RAISE(ROLLBACK), a full disk),"
-                " so nothing more can join it; leave the block and begin again",
-                code="tx_ended",
-            )
-
-
-# By its words: an authorizer would be Python code inside SQLite, where an interrupt is taken for a refusal.
-_CONTROL = re.compile(
-    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(?:BEGIN|COMMIT|END|ROLLBACK(?!\s+(?:TRANSACTION\s+)?TO\b))\b",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def _managed(sql: str) -> TransactionError:
-    return TransactionError(
-        f"{sql.strip()[:40]!r} inside app.transaction(): the block commits at its end and rolls back on an exception;"
-        " leave BEGIN, COMMIT and ROLLBACK to it, and use a SAVEPOINT to undo a part",
-        code="tx_managed",
-    )
+            raise ended()
