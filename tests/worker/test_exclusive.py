@@ -23,7 +23,8 @@ class Here:
 
     def __init__(self, app: Perdure) -> None:
         self.id = NodeId(app.ids.new())
-        app.store.register(self.id, None, Process(), app.clock.now())
+        lease_us = round(app.config.lease_s * 1_000_000)
+        app.store.register(self.id, None, Process(), app.clock.now(), lease_us=lease_us)
 
 
 @pytest.fixture
