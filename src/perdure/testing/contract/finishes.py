@@ -481,3 +481,15 @@ def test_a_repeat_of_an_end_that_was_asked_for_meanwhile_tells_that_end(rig: Rig
     rig.store.finish([report], rig.now)
 
     assert rig.store.finish([report], rig.now) == [Finished(Answer.ALREADY, State.CANCELLED)]
+
+
+def test_a_report_under_the_run_of_another_job_ends_neither(rig: Rig) -> None:
+    """The version alone is no fence: the jobs of two claims may be at the same one."""
+    mine, other = rig.start(), rig.start()
+    assert mine.live.version == other.live.version
+    before = rig.everything()
+
+    crossed = Claim(mine.live._replace(run_id=other.run_id), *mine[1:])
+
+    assert rig.finish(crossed, Completed()).answer is Answer.LOST
+    assert rig.everything() == before
