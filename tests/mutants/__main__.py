@@ -37,6 +37,16 @@ WITNESSES_S = 900.0
 STUCK_S = 60
 """A test that takes longer than this hangs, which is a way to notice."""
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={STUCK_S}")
+CONTRACT = """
+import sys
+from perdure.testing.contract.rig import Rig
+from perdure.testing.contract.suite import Verdict, cases, judged
+
+for result in judged(cases(sys.argv[2:]), lambda: Rig(sys.argv[1])):
+    if result.verdict == Verdict.FAILED:
+        sys.exit(f"FAILED {result.case}")
+"""
+"""Groups of the contract suite up to the first case that fails; pytest takes three seconds to find all cases."""
 WIDER = (
     "tests/contract/test_sqlite.py",
     "tests/unit",
@@ -95,7 +105,7 @@ class Field:
         if first == "contract":
             with tempfile.TemporaryDirectory() as folder:
                 url = f"sqlite:///{folder}/jobs.db"
-                status, said = self._run(["-m", "perdure.testing.contract", url, "--only", *rest], limit_s)
+                status, said = self._run(["-c", CONTRACT, url, *rest], limit_s)
         else:
             status, said = self._run([*PYTEST, "-x", first, *rest], limit_s)
         return None if status in (0, None) else _who(said, status)

@@ -131,7 +131,7 @@ def test_a_spent_budget_ends_the_job(app: Perdure, sort: str) -> None:
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_a_failed_attempt_waits_for_its_backoff(app: Perdure, sort: str) -> None:
-    job = ran(app, sort, raising(OSError()), retry=Retry(2, backoff="fixed", base=600, jitter=0))
+    job = ran(app, sort, raising(OSError()), retry=Retry(2, backoff="exponential", base=600, jitter=0))
     run = last_run(app, job)
     assert (job.state, job.attempts) == ("scheduled", 1)
     assert run.finished_at is not None

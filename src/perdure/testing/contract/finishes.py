@@ -493,3 +493,15 @@ def test_a_report_under_the_run_of_another_job_ends_neither(rig: Rig) -> None:
 
     assert rig.finish(crossed, Completed()).answer is Answer.LOST
     assert rig.everything() == before
+
+
+@each(Completed(), Failed(HOPELESS))
+def test_a_run_that_was_closed_by_other_means_ends_nothing(rig: Rig, report: Report) -> None:
+    """The run is a guard of its own: the job still names it, and is at the version of the claim."""
+    claim = rig.start()
+    rig.execute("UPDATE {run} SET state = 'lost', finished_at = started_at")
+    before = rig.everything()
+
+    assert rig.finish(claim, report).answer is Answer.LOST
+    assert rig.everything() == before
+    rig.execute("UPDATE {run} SET state = 'running', finished_at = NULL")
