@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +34,7 @@ ENOUGH = 0.95
 LIMIT_S = 420.0
 """How long the tests may look at one bug."""
 WITNESSES_S = 900.0
+HUNG = ", which hung"
 STUCK_S = 60
 """A test that takes longer than this hangs, which is a way to notice."""
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={STUCK_S}")
@@ -59,7 +60,7 @@ WIDER = (
     "tests/postgres tests/contract/test_postgres.py",
 )
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".bench", "__pycache__", ".*_cache", ".hypothesis", "dist")
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?|\w+: .+?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?|\w+: .+?)(?: - (.*))?$", re.MULTILINE)
 
 
 class Verdict(NamedTuple):
@@ -84,7 +85,7 @@ class Field:
         self._moment = time.time()
 
     @contextmanager
-    def with_bug(self, changed: dict[Path, str]) -> Iterator[None]:
+    def with_bug(self, changed: dict[Path, str]) -> Generator[None, None, None]:
         try:
             for path, text in changed.items():
                 self._write(path, text)
@@ -144,7 +145,7 @@ def _who(said: str, status: int) -> str:
     """Which test it was; a suite that could not even begin has noticed too."""
     found = _FAILED.search(said)
     if found is not None:
-        return found[1]
+        return f"{found[1]}{HUNG}" if "Timeout" in (found[2] or "") else found[1]
     if "+ Timeout +" in said or "Timeout (>" in said:
         return "a test that hangs"
     return f"pytest, which ended with {status}: {said.strip().splitlines()[-1] if said.strip() else 'nothing said'}"
@@ -200,10 +201,12 @@ class Farm:
 
 def without_false_witnesses(verdicts: Sequence[Verdict], farm: Farm) -> list[Verdict]:
     """Tests that also fail without any bug have noticed nothing."""
-    witnesses = sorted({verdict.by for verdict in verdicts if "::" in verdict.by})
+    witnesses = sorted({verdict.by.removesuffix(HUNG) for verdict in verdicts if "::" in verdict.by})
     (false,) = farm.each([witnesses], lambda ids, field: field.failing(ids)) if witnesses else (set[str](),)
     return [
-        verdict._replace(noticed=False, told=f"{verdict.by} fails without it too") if verdict.by in false else verdict
+        verdict._replace(noticed=False, told=f"{verdict.by} fails without it too")
+        if verdict.by.removesuffix(HUNG) in false
+        else verdict
         for verdict in verdicts
     ]
 

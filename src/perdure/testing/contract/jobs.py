@@ -210,6 +210,18 @@ def test_a_job_that_was_claimed_before_cannot_be_edited(rig: Rig) -> None:
     assert rig.everything() == before
 
 
+def test_a_job_in_a_later_life_cannot_be_edited(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    rig.cancel(job_id)
+    rig.store.retry(job_id, rig.now)
+    before = rig.everything()
+
+    with raises(TransitionRefused, "edit_refused"):
+        rig.store.edit(_edited(rig, job_id), rig.job(job_id).version)
+
+    assert rig.everything() == before
+
+
 def test_an_edit_of_an_outdated_version_is_refused(rig: Rig) -> None:
     job_id = rig.enqueue()
     seen = rig.job(job_id).version
