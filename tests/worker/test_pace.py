@@ -106,6 +106,16 @@ def test_pauses_after_errors_double_up_to_thirty_seconds_and_begin_anew_after_a_
     bench.turn_until_written()
 
 
+def test_a_node_is_back_when_the_next_job_is_due(bench: Bench) -> None:
+    @bench.app.job
+    def note() -> None: ...
+
+    bench.node.register()
+    note.options(delay=0.25).enqueue()
+
+    assert bench.node.turn() == pytest.approx(0.25)
+
+
 def test_a_node_is_idle_only_once_what_it_ran_is_written(bench: Bench) -> None:
     may_end = threading.Event()
 

@@ -63,6 +63,12 @@ def test_any_legal_name_can_be_a_queue_a_kind_a_key_or_a_tag(rig: Rig, name: str
     assert (job.queue, job.kind, job.business_key, job.idempotency_key, job.tags) == (*[named] * 4, (named,))
 
 
+def test_jobs_enqueued_together_have_a_place_each(rig: Rig) -> None:
+    positions = [rig.job(job_id).position for job_id in rig.enqueue_many(5)]
+
+    assert positions == sorted(set(positions))
+
+
 def test_jobs_enqueued_together_stand_in_the_order_given(rig: Rig) -> None:
     together = rig.enqueue_many(5)
 
