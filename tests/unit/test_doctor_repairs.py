@@ -254,6 +254,14 @@ def test_a_job_without_a_state_is_kept_as_failed_and_can_be_retried(patient: Pat
     assert examine(app.store) == []
 
 
+def test_a_job_without_a_state_fails_in_the_life_that_it_was_in(patient: Patient, app: Perdure) -> None:
+    patient.suffer("DELETE FROM perdure_outcome WHERE job_id = :twice")
+
+    repair(app.store, "fail_lost_jobs")
+
+    assert (job(app, patient, "twice").state, job(app, patient, "twice").life) == (State.FAILED, 2)
+
+
 def test_the_outcome_counts_where_a_live_row_contradicts_it(patient: Patient, app: Perdure) -> None:
     patient.suffer(ended_and_live("scheduled"))
     assert job(app, patient, "scheduled").state == State.SCHEDULED
