@@ -33,6 +33,8 @@ B = TypeVar("B")
 ENOUGH = 0.95
 LIMIT_S = 420.0
 """How long the tests may look at one bug."""
+NAMED_S = 300.0
+"""How long the tests that a bug names may take; more means that they hang, which is a way to notice."""
 WITNESSES_S = 900.0
 HUNG = ", which hung"
 STUCK_S = 60
@@ -100,8 +102,8 @@ class Field:
         (self.root / path).write_text(text, "utf-8")
         os.utime(self.root / path, (self._moment, self._moment))
 
-    def notices(self, tests: str, limit_s: float) -> str | None:
-        """The test that fails. None: none does, in this time."""
+    def notices(self, tests: str, limit_s: float, *, at_limit: str | None = None) -> str | None:
+        """The test that fails, or `at_limit` if they have not ended in this time. None: none does."""
         first, *rest = shlex.split(tests)
         if first == "contract":
             with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +111,9 @@ class Field:
                 status, said = self._run(["-c", CONTRACT, url, *rest], limit_s)
         else:
             status, said = self._run([*PYTEST, "-x", first, *rest], limit_s)
-        return None if status in (0, None) else _who(said, status)
+        if status is None:
+            return at_limit
+        return _who(said, status) if status else None
 
     def failing(self, ids: Sequence[str]) -> set[str]:
         """Which of these tests fail with the sources as they are."""
@@ -160,12 +164,17 @@ def tried(mutant: Mutant, field: Field, texts: dict[Path, str], wider: Sequence[
     folder = folder_of(next(iter(changed)))
     if mutant.equivalent is not None:
         return Verdict(mutant, folder, None, f"equivalent: {mutant.equivalent}")
+    by: str | None = None
     with field.with_bug(changed):
-        for tests in (*mutant.tests.split(" | "), *wider):
+        for tests in mutant.tests.split(" | "):
+            by = by or field.notices(tests, NAMED_S, at_limit=f"{tests}, which does not end")
+        for tests in wider:
             left = LIMIT_S - (time.monotonic() - started)
-            if left > 0 and (by := field.notices(tests, left)) is not None:
-                return Verdict(mutant, folder, True, f"noticed by {by}", time.monotonic() - started, by)
-    return Verdict(mutant, folder, False, "SURVIVED", time.monotonic() - started)
+            by = by or (field.notices(tests, left) if left > 0 else None)
+    seconds = time.monotonic() - started
+    if by is None:
+        return Verdict(mutant, folder, False, "SURVIVED", seconds)
+    return Verdict(mutant, folder, True, f"noticed by {by}", seconds, by)
 
 
 def chosen(words: Sequence[str], texts: dict[Path, str]) -> list[Mutant]:

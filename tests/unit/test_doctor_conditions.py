@@ -116,12 +116,16 @@ def conditions(clause: Sequence[Token]) -> Iterator[Part]:
 
 
 def split(tokens: Sequence[Token], word: str) -> list[Sequence[Token]]:
-    """The pieces between the words that stand outside of parentheses."""
+    """The pieces between the words that stand outside of parentheses. The AND of a BETWEEN is none of them."""
     pieces: list[Sequence[Token]] = []
-    depth = start = 0
+    depth = start = between = 0
     for at, token in enumerate(tokens):
         depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if depth == 0 and token.text == word:
+        if depth == 0 and token.text == "BETWEEN":
+            between += 1
+        elif depth == 0 and token.text == "AND" and between:
+            between -= 1
+        elif depth == 0 and token.text == word:
             pieces.append(tokens[start:at])
             start = at + 1
     return [*pieces, tokens[start:]]
@@ -168,6 +172,22 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Scene]]:
                 connection.execute(statement, patient.ids)
             made.append(Scene(connection, patient.now()))
         yield made
+
+
+def test_a_query_is_taken_apart_condition_by_condition() -> None:
+    sql = "SELECT x FROM t JOIN u ON u.x = t.x WHERE a NOT BETWEEN 1 AND 9 AND (b = 'OR' OR EXISTS (SELECT 1 WHERE c))"
+
+    assert [one.what for one in weaker_queries(CHECKS[0], sql)] == [
+        "never: u.x = t.x",
+        "without: u.x = t.x",
+        "never: a NOT BETWEEN 1 AND 9 AND (b = 'OR' OR EXISTS (SELECT 1 WHERE c))",
+        "without: a NOT BETWEEN 1 AND 9",
+        "without: (b = 'OR' OR EXISTS (SELECT 1 WHERE c))",
+        "without: b = 'OR'",
+        "without: EXISTS (SELECT 1 WHERE c)",
+        "never: c",
+        "without: c",
+    ]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])

@@ -106,6 +106,14 @@ def test_the_jobs_of_a_process_that_ended_go_on_at_the_first_look(rig: Rig) -> N
     assert rescuer(rig).look(own) == 0
 
 
+def test_all_jobs_of_a_dead_node_go_on_at_one_look_however_many(rig: Rig) -> None:
+    own, dead = rig.register(), dead_process(rig)
+    rig.enqueue_many(2 * BATCH + 1)
+    rig.claim(2 * BATCH + 1, node=dead)
+
+    assert rescuer(rig).look(own) == 2 * BATCH + 1
+
+
 @pytest.mark.parametrize(("most", "state"), [(1, State.FAILED), (2, State.QUEUED)])
 def test_a_job_is_rescued_as_often_as_the_worker_was_told(rig: Rig, most: int, state: State) -> None:
     own, dead = rig.register(), dead_process(rig)
