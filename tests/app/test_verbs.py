@@ -30,6 +30,12 @@ def test_cancelling_a_running_job_asks_it_to_stop(app: Perdure, send: Any) -> No
     assert app.cancel(job) == asked
 
 
+def test_readings_of_a_job_are_equal_while_nothing_has_changed(app: Perdure, send: Any) -> None:
+    job = send.enqueue("a")
+    assert app.get(job.id) == job
+    assert app.pause(job) != job
+
+
 def test_pausing_sets_aside_until_resumed(app: Perdure, send: Any) -> None:
     job = app.pause(send.enqueue("a"))
     assert job.state == State.PAUSED
