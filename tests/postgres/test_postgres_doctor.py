@@ -15,8 +15,6 @@ from perdure.ops.repairs import REPAIRS, repair, repairs_for
 from perdure.store.sql.migrate import migrations_of
 from tests.postgres_server import PostgresServer
 from tests.unit.patient import CASES, NOW, Case, populate
-from tests.postgres_server import PostgresServer
-from tests.unit.patient import CASES, NOW, Case, populate
 
 pytestmark = pytest.mark.postgres
 

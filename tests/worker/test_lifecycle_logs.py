@@ -71,6 +71,7 @@ def test_a_job_that_completes_is_told_of_three_times(app: Perdure, lines: Lines)
     level, facts = lines.one("completed")
     assert level == "INFO"
     assert facts.items() >= {**about, "attempt": 1, "metrics": {"bytes": 12}}.items()
+    assert [facts["run_id"]] == [str(run.id) for run in app.runs(job)]
     assert isinstance(facts["duration_ms"], int)
 
 
