@@ -427,6 +427,13 @@ def test_a_skipped_job_can_only_be_run_as_a_new_one(rig: Rig) -> None:
     assert why(rig, skipped.job_id).remedy == f"perdure retry {to_uuid(skipped.job_id)} --as-new"
 
 
+def test_a_job_whose_place_was_taken_says_by_whom(rig: Rig) -> None:
+    job_id, replacement = rig.enqueue(), rig.new()
+    rig.store.supersede(job_id, replacement, rig.now)
+
+    assert str(why(rig, job_id)) == f"cancelled: job {to_uuid(replacement.id)} took its place. That one goes on."
+
+
 def test_a_job_that_completed_although_another_one_takes_its_place_says_both(rig: Rig) -> None:
     claim = rig.start()
     replacement = rig.new()
