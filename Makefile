@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-full check lint format types pyright imports docs bench bench-large clean
+.PHONY: help demo test test-full mutants check lint format types pyright imports docs bench bench-large clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,9 @@ test: $(READY) ## the everyday tests, with the wall time of each suite
 
 test-full: $(READY) ## the same tests with every number at full size
 	@PERDURE_TEST_SIZE=full PYTEST_TIMEOUT=1800 $(PY) tests/run_suites.py
+
+mutants: $(READY) ## plant bugs one at a time and say which test notices each (WHAT=job for a part of them)
+	@$(PY) -m tests.mutants $(WHAT)
 
 check: lint format types pyright imports ## ruff, ruff format, mypy, pyright and the import rules
 

@@ -13,7 +13,7 @@ from perdure import Perdure
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, to_uuid
 from perdure.job.model import Failure
-from perdure.job.reports import Completed, Failed, Unreadable
+from perdure.job.reports import Completed, Failed, Skipped, Unreadable
 from perdure.job.states import State
 from perdure.ops import doctor
 from perdure.ops.explain import Explanation, explain
@@ -418,6 +418,20 @@ def test_an_ended_job_says_how(rig: Rig) -> None:
     assert why(rig, failed.job_id).why == "it failed after 1 attempt with ValueError: it will never work"
     assert why(rig, failed.job_id).remedy == f"perdure retry {to_uuid(failed.job_id)}"
     assert fact(why(rig, failed.job_id), "ended") == "2030-01-01 00:00:00 UTC"
+
+
+def test_a_skipped_job_can_only_be_run_as_a_new_one(rig: Rig) -> None:
+    skipped = rig.start()
+    rig.finish(skipped, Skipped("nothing to do"))
+
+    assert why(rig, skipped.job_id).remedy == f"perdure retry {to_uuid(skipped.job_id)} --as-new"
+
+
+def test_a_job_whose_place_was_taken_says_by_whom(rig: Rig) -> None:
+    job_id, replacement = rig.enqueue(), rig.new()
+    rig.store.supersede(job_id, replacement, rig.now)
+
+    assert str(why(rig, job_id)) == f"cancelled: job {to_uuid(replacement.id)} took its place. That one goes on."
 
 
 def test_a_job_that_completed_although_another_one_takes_its_place_says_both(rig: Rig) -> None:

@@ -30,6 +30,19 @@ def test_cancelling_a_running_job_asks_it_to_stop(app: Perdure, send: Any) -> No
     assert app.cancel(job) == asked
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"idempotency_key": "k"}, {"business_key": "b"}, {"tags": ["t"]}, {"params": {"p": 1}}, {"delay": 60}],
+    ids=str,
+)
+def test_readings_of_a_job_are_equal_while_nothing_has_changed(
+    app: Perdure, send: Any, options: dict[str, Any]
+) -> None:
+    job = send.options(**options).enqueue("a")
+    assert app.get(job.id) == job
+    assert app.pause(job) != job
+
+
 def test_pausing_sets_aside_until_resumed(app: Perdure, send: Any) -> None:
     job = app.pause(send.enqueue("a"))
     assert job.state == State.PAUSED

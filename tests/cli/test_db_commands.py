@@ -108,14 +108,17 @@ def test_frames_that_are_not_copied_back_are_counted(patient: Patient, tmp_path:
     assert not wal["value"].endswith(" 0 bytes")
 
 
-def test_a_file_that_others_may_read_is_a_warning(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
-    patient.path.chmod(0o644)
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_file_that_others_may_read_is_a_warning(
+    perdure: Perdure, patient: Patient, tmp_path: Path, mode: int
+) -> None:
+    patient.path.chmod(mode)
 
     ran = perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path)
 
     assert ran.status == 0
-    mode = facts(ran)["file_mode"]
-    assert (mode["value"], mode["verdict"]) == ("0644", "warning")
+    told = facts(ran)["file_mode"]
+    assert (told["value"], told["verdict"]) == (f"{mode:04o}", "warning")
 
 
 @pytest.mark.parametrize(("durability", "level", "verdict"), [("normal", "NORMAL", "warning"), ("full", "FULL", "ok")])

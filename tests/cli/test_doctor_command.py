@@ -8,7 +8,7 @@ import pytest
 
 from tests.app.contents import contents
 from tests.cli.terminal import Perdure, process, refusal
-from tests.unit.patient import INJURIES, Patient
+from tests.unit.patient import Patient, ended_and_live
 
 pytestmark = pytest.mark.damaged
 
@@ -104,11 +104,11 @@ def test_yes_asks_nothing(perdure: Perdure, patient: Patient, tmp_path: Path) ->
     ran = perdure("doctor", "--url", "jobs.db", "--repair", "--yes", "--json", cwd=tmp_path)
 
     assert ran.status == 0
-    assert ran.json() == {"healthy": True, "findings": [], "repaired": {"land_again": 1}}
+    assert ran.json() == {"healthy": True, "findings": [], "repaired": {"land_again": 1}, "left": {}}
 
 
 def test_what_a_repair_brings_to_light_is_repaired_too(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
-    patient.suffer(dict(INJURIES)["ended_and_live"][0].replace(":scheduled", ":running"))
+    patient.suffer(ended_and_live("running"))
 
     ran = perdure("doctor", "--url", "jobs.db", "--repair", "--yes", "--json", cwd=tmp_path)
 
@@ -123,6 +123,42 @@ def test_what_has_no_repair_stays_and_so_does_the_status(perdure: Perdure, patie
 
     assert ran.status == 1
     assert "unreadable_payload" in ran.out
+
+
+def test_a_violation_that_is_left_is_named_with_the_reason(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
+    patient.suffer(UNPAUSED, UNREADABLE, TIED)
+
+    ran = perdure("doctor", "--url", "jobs.db", "--repair", "--yes", cwd=tmp_path)
+
+    assert ran.status == 1
+    assert [line for line in ran.out.splitlines() if line.startswith("Left: ")] == [
+        "Left: unreadable_payload: there is no repair that is safe; what it means says what to do."
+    ]
+
+
+def test_a_repair_that_may_change_nothing_is_no_cure(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
+    patient.suffer(
+        UNPAUSED,
+        "UPDATE perdure_business_key SET job_id = :queued WHERE key = 'order-1'",
+        "UPDATE perdure_ready SET business_key = 'order-1' WHERE job_id = :queued",
+        "UPDATE perdure_job SET business_key = 'order-1' WHERE id = :queued",
+    )
+
+    ran = perdure("doctor", "--url", "jobs.db", "--repair", "--yes", "--json", cwd=tmp_path)
+
+    told = ran.json()
+    assert (ran.status, told["healthy"], told["repaired"]) == (1, False, {"land_again": 1})
+    assert list(told["left"]) == ["business_key_not_reserved"]
+    assert "reserve_business_keys found nothing that it may change" in told["left"]["business_key_not_reserved"]
+
+
+def test_what_was_not_agreed_to_is_left(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
+    patient.suffer(UNPAUSED)
+
+    ran = perdure("doctor", "--url", "jobs.db", "--repair", cwd=tmp_path, typed="n\n")
+
+    assert ran.status == 1
+    assert "Left: pause_disagrees: its repair land_again was not applied." in ran.out
 
 
 def test_json_cannot_ask(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:

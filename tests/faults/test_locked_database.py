@@ -18,6 +18,7 @@ from perdure.store.answers import Process
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.heart import BEATS_PER_LEASE
 from perdure.worker.liveness import ProcLiveness
+from perdure.worker.worker import EXIT_LEFT_BEHIND
 from tests.faults.scene import Listener, Scene, count, program, said, tell, until
 from tests.history import ended, started
 
@@ -78,14 +79,15 @@ def test_a_worker_that_is_stopped_while_the_database_is_locked_leaves_its_jobs_t
         return ctx.attempt
 
     (job,) = scene.sent(plain.enqueue())
+    worker = app.worker(grace_s=0.5)
     with program("hold_the_lock_when_told", scene.path) as locker:
-        with app.worker(grace_s=0.5).running():
+        with worker.running():
             until(lambda: count(app, "running") == 1)
             tell(locker, "lock")
             assert said(locker) == "locked"
             may_end.set()
             until(lambda: listener.heard(REFUSALS) >= 1)
-        assert app.existing(job).state == "running"
+        assert (app.existing(job).state, worker.exit_code) == ("running", EXIT_LEFT_BEHIND)
         tell(locker)
         assert said(locker) == "released"
     with app.worker().running():

@@ -9,19 +9,17 @@ from uuid import UUID
 import pytest
 
 from perdure import Perdure
-from perdure.ops.checks import CHECKS
 from perdure.ops.database_check import check_database
 from perdure.ops.doctor import examine
-from perdure.ops.repairs import REPAIRS, repair
+from perdure.ops.repairs import REPAIRS, repair, repairs_for
 from perdure.store.sql.migrate import migrations_of
 from tests.postgres_server import PostgresServer
-from tests.unit.patient import INJURIES, populate
+from tests.unit.patient import CASES, NOW, Case, populate
 
 pytestmark = pytest.mark.postgres
 
-CURES = {check.name: check.repair for check in CHECKS}
-NOT_HERE = ("queue_counter_behind", "queue_missing", "two_successors")
-"""Here one sequence serves all queues, which need no row, and the index has another name."""
+NOT_HERE = {"queue_counter_behind", "queue_missing"}
+"""Here one sequence serves all queues, which need no row."""
 
 
 class Undo(Exception):
@@ -33,13 +31,15 @@ class Ward:
 
     def __init__(self, app: Perdure, ids: dict[str, bytes]) -> None:
         self.app = app
-        self._ids = {name: UUID(bytes=raw) for name, raw in ids.items()}
+        self.ids = ids
+        with app.transaction() as tx:
+            [self.now] = tx.execute(f"SELECT {NOW}".replace("perdure_", "perdure.")).fetchone()
 
     def suffer(self, tx: object, *statements: str) -> None:
         for statement in statements:
             names = re.findall(r":(\w+)", statement)
             text = re.sub(r":(\w+)", "%s", statement).replace("perdure_", "perdure.")
-            tx.execute(text, [self._ids[name] for name in names])  # type: ignore[attr-defined]
+            tx.execute(text, [UUID(bytes=self.ids[name]) for name in names])  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,15 @@ def test_nothing_is_found_in_a_healthy_database(ward: Ward) -> None:
     assert examine(ward.app.store) == []
 
 
-@pytest.mark.parametrize(("name", "injury"), [one for one in INJURIES if one[0] not in NOT_HERE])
-def test_an_injury_is_found_and_cured_as_on_sqlite(name: str, injury: tuple[str, ...], ward: Ward) -> None:
-    cure = CURES[name]
+@pytest.mark.parametrize("case", [case for case in CASES if not NOT_HERE & case.findings.keys()], ids=str)
+def test_an_injury_is_found_and_cured_as_on_sqlite(case: Case, ward: Ward) -> None:
     with pytest.raises(Undo), ward.app.transaction() as tx:
-        ward.suffer(tx, *injury)
-        assert [found.name for found in examine(ward.app.store)] == [name]
-        if cure is not None:
-            assert repair(ward.app.store, cure) > 0
-            assert examine(ward.app.store) == []
+        ward.suffer(tx, *case.statements)
+        findings = examine(ward.app.store, ward.now)
+        assert {found.name: sorted(found.examples) for found in findings} == case.expected(ward.ids)
+        if all(found.repair for found in findings):
+            assert all(repair(ward.app.store, cure.name) for cure in repairs_for(findings))
+            assert examine(ward.app.store, ward.now) == []
         raise Undo
 
 

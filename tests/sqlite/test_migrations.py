@@ -340,6 +340,21 @@ def test_an_older_process_that_is_still_running_goes_on_until_it_opens_anew(
     assert len(jobs_in(path)) == 2
 
 
+def test_what_another_upgraded_just_before_is_not_upgraded_again(app: Perdure, path: Path) -> None:
+    """The gate is about fairness only: whoever passes it late looks once more, behind the lock."""
+    app.queues.pause("x")
+    app.close()
+
+    class Overtaken(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            if sql == "BEGIN EXCLUSIVE":
+                upgrade(path, MORE)
+            return super().execute(sql, *parameters)
+
+    with closing(sqlite3.connect(path, isolation_level=None, factory=Overtaken)) as late:
+        assert schema.upgrade(late, path, [*KNOWN, MORE]).after == HEAD + 1
+
+
 # -- from revision 1 -------------------------------------------------------------------------------------------------
 
 

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure import Perdure, Retry
-from perdure.ids import JobId, NodeId, RunId
+from perdure.clock import Micros
+from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Claim, Failure
-from perdure.job.reports import Completed, Failed, Finish, Report
+from perdure.job.reports import (
+    Cancelled,
+    Completed,
+    Failed,
+    Finish,
+    Released,
+    Report,
+    Skipped,
+    TimedOut,
+    Unreadable,
+)
 from perdure.store.answers import Claimer, Lane, LogLine, Process
 
 MISSING = b"\xee" * 16
 LEASE_US = 60_000_000
+BROKEN = Failed(Failure("RuntimeError", "no", permanent=True))
 
 
 class Patient(NamedTuple):
-    """A database file and the ids of what is in it: one job (or node) per situation, by name."""
+    """A database file and the ids of what is in it, by the name of their situation."""
 
     path: Path
     ids: dict[str, bytes]
@@ -42,6 +54,12 @@ class Patient(NamedTuple):
     def app(self) -> Perdure:
         return Perdure(self.path)
 
+    def now(self) -> Micros:
+        """The moment at which it was healthy, and which the cases reckon with."""
+        [[moment]] = self.rows(f"SELECT {NOW}")
+        assert isinstance(moment, int)
+        return Micros(moment)
+
 
 def healthy(path: Path) -> Patient:
     """A new database file in which nothing is wrong."""
@@ -51,8 +69,32 @@ def healthy(path: Path) -> Patient:
     return Patient(path, ids)
 
 
+TWINS = ("", "_too")
+"""Of every sort there are two, so that what is true of one cannot stand for the other."""
+
+
 def populate(app: Perdure) -> dict[str, bytes]:
-    """Bring a job into every situation; answers their ids by name."""
+    """Bring two jobs into every situation; answers their ids by name."""
+    kinds = _kinds(app)
+    ids = {"missing": MISSING}
+    for twin in TWINS:
+        ids[f"node{twin}"] = _new_node(app)
+    for twin in TWINS:
+        node = NodeId(ids[f"node{twin}"])
+        ids |= {f"{name}{twin}": job_id for name, job_id in _ended(app, node, *kinds).items()}
+    for twin in TWINS:
+        node = NodeId(ids[f"node{twin}"])
+        ids |= {f"{name}{twin}": job_id for name, job_id in _running(app, node, kinds[0], twin).items()}
+    ids |= _parked(app, NodeId(ids["node"]), kinds[0])
+    for twin in TWINS:
+        ids |= {f"{name}{twin}": job_id for name, job_id in _waiting(app, kinds[0], twin).items()}
+    ids["retired"] = _new_node(app)
+    app.store.stop(NodeId(ids["retired"]), "shutdown", app.clock.now())
+    return ids
+
+
+def _kinds(app: Perdure) -> tuple[Any, Any]:
+    """One kind that is retried in place, and one that is retried as a new job."""
 
     @app.job(retry=Retry(max_attempts=3))
     def work(n: int = 0) -> int:
@@ -61,39 +103,83 @@ def populate(app: Perdure) -> dict[str, bytes]:
     @app.job(retry=Retry(max_attempts=3, as_new_job=True))
     def chain() -> None: ...
 
-    node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
-    ids = {"missing": MISSING, "node": node}
+    return work, chain
+
+
+def _ended(app: Perdure, node: NodeId, work: Any, chain: Any) -> dict[str, bytes]:
+    """Jobs that have ended in every way, and what came after them."""
+    ids: dict[str, bytes] = {}
+
+    def ended(name: str, *reports: Report) -> None:
+        ids[name] = work.options(tags=["done"]).enqueue(1).row.id
+        for report in reports:
+            _finish(app, report, *_claim(app, node))
 
     ids["completed"] = work.options(tags=["done"]).enqueue(1).row.id
     [taken] = _claim(app, node)
     app.store.append_log([LogLine(taken.run_id, 1, taken.job_id, app.clock.now(), "INFO", "working")])
     _finish(app, Completed("1"), taken)
-    ids["failed"] = work.enqueue(2).row.id
-    _finish(app, Failed(Failure("RuntimeError", "no", permanent=True)), *_claim(app, node))
-    ids["reborn"] = work.enqueue(3).row.id
-    _finish(app, Failed(Failure("RuntimeError", "no", permanent=True)), *_claim(app, node))
+    ended("failed", BROKEN)
+    ended("skipped", Skipped("nothing to do"))
+    ended("timed_out", TimedOut(Failure("TimedOut", "too long", permanent=True)))
+    ids["cancelled"] = app.cancel(work.enqueue()).row.id
+    ended("stopped", Cancelled())
+    ended("twice", BROKEN)
+    app.retry(_text(ids["twice"]))
+    _finish(app, Completed("1"), *_claim(app, node))
+    ended("reborn", BROKEN)
     app.pause(app.retry(_text(ids["reborn"])))
     ids["chained"] = chain.enqueue().row.id
     _finish(app, Failed(Failure("RuntimeError", "once more")), *_claim(app, node))
     [successor] = app.jobs(state="queued", kind="chain")
     ids["successor"] = app.pause(successor).row.id
+    gone = work.options(idempotency_key=f"gone-{node.hex()}").enqueue()
+    ids["deleted"] = gone.row.id
+    app.cancel(gone)
+    app.delete(gone)
+    return ids
 
-    ids["running"] = work.options(timeout=60).enqueue(4).row.id
+
+def _running(app: Perdure, node: NodeId, work: Any, twin: str) -> dict[str, bytes]:
+    """Jobs that are running, the second one after an attempt that was given back, and one to be replaced."""
+    ids = {"running": work.options(timeout=60).enqueue(4).row.id}
+    if twin:
+        _finish(app, Released(counts=True), *_claim(app, node))
     _claim(app, node)
-    ids["superseded"] = work.enqueue(5).row.id
+    ids["superseded"] = work.options(business_key=f"replaced{twin}").enqueue(5).row.id
     _claim(app, node)
-    replaced = app.supersede(_text(ids["superseded"]), work.new(6))
+    replaced = app.supersede(_text(ids["superseded"]), work.options(business_key=f"replaced{twin}").new(6))
     assert replaced.superseded_by is not None
     ids["blocked"] = replaced.superseded_by.bytes
-    ids["parked"] = work.enqueue(7).row.id
-    _claim(app, node, kinds={"chain": 1})
-    ids["paused"] = app.pause(work.enqueue(8)).row.id
-    ids["scheduled"] = work.options(delay=3600).enqueue(9).row.id
-    ids["keyed"] = work.options(business_key="order-1", idempotency_key="once").enqueue(10).row.id
-    ids["aside"] = work.options(queue="side").enqueue(11).row.id
-    ids["queued"] = work.options(tags=["x"]).enqueue(12).row.id
     return ids
+
+
+def _parked(app: Perdure, node: NodeId, work: Any) -> dict[str, bytes]:
+    """Jobs that are parked, for every reason there is."""
+    ids = {"unreadable": work.enqueue(7).row.id}
+    _finish(app, Unreadable("what is this"), *_claim(app, node))
+    for name, knows in (("parked_too", {"work": 0}), ("parked", {"chain": 1})):
+        ids[name] = work.enqueue(7).row.id
+        _claim(app, node, knows)
+    return ids
+
+
+def _waiting(app: Perdure, work: Any, twin: str) -> dict[str, bytes]:
+    """Jobs that wait."""
+    keyed = work.options(business_key=f"order-1{twin}", idempotency_key=f"once{twin}")
+    return {
+        "paused": app.pause(work.enqueue(8)).row.id,
+        "scheduled": work.options(delay=3600).enqueue(9).row.id,
+        "keyed": keyed.enqueue(10).row.id,
+        "aside": work.options(queue=f"side{twin}").enqueue(11).row.id,
+        "queued": work.options(tags=["x"]).enqueue(12).row.id,
+    }
+
+
+def _new_node(app: Perdure) -> NodeId:
+    node = NodeId(app.ids.new())
+    app.store.register(node, None, Process(), app.clock.now())
+    return node
 
 
 def _claim(app: Perdure, node: NodeId, kinds: dict[str, int] | None = None) -> Sequence[Claim]:
@@ -110,98 +196,247 @@ def _text(job_id: bytes) -> str:
     return job_id.hex()
 
 
+# -- what can be done to it ------------------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    """Something done to the healthy database, and what the doctor must find then: whom, by the name of the check.
+
+    Whom: ids by their names in `Patient.ids`, or names of queues, with blanks between them. Nothing: it did no harm.
+    """
+
+    statements: tuple[str, ...]
+    findings: dict[str, str]
+
+    def __str__(self) -> str:
+        return "+".join(self.findings) or "harmless"
+
+    def expected(self, ids: Mapping[str, bytes]) -> dict[str, list[str]]:
+        """What the findings and their examples must be."""
+        return {
+            name: sorted(str(to_uuid(ids[one])) if one in ids else one for one in whom.split())
+            for name, whom in self.findings.items()
+        }
+
+
+def case(*statements: str, **findings: str) -> Case:
+    return Case(statements, findings)
+
+
+def job(name: str, change: str) -> str:
+    return f"UPDATE perdure_job SET {change} WHERE id = :{name}"
+
+
+def ready(name: str, change: str) -> str:
+    return f"UPDATE perdure_ready SET {change} WHERE job_id = :{name}"
+
+
+def run(name: str, change: str) -> str:
+    return f"UPDATE perdure_run SET {change} WHERE job_id = :{name}"
+
+
+def outcome(name: str, change: str) -> str:
+    return f"UPDATE perdure_outcome SET {change} WHERE job_id = :{name}"
+
+
+def first_life(change: str) -> str:
+    return f"{change} AND life = 1"
+
+
+NOW = "(SELECT MAX(created_at) + 1 FROM perdure_job)"
+MINUTE, HOUR = 60_000_000, 3_600_000_000
+
+_CREATED = "(SELECT created_at FROM perdure_job WHERE id = :{})"
 _RUN = "INSERT INTO perdure_run (id, job_id, state, node_id, attempt, life, started_at, finished_at, wait_ms)"
 _COLUMNS = "job_id, state, node_id, attempt, life, started_at, finished_at, wait_ms"
 _SECOND_RUN = (
     f"INSERT INTO perdure_run (id, {_COLUMNS}) SELECT :missing, {_COLUMNS} FROM perdure_run WHERE job_id = :completed"
 )
 _OUTCOME = (
-    "INSERT INTO perdure_outcome SELECT {}, 1, 'cancelled', finished_at + 3600000000, rank, position, run_at,"
+    "INSERT INTO perdure_outcome SELECT {}, 1, '{}', finished_at + 3600000000, rank, position, run_at,"
     " queued_at, started_at, attempts, crashes, max_attempts, NULL, NULL, NULL, NULL, NULL, 1 FROM perdure_outcome"
     " WHERE job_id = :failed"
 )
-_NOW = "(SELECT MAX(created_at) + 1 FROM perdure_job)"
 
-INJURIES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("job_without_state", ("DELETE FROM perdure_ready WHERE job_id = :scheduled",)),
-    ("live_without_job", ("DELETE FROM perdure_job WHERE id = :scheduled",)),
-    ("ended_and_live", (_OUTCOME.format(":scheduled"),)),
-    ("life_missing", ("UPDATE perdure_ready SET life = 3 WHERE job_id = :scheduled",)),
-    ("life_missing", ("UPDATE perdure_outcome SET life = 2 WHERE job_id = :failed",
-                      "UPDATE perdure_run SET life = 2 WHERE job_id = :failed")),
-    ("unknown_state", ("UPDATE perdure_ready SET state = 'dreaming' WHERE job_id = :scheduled",)),
-    ("unknown_state", ("UPDATE perdure_outcome SET state = 'vanished' WHERE job_id = :failed",)),
-    ("unknown_state", ("UPDATE perdure_run SET state = 'vanished' WHERE job_id = :failed",)),
-    ("live_copy_differs", ("UPDATE perdure_ready SET kind_version = 7 WHERE job_id = :queued",)),
-    ("live_copy_differs", ("UPDATE perdure_job SET queue = 'elsewhere' WHERE id = :queued",)),
-    ("running_without_run", ("DELETE FROM perdure_run WHERE job_id = :running",)),
-    ("running_without_run", ("DELETE FROM perdure_run WHERE job_id = :superseded",)),
-    ("running_without_run", (f"UPDATE perdure_run SET state = 'lost', finished_at = {_NOW} WHERE job_id = :running",)),
-    ("running_without_run", ("UPDATE perdure_run SET job_id = :reborn WHERE job_id = :running",
-                             f"UPDATE perdure_run SET state = 'lost', finished_at = {_NOW} WHERE job_id = :reborn")),
-    ("open_run_without_running_job", (f"{_RUN} VALUES (:missing, :queued, 'running', :node, 1, 1, {_NOW}, NULL, 0)",)),
-    ("second_open_run", (f"{_RUN} VALUES (:missing, :running, 'running', :node, 1, 1, {_NOW}, NULL, 0)",)),
-    ("run_without_job", (f"{_RUN} VALUES (:missing, :missing, 'failed', :node, 1, 1, {_NOW}, {_NOW}, 0)",)),
-    ("run_without_job", (f"{_RUN} VALUES (:missing, :missing, 'running', :node, 1, 1, {_NOW}, NULL, 0)",)),
-    ("run_of_no_life", ("UPDATE perdure_run SET life = 9 WHERE job_id = :failed",)),
-    ("run_end_disagrees", ("UPDATE perdure_run SET finished_at = NULL WHERE job_id = :failed",)),
-    ("run_end_disagrees", (f"UPDATE perdure_run SET finished_at = {_NOW} WHERE job_id = :running",)),
-    ("completed_without_run", ("DELETE FROM perdure_run WHERE job_id = :completed",)),
-    ("completed_twice", (_SECOND_RUN,)),
-    ("completed_run_not_ended", ("UPDATE perdure_outcome SET state = 'failed' WHERE job_id = :completed",)),
-    ("attempts_beyond_budget", ("UPDATE perdure_ready SET attempts = 99 WHERE job_id = :queued",)),
-    ("attempts_beyond_budget", ("UPDATE perdure_outcome SET attempts = 99 WHERE job_id = :failed",)),
-    ("attempts_beyond_budget", ("UPDATE perdure_run SET attempt = 99 WHERE job_id = :failed",)),
-    ("running_without_node", ("UPDATE perdure_ready SET node_id = NULL WHERE job_id = :running",)),
-    ("running_on_unknown_node", ("UPDATE perdure_ready SET node_id = :missing WHERE job_id = :running",)),
-    ("running_on_stopped_node", (f"UPDATE perdure_node SET stopped_at = {_NOW}, stop_reason = 'crash'",)),
-    ("running_half_claimed", ("UPDATE perdure_ready SET claimed_at = NULL WHERE job_id = :running",)),
-    ("running_half_claimed", ("UPDATE perdure_ready SET deadline_at = NULL WHERE job_id = :running",)),
-    ("waiting_but_held", ("UPDATE perdure_ready SET node_id = :node WHERE job_id = :queued",)),
-    ("waiting_but_held", ("UPDATE perdure_ready SET cancel_requested = 1 WHERE job_id = :queued",)),
-    ("pause_disagrees", ("UPDATE perdure_ready SET paused = 0 WHERE job_id = :paused",)),
-    ("pause_disagrees", ("UPDATE perdure_ready SET paused = 1 WHERE job_id = :queued",)),
-    ("pause_disagrees", ("UPDATE perdure_ready SET paused = 1 WHERE job_id = :running",)),
-    ("block_disagrees", ("UPDATE perdure_ready SET state = 'queued' WHERE job_id = :blocked",)),
-    ("block_disagrees", ("UPDATE perdure_ready SET state = 'blocked' WHERE job_id = :queued",)),
-    ("block_disagrees", ("UPDATE perdure_ready SET waits_for = 1 WHERE job_id = :running",)),
-    ("queued_too_early", ("UPDATE perdure_ready SET run_at = updated_at + 3600000000 WHERE job_id = :queued",)),
-    ("overdue", ("UPDATE perdure_ready SET run_at = 1 WHERE job_id = :scheduled",)),
-    ("held_without_limit", ("UPDATE perdure_ready SET state = 'held' WHERE job_id = :queued",)),
-    ("park_reason_disagrees", ("UPDATE perdure_ready SET park_reason = NULL WHERE job_id = :parked",)),
-    ("park_reason_disagrees", ("UPDATE perdure_ready SET park_reason = 'boredom' WHERE job_id = :parked",)),
-    ("park_reason_disagrees", ("UPDATE perdure_ready SET park_reason = 'unreadable' WHERE job_id = :queued",)),
-    ("business_key_without_job", ("INSERT INTO perdure_business_key VALUES ('ghost', :missing)",)),
-    ("business_key_of_ended_job", ("INSERT INTO perdure_business_key VALUES ('old', :failed)",)),
-    ("business_key_not_its_own", ("INSERT INTO perdure_business_key VALUES ('other', :queued)",)),
-    ("business_key_not_reserved", ("DELETE FROM perdure_business_key WHERE job_id = :keyed",)),
-    ("ledger_without_job", ("INSERT INTO perdure_idempotency_key VALUES ('work', 'k', :missing, 1, 'f', 1, NULL)",)),
-    ("key_not_in_ledger", ("DELETE FROM perdure_idempotency_key WHERE job_id = :keyed",)),
-    ("queue_missing", ("DELETE FROM perdure_queue WHERE name = 'side'",)),
-    ("queue_counter_behind", ("UPDATE perdure_queue SET next_position = 1 WHERE name = 'default'",)),
-    ("order_tie", ("UPDATE perdure_ready SET position = 100 WHERE job_id IN (:scheduled, :queued)",)),
-    ("edge_without_job", ("INSERT INTO perdure_edge VALUES (:queued, :missing)",)),
-    ("edge_without_job", ("UPDATE perdure_edge SET depends_on = :missing WHERE job_id = :blocked",)),
-    ("edge_on_ended_job", ("UPDATE perdure_edge SET depends_on = :failed WHERE job_id = :blocked",)),
-    ("waits_for_differs", ("UPDATE perdure_ready SET waits_for = 2 WHERE job_id = :blocked",)),
-    ("superseded_by_missing", ("UPDATE perdure_outcome SET superseded_by = :missing WHERE job_id = :failed",)),
-    ("successor_missing", ("UPDATE perdure_outcome SET successor = :missing WHERE job_id = :failed",)),
-    ("successor_not_linked", ("UPDATE perdure_job SET auto_retry_of = NULL WHERE id = :successor",)),
-    ("successor_not_linked", ("UPDATE perdure_outcome SET successor = NULL WHERE job_id = :chained",)),
-    ("two_successors", ("DROP INDEX perdure_job_one_successor",
-                        "UPDATE perdure_job SET auto_retry_of = :chained WHERE id = :queued")),
-    ("ancestor_missing", ("UPDATE perdure_job SET parent_id = :missing WHERE id = :queued",)),
-    ("ancestor_missing", ("UPDATE perdure_job SET retry_of = :missing WHERE id = :queued",)),
-    ("impossible_number", ("UPDATE perdure_ready SET crashes = -1 WHERE job_id = :queued",)),
-    ("impossible_number", ("UPDATE perdure_run SET attempt = 0 WHERE job_id = :failed",)),
-    ("impossible_number", ("UPDATE perdure_job SET chain_attempt = 0 WHERE id = :queued",)),
-    ("time_backwards", ("UPDATE perdure_outcome SET finished_at = 1 WHERE job_id = :failed",)),
-    ("time_backwards", ("UPDATE perdure_run SET finished_at = 1 WHERE job_id = :failed",)),
-    ("unreadable_payload", ("UPDATE perdure_job SET payload = '{' WHERE id = :queued",)),
-    ("unreadable_payload", ("UPDATE perdure_job SET options = 'NaN' WHERE id = :queued",)),
-    ("unreadable_result", ("UPDATE perdure_outcome SET result = 'nope' WHERE job_id = :completed",)),
-    ("outcome_without_job", (_OUTCOME.format(":missing"),)),
-    ("tag_without_job", ("INSERT INTO perdure_tag VALUES (:missing, 'x')",)),
-    ("log_without_job", ("INSERT INTO perdure_job_log VALUES (:missing, 1, :missing, 1, 'INFO', 'x', NULL)",)),
+
+def ended_and_live(name: str) -> str:
+    return _OUTCOME.format(f":{name}", "cancelled")
+
+
+CASES: tuple[Case, ...] = (
+    # -- lives --
+    case("DELETE FROM perdure_ready WHERE job_id = :scheduled", job_without_state="scheduled"),
+    case("DELETE FROM perdure_outcome WHERE job_id = :failed", job_without_state="failed"),
+    case("DELETE FROM perdure_job WHERE id = :scheduled", live_without_job="scheduled"),
+    case(ended_and_live("scheduled"), ended_and_live="scheduled"),
+    case(ready("scheduled", "life = 3"), life_missing="scheduled"),
+    case(ready("scheduled", "life = 2"), life_missing="scheduled"),
+    case(outcome("failed", "life = 2"), run("failed", "life = 2"), life_missing="failed"),
+    case(outcome("failed", "life = 3"), run("failed", "life = 3"), life_missing="failed"),
+    case(ready("scheduled", "state = 'dreaming'"), unknown_state="scheduled"),
+    case(outcome("failed", "state = 'vanished'"), unknown_state="failed"),
+    case(run("failed", "state = 'vanished'"), unknown_state="failed"),
+    case(run("failed", "state = 'lost'")),
+    case(ready("queued", "kind_version = 7"), live_copy_differs="queued"),
+    case(ready("queued", "kind = 'chain'"), live_copy_differs="queued"),
+    case(job("queued", "queue = 'elsewhere'"), live_copy_differs="queued"),
+    case(job("queued", "business_key = 'mine'"), live_copy_differs="queued"),
+    case(job("keyed", "business_key = NULL"), live_copy_differs="keyed"),
+    # -- runs --
+    case("DELETE FROM perdure_run WHERE job_id = :running", running_without_run="running"),
+    case("DELETE FROM perdure_run WHERE job_id = :superseded", running_without_run="superseded"),
+    case(run("running", f"state = 'lost', finished_at = {NOW}"), running_without_run="running"),
+    case(run("running", f"state = 'completed', finished_at = {NOW}"), running_without_run="running"),
+    case(run("running", "job_id = :reborn"), run("reborn", f"state = 'lost', finished_at = {NOW}"),
+         running_without_run="running"),
+    case(run("running", "job_id = :queued"), running_without_run="running", open_run_without_running_job="queued"),
+    case(ready("running", "run_id = NULL"), running_without_run="running", second_open_run="running"),
+    case(ready("running", "run_id = :missing"), running_without_run="running", second_open_run="running"),
+    case(f"{_RUN} VALUES (:missing, :queued, 'running', :node, 1, 1, {NOW}, NULL, 0)",
+         open_run_without_running_job="queued"),
+    case(f"{_RUN} VALUES (:missing, :running, 'running', :node, 1, 1, {NOW}, NULL, 0)", second_open_run="running"),
+    case(f"{_RUN} VALUES (:missing, :missing, 'failed', :node, 1, 1, {NOW}, {NOW}, 0)", run_without_job="missing"),
+    case(f"{_RUN} VALUES (:missing, :missing, 'running', :node, 1, 1, {NOW}, NULL, 0)", run_without_job="missing"),
+    case(f"{_RUN} VALUES (:missing, :missing, 'completed', :node, 1, 1, {NOW}, {NOW}, 0)", run_without_job="missing"),
+    case("DELETE FROM perdure_job WHERE id = :failed", "DELETE FROM perdure_tag WHERE job_id = :failed",
+         run("failed", "life = 9"), run_without_job="failed", outcome_without_job="failed"),
+    case(run("failed", "life = 2"), run_of_no_life="failed"),
+    case(run("running", "life = 2"), run_of_no_life="running"),
+    case(run("failed", "finished_at = NULL"), run_end_disagrees="failed"),
+    case(run("running", f"finished_at = {NOW}"), run_end_disagrees="running"),
+    case("DELETE FROM perdure_run WHERE job_id = :completed", completed_without_run="completed"),
+    case(run("completed", "state = 'failed'"), completed_without_run="completed"),
+    case(first_life(outcome("twice", "state = 'completed'")), completed_without_run="twice"),
+    case(_SECOND_RUN, completed_twice="completed"),
+    case(outcome("completed", "state = 'failed'"), completed_run_not_ended="completed"),
+    case(first_life(run("twice", "state = 'completed'")), completed_run_not_ended="twice"),
+    case(run("reborn", "state = 'completed'"), completed_run_not_ended="reborn"),
+    case(outcome("completed", "state = 'failed'"),
+         ready("queued", "run_id = (SELECT id FROM perdure_run WHERE job_id = :completed)"),
+         completed_run_not_ended="completed", waiting_but_held="queued"),
+    case(ready("queued", "attempts = 99"), attempts_beyond_budget="queued"),
+    case(ready("queued", "attempts = max_attempts")),
+    case(outcome("failed", "attempts = 99"), attempts_beyond_budget="failed"),
+    case(outcome("failed", "attempts = max_attempts")),
+    case(run("failed", "attempt = 99"), attempts_beyond_budget="failed"),
+    case(run("failed", "attempt = 3")),
+    case(run("running", "attempt = 99"), attempts_beyond_budget="running"),
+    case(run("running", "attempt = 3")),
+    case(run("running", "attempt = 3"), ready("queued", "max_attempts = 1")),
+    case(run("reborn", "attempt = 3"), ready("reborn", "max_attempts = 1")),
+    case(run("failed", "attempt = 3"), outcome("failed_too", "max_attempts = 1")),
+    case(run("twice", "attempt = 1 + life"), first_life(outcome("twice", "max_attempts = 2"))),
+    # -- nodes --
+    case(ready("running", "node_id = NULL"), running_without_node="running"),
+    case(ready("running", "node_id = :missing"), running_on_unknown_node="running"),
+    case(f"UPDATE perdure_node SET stopped_at = {NOW}, stop_reason = 'crash' WHERE id = :node",
+         running_on_stopped_node="running superseded"),
+    case(ready("running", "claimed_at = NULL"), running_half_claimed="running"),
+    case(ready("running", "started_at = NULL"), running_half_claimed="running"),
+    case(ready("running", "attempts = 0"), running_half_claimed="running"),
+    case(ready("running", "deadline_at = NULL"), running_half_claimed="running"),
+    case(ready("superseded", f"deadline_at = {NOW}"), running_half_claimed="superseded"),
+    # -- waiting --
+    case(ready("queued", "node_id = :node"), waiting_but_held="queued"),
+    case(ready("queued", "node_id = :retired"), waiting_but_held="queued"),
+    case(ready("queued", "node_id = :missing"), waiting_but_held="queued"),
+    case(ready("queued", "run_id = :missing"), waiting_but_held="queued"),
+    case(ready("queued", f"claimed_at = {NOW}"), waiting_but_held="queued"),
+    case(ready("queued", f"deadline_at = {NOW}"), waiting_but_held="queued"),
+    case(ready("queued", "cancel_requested = 1"), waiting_but_held="queued"),
+    case(ready("running", "cancel_requested = 1")),
+    case(ready("paused", "paused = 0"), pause_disagrees="paused"),
+    case(ready("queued", "paused = 1"), pause_disagrees="queued"),
+    case(ready("running", "paused = 1"), pause_disagrees="running"),
+    case(ready("blocked", "state = 'queued'"), block_disagrees="blocked"),
+    case(ready("queued", "state = 'blocked'"), block_disagrees="queued"),
+    case(ready("running", "waits_for = 1"), block_disagrees="running"),
+    case(ready("blocked", "state = 'paused', paused = 1")),
+    case(ready("queued", "run_at = updated_at + 3600000000"), queued_too_early="queued"),
+    case(ready("queued", "run_at = updated_at")),
+    case(ready("scheduled", f"run_at = {NOW} - {5 * MINUTE + 1}"), overdue="scheduled"),
+    case(ready("scheduled", f"run_at = {NOW} - {5 * MINUTE}")),
+    case(ready("queued", "run_at = 1")),
+    case(ready("queued", "state = 'held'"), held_without_limit="queued"),
+    case(ready("queued", "state = 'held', limit_key = 'few'")),
+    case(ready("parked", "park_reason = NULL"), park_reason_disagrees="parked"),
+    case(ready("parked", "park_reason = 'boredom'"), park_reason_disagrees="parked"),
+    case(ready("queued", "park_reason = 'unreadable'"), park_reason_disagrees="queued"),
+    # -- keys --
+    case("INSERT INTO perdure_business_key VALUES ('ghost', :missing)", business_key_without_job="missing"),
+    case("INSERT INTO perdure_business_key VALUES ('old', :failed)", business_key_of_ended_job="failed"),
+    case("INSERT INTO perdure_business_key VALUES ('other', :queued)", business_key_not_its_own="queued"),
+    case("INSERT INTO perdure_business_key VALUES ('other', :keyed)", business_key_not_its_own="keyed"),
+    case("DELETE FROM perdure_business_key WHERE job_id = :keyed", business_key_not_reserved="keyed"),
+    case("UPDATE perdure_business_key SET key = 'other' WHERE job_id = :keyed",
+         business_key_not_its_own="keyed", business_key_not_reserved="keyed"),
+    case("UPDATE perdure_business_key SET job_id = :queued WHERE job_id = :keyed",
+         business_key_not_its_own="queued", business_key_not_reserved="keyed"),
+    case("INSERT INTO perdure_idempotency_key VALUES ('work', 'k', :missing, 1, 'f', 1, NULL)",
+         ledger_without_job="missing"),
+    case("DELETE FROM perdure_idempotency_key WHERE job_id = :keyed", key_not_in_ledger="keyed"),
+    case("UPDATE perdure_idempotency_key SET kind = 'chain' WHERE job_id = :keyed", key_not_in_ledger="keyed"),
+    # -- order --
+    case("DELETE FROM perdure_queue WHERE name = 'side'", queue_missing="side"),
+    case("UPDATE perdure_queue SET next_position = 1 WHERE name = 'default'", queue_counter_behind="default"),
+    case("UPDATE perdure_queue SET next_position = (SELECT MAX(position) FROM perdure_ready WHERE queue = 'default')"
+         " WHERE name = 'default'", queue_counter_behind="default"),
+    case("UPDATE perdure_ready SET position = 7 WHERE job_id IN (:scheduled, :queued)", order_tie="scheduled queued"),
+    case("UPDATE perdure_ready SET position = 7 WHERE job_id IN (:scheduled, :queued, :aside)",
+         order_tie="scheduled queued"),
+    case("UPDATE perdure_ready SET position = 7 WHERE job_id IN (:scheduled, :queued)",
+         ready("paused", "position = 7, rank = -5"), order_tie="scheduled queued"),
+    # -- links --
+    case("INSERT INTO perdure_edge VALUES (:queued, :missing)", edge_without_job="missing"),
+    case("UPDATE perdure_edge SET depends_on = :missing WHERE job_id = :blocked", edge_without_job="blocked"),
+    case("UPDATE perdure_edge SET depends_on = :failed WHERE job_id = :blocked", edge_on_ended_job="blocked"),
+    case(ready("blocked", "waits_for = 2"), waits_for_differs="blocked"),
+    case(outcome("failed", "superseded_by = :missing"), superseded_by_missing="failed"),
+    case(outcome("failed", "superseded_by = :queued")),
+    case(ready("superseded", "superseded_by = :missing"), superseded_by_missing="superseded"),
+    case(outcome("failed", "successor = :missing"), successor_missing="failed"),
+    case(job("successor", "auto_retry_of = NULL"), successor_not_linked="chained"),
+    case(job("successor", "auto_retry_of = :missing"), successor_not_linked="chained"),
+    case(job("successor", "auto_retry_of = :failed"), successor_not_linked="chained failed"),
+    case(outcome("chained", "successor = NULL"), successor_not_linked="chained"),
+    case("DROP INDEX perdure_job_one_successor", job("queued", "auto_retry_of = :chained"), two_successors="chained"),
+    case(job("queued", "parent_id = :missing"), ancestor_missing="queued"),
+    case(job("queued", "retry_of = :missing"), ancestor_missing="queued"),
+    case(job("queued", "root_id = :missing"), ancestor_missing="queued"),
+    case(job("queued", "retry_of = :failed, parent_id = :failed, root_id = :failed")),
+    # -- contents --
+    case(ready("queued", "attempts = -1"), impossible_number="queued"),
+    case(ready("queued", "crashes = -1"), impossible_number="queued"),
+    case(ready("queued", "waits_for = -1"), impossible_number="queued", waits_for_differs="queued"),
+    case(ready("queued", "life = 0"), impossible_number="queued"),
+    case(ready("queued", "max_attempts = 0"), impossible_number="queued"),
+    case(ready("queued", "version = 0"), impossible_number="queued"),
+    case(outcome("failed", "attempts = -1"), impossible_number="failed"),
+    case(outcome("failed", "crashes = -1"), impossible_number="failed"),
+    case(outcome("cancelled", "life = 0"), impossible_number="cancelled"),
+    case(outcome("cancelled", "max_attempts = 0"), impossible_number="cancelled"),
+    case(outcome("failed", "version = 0"), impossible_number="failed"),
+    case(run("failed", "attempt = 0"), impossible_number="failed"),
+    case(run("failed", "life = 0"), impossible_number="failed", run_of_no_life="failed"),
+    case(job("queued", "chain_attempt = 0"), impossible_number="queued"),
+    case(job("failed", "kind_version = 0"), impossible_number="failed"),
+    case(outcome("cancelled", "finished_at = 1"), time_backwards="cancelled"),
+    case(outcome("cancelled", f"finished_at = {_CREATED.format('cancelled')} - {MINUTE}")),
+    case(outcome("failed", f"started_at = finished_at + {MINUTE + 1}"), time_backwards="failed"),
+    case(outcome("failed", f"started_at = finished_at + {MINUTE}")),
+    case(run("failed", "started_at = 1"), time_backwards="failed"),
+    case(run("failed", f"started_at = {_CREATED.format('failed')} - {MINUTE}")),
+    case(run("failed", "finished_at = 1"), time_backwards="failed"),
+    case(run("failed", f"finished_at = started_at - {MINUTE}")),
+    case(job("queued", f"created_at = created_at + {HOUR}")),
+    case(job("queued", "payload = '{'"), unreadable_payload="queued"),
+    case(job("queued", "params = '{'"), unreadable_payload="queued"),
+    case(job("queued", "options = 'NaN'"), unreadable_payload="queued"),
+    case(outcome("completed", "result = 'nope'"), unreadable_result="completed"),
+    case(_OUTCOME.format(":missing", "cancelled"), outcome_without_job="missing"),
+    case(_OUTCOME.format(":missing", "completed"), outcome_without_job="missing"),
+    case("INSERT INTO perdure_tag VALUES (:missing, 'x')", tag_without_job="missing"),
+    case("INSERT INTO perdure_job_log VALUES (:missing, 1, :missing, 1, 'INFO', 'x', NULL)",
+         log_without_job="missing"),
 )  # fmt: skip
-"""What can be done to a healthy database, and the one finding it must lead to."""
+"""What can be done to a healthy database. A condition of a check that no case needs is found by a test."""

@@ -16,12 +16,12 @@ from perdure.ops.checks import CHECKS, Check, Severity, not_json
 from perdure.ops.doctor import EXAMPLES, Finding, examine, is_healthy
 from perdure.ops.repairs import REPAIRS
 from tests.app.contents import contents
-from tests.unit.patient import INJURIES, Patient, healthy
+from tests.unit.patient import CASES, Case, Patient, healthy
 
 pytestmark = pytest.mark.damaged
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "doctor.md"
-INJURED = pytest.mark.parametrize(("name", "injury"), INJURIES, ids=[name for name, _ in INJURIES])
+CASED = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +49,14 @@ def test_nothing_is_found_in_a_healthy_database(app: Perdure) -> None:
     assert examine(app.store) == []
 
 
-@INJURED
-def test_an_injury_is_found_and_nothing_else(
-    name: str, injury: tuple[str, ...], patient: Patient, app: Perdure
-) -> None:
-    patient.suffer(*injury)
+@CASED
+def test_an_injury_is_found_and_nothing_else(case: Case, patient: Patient, app: Perdure) -> None:
+    moment = patient.now()
+    patient.suffer(*case.statements)
 
-    assert names(examine(app.store)) == [name]
+    findings = examine(app.store, moment)
 
-
-def test_every_check_is_tried() -> None:
-    assert {name for name, _ in INJURIES} == {check.name for check in CHECKS}
+    assert {found.name: sorted(found.examples) for found in findings} == case.expected(patient.ids)
 
 
 def test_every_check_has_its_query_and_every_query_its_check() -> None:

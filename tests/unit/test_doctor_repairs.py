@@ -17,12 +17,12 @@ from perdure.ops.doctor import examine
 from perdure.ops.mending import BATCH
 from perdure.ops.repairs import REPAIRS, repair, repairs_for
 from tests.app.contents import contents
-from tests.unit.patient import INJURIES, Patient, healthy
+from tests.unit.patient import CASES, Case, Patient, ended_and_live, healthy
 
 pytestmark = pytest.mark.damaged
 
 CURES = {check.name: check.repair for check in CHECKS if check.repair}
-CURABLE = [(name, injury) for name, injury in INJURIES if name in CURES]
+CURABLE = [case for case in CASES if case.findings and case.findings.keys() <= CURES.keys()]
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,13 @@ def job(app: Perdure, patient: Patient, name: str) -> Job:
     return found
 
 
-@pytest.mark.parametrize(("name", "injury"), CURABLE, ids=[name for name, _ in CURABLE])
-def test_the_cure_leaves_nothing_to_find(name: str, injury: tuple[str, ...], patient: Patient, app: Perdure) -> None:
-    patient.suffer(*injury)
+@pytest.mark.parametrize("case", CURABLE, ids=str)
+def test_the_cures_leave_nothing_to_find(case: Case, patient: Patient, app: Perdure) -> None:
+    patient.suffer(*case.statements)
 
-    assert repair(app.store, CURES[name]) > 0
+    changed = [repair(app.store, cure.name) for cure in repairs_for(examine(app.store))]
 
+    assert all(changed)
     assert examine(app.store) == []
 
 
@@ -151,7 +152,7 @@ def test_a_job_whose_run_came_to_nothing_waits_again(ended: str, patient: Patien
 def test_the_jobs_of_a_stopped_node_are_rescued(patient: Patient, app: Perdure) -> None:
     patient.suffer("UPDATE perdure_node SET stopped_at = beat_at, stop_reason = 'crash'")
 
-    assert repair(app.store, "rescue_running") == 2
+    assert repair(app.store, "rescue_running") == 4
 
     rescued = job(app, patient, "running")
     assert (rescued.state, rescued.attempts, rescued.crashes) == (State.QUEUED, 1, 1)
@@ -235,7 +236,7 @@ def test_a_job_that_waits_for_more_than_there_is_still_waits_for_what_there_is(p
 
     assert (job(app, patient, "blocked").state, patient.rows("SELECT COUNT(*) FROM perdure_edge")) == (
         State.BLOCKED,
-        [(1,)],
+        [(2,)],
     )
 
 
@@ -253,8 +254,16 @@ def test_a_job_without_a_state_is_kept_as_failed_and_can_be_retried(patient: Pat
     assert examine(app.store) == []
 
 
+def test_a_job_without_a_state_fails_in_the_life_that_it_was_in(patient: Patient, app: Perdure) -> None:
+    patient.suffer("DELETE FROM perdure_outcome WHERE job_id = :twice")
+
+    repair(app.store, "fail_lost_jobs")
+
+    assert (job(app, patient, "twice").state, job(app, patient, "twice").life) == (State.FAILED, 2)
+
+
 def test_the_outcome_counts_where_a_live_row_contradicts_it(patient: Patient, app: Perdure) -> None:
-    patient.suffer(*dict(INJURIES)["ended_and_live"])
+    patient.suffer(ended_and_live("scheduled"))
     assert job(app, patient, "scheduled").state == State.SCHEDULED
 
     repair(app.store, "remove_ended_rows")

@@ -58,9 +58,9 @@ class Meddled:
         return read_and_act
 
 
-def rescuer(rig: Rig, store: Store | Meddled | None = None) -> Rescuer:
+def rescuer(rig: Rig, store: Store | Meddled | None = None, *, max_crashes: int = 3) -> Rescuer:
     found = cast("Store", store or rig.store)
-    return Rescuer(found, rig.clock, rig.ids, ProcLiveness(), lease_s=LEASE_S, max_crashes=3)
+    return Rescuer(found, rig.clock, rig.ids, ProcLiveness(), lease_s=LEASE_S, max_crashes=max_crashes)
 
 
 def watch(rig: Rig, observer: Rescuer, own: NodeId, seconds: float, meanwhile: Callable[[], object] = bool) -> int:
@@ -104,6 +104,25 @@ def test_the_jobs_of_a_process_that_ended_go_on_at_the_first_look(rig: Rig) -> N
     assert len(rig.in_order()) == 2
     assert dead not in living(rig)
     assert rescuer(rig).look(own) == 0
+
+
+def test_all_jobs_of_a_dead_node_go_on_at_one_look_however_many(rig: Rig) -> None:
+    own, dead = rig.register(), dead_process(rig)
+    rig.enqueue_many(2 * BATCH + 1)
+    rig.claim(2 * BATCH + 1, node=dead)
+
+    assert rescuer(rig).look(own) == 2 * BATCH + 1
+
+
+@pytest.mark.parametrize(("most", "state"), [(1, State.FAILED), (2, State.QUEUED)])
+def test_a_job_is_rescued_as_often_as_the_worker_was_told(rig: Rig, most: int, state: State) -> None:
+    own, dead = rig.register(), dead_process(rig)
+    job_id = rig.enqueue(max_attempts=9)
+    rig.claim(1, node=dead)
+
+    rescuer(rig, max_crashes=most).look(own)
+
+    assert rig.job(job_id).state == state
 
 
 def test_a_silent_node_is_given_a_whole_lease(rig: Rig) -> None:

@@ -197,6 +197,12 @@ def test_a_stored_policy_leaves_the_exception_classes_out() -> None:
     assert Retry.from_json(stored) == Retry(5)
 
 
+def test_a_stored_policy_counts_the_exceptions_of_another() -> None:
+    other = Retry(7, on=(OSError,), never=(KeyError,))
+
+    assert Retry(5).counting(other) == Retry(5, on=(OSError,), never=(KeyError,))
+
+
 def test_what_a_newer_version_stored_beside_the_policy_is_left_out() -> None:
     assert Retry.from_json({"max_attempts": 4, "moon_phase": "full"}) == Retry(4)
 

@@ -434,6 +434,20 @@ def test_the_end_of_a_parent_only_counts_down_where_it_is_not_the_last_or_the_jo
     assert waits_for_one.after.state == (State.QUEUED if state == State.BLOCKED else state)
 
 
+def test_a_job_that_goes_back_carries_nothing_of_its_run() -> None:
+    landed = transitions.land(running(timeout_ms=5, deadline_at=NOW, cancel_requested=1), NOW)
+
+    assert landed[LiveJob._fields.index("node_id") : LiveJob._fields.index("updated_at")] == (None,) * 5
+    assert landed.cancel_requested == 0
+
+
+def test_a_scheduled_job_stays_until_its_time_has_come() -> None:
+    job = in_state(State.SCHEDULED)
+
+    assert transitions.promote(job, Micros(job.run_at - 1)) is None
+    assert transitions.promote(job, job.run_at) is not None
+
+
 def test_a_retry_starts_over_at_the_place_the_job_ended_with() -> None:
     ended = transitions.fail(running(attempts=3, crashes=2), BROKEN, 0, NOW, NEXT).outcome
     assert isinstance(ended, OutcomeRow)

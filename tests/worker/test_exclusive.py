@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure import JobContext, Perdure
-from perdure.clock import ManualClock
+from perdure.clock import ManualClock, Micros
 from perdure.ids import NodeId
 from perdure.store.answers import Process
 from perdure.worker.exclusive import Exclusive
@@ -63,6 +63,25 @@ def test_a_hold_that_is_not_renewed_ends_here_before_another_can_take_it(app: Pe
     assert second.keep()
     first.keep()
     assert (first.held, second.held) == (False, True)
+
+
+class Slow(ManualClock):
+    """Time passes while the database is asked."""
+
+    def now(self) -> Micros:
+        self.advance(seconds=5)
+        return super().now()
+
+
+def test_a_hold_counts_from_before_it_was_asked_for(app: Perdure) -> None:
+    clock = Slow(datetime(2030, 1, 1, tzinfo=UTC))
+    first, _ = candidate(app, clock)
+    asked_at = clock.boottime()
+    first.keep()
+    assert first.held
+
+    clock.advance(seconds=asked_at + LEASE_S - clock.boottime())
+    assert not first.held
 
 
 def test_a_released_name_is_taken_at_the_next_look(app: Perdure, clock: ManualClock) -> None:

@@ -12,6 +12,8 @@ import pytest
 from perdure import Perdure, State
 from perdure.clock import Micros, SystemClock
 from perdure.worker.health import problem_of
+from perdure.worker.heart import BEATS_PER_LEASE
+from perdure.worker.lease import LOOKS
 from tests.worker.patience import eventually, seen_by_the_doctor
 
 
@@ -164,3 +166,8 @@ def test_the_worst_problem_is_told(
     problem = problem_of("running", 60.0, turn_age_s, beat_age_s, loop_blocked_s)
 
     assert problem is None if told is None else told in (problem or "")
+
+
+def test_a_node_beats_twice_between_the_looks_of_others() -> None:
+    """Others look at least three times in a lease, and must see another beat each time."""
+    assert BEATS_PER_LEASE >= 2 * LOOKS

@@ -17,7 +17,9 @@ import pytest
 from pydantic import SecretStr
 
 from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze, TransitionRefused
-from perdure.ids import NodeId, RunId
+from perdure.ids import JobId, NodeId, RunId
+from perdure.job.model import Failure
+from perdure.job.reports import Finish, TimedOut
 from perdure.store.answers import Claimer, Lane, Process
 from tests.worker.bodies import take_over
 
@@ -69,6 +71,7 @@ def test_a_job_that_completes_is_told_of_three_times(app: Perdure, lines: Lines)
     level, facts = lines.one("completed")
     assert level == "INFO"
     assert facts.items() >= {**about, "attempt": 1, "metrics": {"bytes": 12}}.items()
+    assert [facts["run_id"]] == [str(run.id) for run in app.runs(job)]
     assert isinstance(facts["duration_ms"], int)
 
 
@@ -139,6 +142,19 @@ def test_a_snooze_is_told_of(app: Perdure, lines: Lines) -> None:
     later.enqueue()
     app.worker().run(until_idle=True)
     assert lines.one("snoozed")[0] == "INFO"
+
+
+def test_the_end_of_a_run_whose_job_was_taken_is_told_of_as_lost(app: Perdure, lines: Lines) -> None:
+    @app.job(retry=ONCE)
+    def work(ctx: JobContext) -> None:
+        if ctx.attempt == 1:  # somebody else closes the run
+            closed = TimedOut(Failure("JobTimeout", "it was overdue"))
+            app.store.finish([Finish(ctx.claim.live, closed, JobId(app.ids.new()))], app.clock.now())
+
+    work.enqueue()
+    app.worker().run(until_idle=True)
+    assert lines.one("lost")[0] == "WARNING"
+    assert len(lines.of("completed")) == 1
 
 
 def test_a_job_that_ends_itself_is_told_of_once(app: Perdure, lines: Lines) -> None:

@@ -106,6 +106,38 @@ def test_pauses_after_errors_double_up_to_thirty_seconds_and_begin_anew_after_a_
     bench.turn_until_written()
 
 
+def test_a_node_is_back_when_the_next_job_is_due(bench: Bench) -> None:
+    @bench.app.job
+    def note() -> None: ...
+
+    bench.node.register()
+    note.options(delay=0.25).enqueue()
+
+    assert bench.node.turn() == pytest.approx(0.25)
+
+
+def test_a_node_is_idle_only_once_what_it_ran_is_written(bench: Bench) -> None:
+    may_end = threading.Event()
+
+    @bench.app.job
+    def wait() -> None:
+        assert may_end.wait(60)
+
+    bench.node.register()
+    wait.enqueue()
+    bench.node.turn()
+    bench.node.stir()
+    bench.node.turn()  # nothing more is queued
+    assert not bench.node.is_idle
+
+    may_end.set()
+    assert bench.ended.wait(60)
+    assert not bench.node.is_idle
+    bench.node.turn()
+    bench.node.turn()
+    assert bench.node.is_idle
+
+
 def test_a_node_that_claims_nothing_writes_nothing_when_something_is_due(bench: Bench, path: Path) -> None:
     @bench.app.job
     def note() -> None: ...

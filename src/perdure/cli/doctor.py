@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions.")]
 
 
 def doctor(url: Url = None, app: App = None, repair: Mend = False, yes: Yes = False, json: Json = False) -> None:
-    """Look for broken promises in the database. Exits with 1 if there is a violation."""
+    """Look for broken promises in the database. Exits with 1 if there is a violation, or one is left after --repair."""
     from perdure.ops.database_check import require_current
     from perdure.ops.doctor import examine, is_healthy
 
@@ -36,12 +36,18 @@ def doctor(url: Url = None, app: App = None, repair: Mend = False, yes: Yes = Fa
             _print_findings(findings)
         if repair:
             done = _repair(store, findings, yes=yes)
-        if done:
+        if any(done.values()):
             findings = examine(store)
+    left = _left(findings, done) if repair else {}
     if json:
-        print_json({"healthy": is_healthy(findings), "findings": list(map(_plain, findings)), "repaired": done})
-    elif done:
-        _print_findings(findings)
+        repaired = {name: changed for name, changed in done.items() if changed}
+        told = {"healthy": is_healthy(findings), "findings": list(map(_plain, findings)), "repaired": repaired}
+        print_json({**told, "left": left})
+    else:
+        if any(done.values()):
+            _print_findings(findings)
+        for name, reason in left.items():
+            print(f"Left: {name}: {reason}.")
     raise typer.Exit(0 if is_healthy(findings) else 1)
 
 
@@ -56,7 +62,24 @@ def _repair(store: Store, findings: Sequence[Finding], *, yes: bool) -> dict[str
         with _log_on_stderr():
             done |= {cure.name: repair(store, cure.name) for cure in cures}
         cures = [cure for cure in repairs_for(examine(store)) if cure.name not in done]
-    return {name: changed for name, changed in done.items() if changed}
+    return done
+
+
+def _left(findings: Sequence[Finding], done: Mapping[str, int]) -> dict[str, str]:
+    """The violations that are still there after the repairs, and why."""
+    from perdure.ops.doctor import is_healthy
+
+    return {found.name: _why_left(found, done) for found in findings if not is_healthy([found])}
+
+
+def _why_left(found: Finding, done: Mapping[str, int]) -> str:
+    if found.repair is None:
+        return "there is no repair that is safe; what it means says what to do"
+    if found.repair not in done:
+        return f"its repair {found.repair} was not applied"
+    if not done[found.repair]:
+        return f"its repair {found.repair} found nothing that it may change; what it means says what to do"
+    return f"its repair {found.repair} changed {done[found.repair]}, and more is there now; run it once more"
 
 
 def _agreed(cures: Sequence[Repair]) -> bool:

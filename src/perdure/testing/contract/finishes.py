@@ -481,3 +481,27 @@ def test_a_repeat_of_an_end_that_was_asked_for_meanwhile_tells_that_end(rig: Rig
     rig.store.finish([report], rig.now)
 
     assert rig.store.finish([report], rig.now) == [Finished(Answer.ALREADY, State.CANCELLED)]
+
+
+def test_a_report_under_the_run_of_another_job_ends_neither(rig: Rig) -> None:
+    """The version alone is no fence: the jobs of two claims may be at the same one."""
+    mine, other = rig.start(), rig.start()
+    assert mine.live.version == other.live.version
+    before = rig.everything()
+
+    crossed = Claim(mine.live._replace(run_id=other.run_id), *mine[1:])
+
+    assert rig.finish(crossed, Completed()).answer is Answer.LOST
+    assert rig.everything() == before
+
+
+@each(Completed(), Failed(HOPELESS))
+def test_a_run_that_was_closed_by_other_means_ends_nothing(rig: Rig, report: Report) -> None:
+    """The run is a guard of its own: the job still names it, and is at the version of the claim."""
+    claim = rig.start()
+    rig.execute("UPDATE {run} SET state = 'lost', finished_at = started_at")
+    before = rig.everything()
+
+    assert rig.finish(claim, report).answer is Answer.LOST
+    assert rig.everything() == before
+    rig.execute("UPDATE {run} SET state = 'running', finished_at = NULL")

@@ -63,6 +63,12 @@ def test_any_legal_name_can_be_a_queue_a_kind_a_key_or_a_tag(rig: Rig, name: str
     assert (job.queue, job.kind, job.business_key, job.idempotency_key, job.tags) == (*[named] * 4, (named,))
 
 
+def test_jobs_enqueued_together_have_a_place_each(rig: Rig) -> None:
+    positions = [rig.job(job_id).position for job_id in rig.enqueue_many(5)]
+
+    assert positions == sorted(set(positions))
+
+
 def test_jobs_enqueued_together_stand_in_the_order_given(rig: Rig) -> None:
     together = rig.enqueue_many(5)
 
@@ -206,6 +212,18 @@ def test_a_job_that_was_claimed_before_cannot_be_edited(rig: Rig) -> None:
 
     with raises(TransitionRefused, "edit_refused"):
         rig.store.edit(_edited(rig, claim.job_id), rig.job(claim.job_id).version)
+
+    assert rig.everything() == before
+
+
+def test_a_job_in_a_later_life_cannot_be_edited(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    rig.cancel(job_id)
+    rig.store.retry(job_id, rig.now)
+    before = rig.everything()
+
+    with raises(TransitionRefused, "edit_refused"):
+        rig.store.edit(_edited(rig, job_id), rig.job(job_id).version)
 
     assert rig.everything() == before
 

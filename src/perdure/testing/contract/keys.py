@@ -22,6 +22,14 @@ def test_the_same_idempotency_key_answers_the_first_job(rig: Rig) -> None:
     assert rig.in_order() == [first]
 
 
+def test_a_job_with_either_key_shows_it(rig: Rig) -> None:
+    first = rig.job(rig.enqueue(idempotency_key=rig.key("k")))
+    second = rig.job(rig.enqueue(business_key=rig.key("b")))
+
+    assert (first.idempotency_key, first.business_key) == (rig.key("k"), None)
+    assert (second.idempotency_key, second.business_key) == (None, rig.key("b"))
+
+
 def test_a_duplicate_writes_nothing(rig: Rig) -> None:
     rig.enqueue(idempotency_key=rig.key("k"))
     before = rig.everything()

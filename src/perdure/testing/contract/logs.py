@@ -23,6 +23,16 @@ def test_lines_are_kept_as_written_and_read_in_order(rig: Rig) -> None:
     assert rig.store.log(claim.job_id, None, 10) == _lines(rig, claim, 1, 2, 3)
 
 
+def test_a_line_with_a_nul_is_kept_where_need_be_with_a_sign_for_it(rig: Rig) -> None:
+    claim = rig.start()
+    [line] = _lines(rig, claim, 1)
+    rig.store.append_log([line._replace(message="a\0b")])
+
+    [kept] = rig.store.log(claim.job_id, None, 10)
+
+    assert kept.message in ("a\0b", "a\u2400b")
+
+
 def test_the_lines_of_all_runs_of_a_job_follow_each_other(rig: Rig) -> None:
     first = rig.start()
     rig.finish(first, Failed(BROKEN))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.errors import JobNotFound, TransitionRefused
 from perdure.ids import JobId, to_uuid
 from perdure.job.reports import Completed, Failed
-from perdure.job.states import FINAL, LIVE, State
+from perdure.job.states import FINAL, LIVE, TRANSITIONS, State, Verb
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 from perdure.testing.contract.states import in_state
@@ -103,6 +103,26 @@ def test_any_ended_job_can_be_retried_as_a_new_one(rig: Rig, state: State) -> No
     assert (answer.priority, answer.max_attempts) == (3, 5)
     assert rig.job(old).state == state
     assert rig.in_order() == [behind, new_id]
+
+
+@each(*sorted(FINAL))
+def test_a_retry_in_place_is_for_the_states_of_the_table(rig: Rig, state: State) -> None:
+    job_id = in_state(rig, state)
+
+    if state in TRANSITIONS[Verb.RETRY].sources:
+        assert rig.store.retry(job_id, rig.now).life == 2
+    else:
+        with raises(TransitionRefused, "retry_refused"):
+            rig.store.retry(job_id, rig.now)
+
+
+def test_a_job_in_a_later_life_is_a_new_one_in_its_first(rig: Rig) -> None:
+    claim = rig.start()
+    rig.finish(claim, Failed(HOPELESS))
+    rig.store.retry(claim.job_id, rig.now)
+    rig.finish(rig.claim_one(), Completed())
+
+    assert rig.store.retry_as_new(claim.job_id, JobId(rig.ids.new()), rig.now).life == 1
 
 
 @each(*sorted(LIVE))
