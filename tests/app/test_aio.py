@@ -33,7 +33,17 @@ def verbs_of(cls: type) -> set[str]:
 DECLARATIONS = {"job", "middleware", "worker", "testing", "close"}
 """What opens nothing or is called once. For a worker there is `async with app.worker().running()`."""
 
-STEPS = {"draft", "enqueue_arguments", "aenqueue_draft", "new_jobs", "await_", "existing", "newest", "stage"}
+STEPS = {
+    "draft",
+    "enqueue_arguments",
+    "aenqueue_draft",
+    "new_jobs",
+    "await_",
+    "existing",
+    "newest",
+    "stage",
+    "under_all_names",
+}
 """Between the parts of the package."""
 
 NOT_ASYNC = {"lock", "transaction"}

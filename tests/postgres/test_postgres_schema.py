@@ -196,7 +196,14 @@ def test_a_claim_walks_its_index_and_sorts_nothing(app: Perdure, connection: psy
     app.store.upgrade()
     connection.execute("SET enable_seqscan = off")
     connection.execute(b"PREPARE claim AS " + WRITING["claim_head"].sql.encode())
-    values = {"queue": "'mail'", "now": "1", "node_id": "gen_random_uuid()", "room": "10", "most_crashes": "0"}
+    values = {
+        "queue": "'mail'",
+        "now": "1",
+        "node_id": "gen_random_uuid()",
+        "room": "10",
+        "most_crashes": "0",
+        "last_attempts": "0",
+    }
     given = ", ".join(values[name] for name in WRITING["claim_head"].names)
     connection.execute("SET plan_cache_mode = force_generic_plan")
     plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE claim ({given})".encode()))

@@ -38,11 +38,13 @@ def finish_each(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
 
 def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     rows = (yield Call("read_live_if_free", {"job_id": entry.live.job_id})).rows
-    live = LiveJob._make(rows[0]) if rows else None
-    if live is None and (yield from look_at_live(entry.live.job_id)) is not None:
-        return Finished(Answer.WAITS)
-    if live is None or live.run_id != entry.live.run_id:
+    live = LiveJob._make(rows[0]) if rows else (yield from look_at_live(entry.live.job_id))
+    if (
+        live is None or live.run_id != entry.live.run_id
+    ):  # also if somebody has it locked: it is not this run's for good
         return (yield from _too_late(entry, live, now))
+    if not rows:
+        return Finished(Answer.WAITS)
     transition = after_run(entry, live, now)
     answer = yield from _write([entry], [transition], now)
     return applied(transition) if answer is Answer.APPLIED else Finished(answer)

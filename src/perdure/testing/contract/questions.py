@@ -514,7 +514,7 @@ def test_a_retry_is_no_duplicate(rig: Rig) -> None:
 
 
 def test_jobs_that_began_again_after_their_node_died_may_have_worked_twice(rig: Rig) -> None:
-    *_, last = rig.suspects(2)
+    *_, last = rig.crashed(2)
     assert _duplicates(rig) == [], "nobody has begun again yet"
 
     for _ in range(2):
@@ -561,7 +561,7 @@ def test_runs_are_counted_by_how_they_stand(rig: Rig) -> None:
 
 
 def test_lost_runs_are_told_from_those_that_ended_their_job(rig: Rig) -> None:
-    rig.suspects(1)
+    rig.crashed(1)
     node = rig.register()
     rig.claim_one(node=node)
     rig.crash(node, max_crashes=2)
