@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import NamedTuple
 
 import pytest
@@ -190,11 +190,36 @@ def test_a_query_is_taken_apart_condition_by_condition() -> None:
     ]
 
 
+ODD = (b"\x01", "x", 1.5, -1, 1, 2**62, -(2**62), 10**15)
+"""What SQLite lets anybody write into any column: of every type, and numbers in and out of every range."""
+
+
+def odd_scenes(scene: Scene) -> Iterator[str]:
+    """The database with one such value in one row, for each column of the tables that `impossible_number` reads: says
+    which column it is in."""
+    for table in ("ready", "outcome", "run", "job"):
+        for _, column, *_ in scene.connection.execute(f"PRAGMA table_info(perdure_{table})").fetchall():
+            for value in ODD:
+                with scene.connection, suppress(sqlite3.IntegrityError):
+                    one = f"(SELECT {column} FROM perdure_{table} ORDER BY {column} DESC LIMIT 1)"
+                    scene.connection.execute(
+                        f"UPDATE perdure_{table} SET {column} = ? WHERE {column} IS {one}", (value,)
+                    )
+                    yield column
+                    scene.connection.rollback()
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
 def test_no_condition_can_be_dropped_unnoticed(check: Check, scenes: list[Scene]) -> None:
     weaker = list(weaker_queries(check, STATEMENTS[check.name].sql))
     assert weaker
 
-    unnoticed = {one.what for one in weaker if not any(scene.notices(one) for scene in scenes)}
+    unnoticed = weaker
+    if check.name == "impossible_number":
+        for column in odd_scenes(scenes[0]):
+            concerned = [one for one in unnoticed if column in one.what or "the name" in one.what]
+            noticed = [one for one in concerned if scenes[0].notices(one)]
+            unnoticed = [one for one in unnoticed if one not in noticed]
+    unnoticed = [one for one in unnoticed if not any(scene.notices(one) for scene in scenes)]
 
-    assert unnoticed == {what for name, what in EQUIVALENT if name == check.name}
+    assert {one.what for one in unnoticed} == {what for name, what in EQUIVALENT if name == check.name}

@@ -32,9 +32,7 @@ attempts NOT BETWEEN 0 AND 2147483646 OR crashes NOT BETWEEN 0 AND 2147483646
         OR typeof(state) <> 'text' OR typeof(kind_version) <> 'integer' OR typeof(rank) <> 'integer'
         OR typeof(position) <> 'integer' OR typeof(run_at) <> 'integer' OR typeof(queued_at) <> 'integer'
         OR typeof(attempts) <> 'integer' OR typeof(crashes) <> 'integer' OR typeof(life) <> 'integer'
-        OR typeof(max_attempts) <> 'integer' OR typeof(as_new_job) <> 'integer'
-        OR typeof(waits_for) <> 'integer' OR typeof(paused) <> 'integer'
-        OR typeof(cancel_requested) <> 'integer' OR typeof(updated_at) <> 'integer'
+        OR typeof(max_attempts) <> 'integer' OR typeof(waits_for) <> 'integer' OR typeof(updated_at) <> 'integer'
         OR typeof(version) <> 'integer' OR typeof(started_at) NOT IN ('integer', 'null')
         OR typeof(timeout_ms) NOT IN ('integer', 'null') OR typeof(claimed_at) NOT IN ('integer', 'null')
         OR typeof(deadline_at) NOT IN ('integer', 'null') OR typeof(node_id) NOT IN ('blob', 'null')
