@@ -25,8 +25,11 @@ armed = False
 
 
 def interrupt(*_: object) -> None:
+    """As Ctrl-C does: Python raises KeyboardInterrupt, and where asyncio has the loop it cancels the task instead."""
+    global armed  # noqa: PLW0603 - once: asyncio raises the second one wherever it hits
     if armed:
-        raise KeyboardInterrupt
+        armed = False
+        signal.raise_signal(signal.SIGINT)
 
 
 def acts(app: Perdure, note: Any) -> dict[str, Callable[[int], None]]:
@@ -36,16 +39,18 @@ def acts(app: Perdure, note: Any) -> dict[str, Callable[[int], None]]:
             app.get(next(app.jobs(limit=1)))
 
     async def both(number: int) -> None:
+        global armed  # noqa: PLW0603 - asyncio's own code, before and after, does not survive every interrupt
+        armed = True
         await note.aenqueue("main", number)
         await app.aio.get(await anext(app.aio.jobs(limit=1)))
+        armed = False
 
-    with asyncio.Runner() as _:
-        pass  # imports what a first loop imports, before anything is interrupted
-    return {
-        "enqueue": lambda number: note.enqueue("main", number),
-        "block": block,
-        "awaited": lambda number: asyncio.run(both(number)),
-    }
+    def awaited(number: int) -> None:
+        global armed  # noqa: PLW0603 - as above
+        armed = False
+        asyncio.run(both(number))
+
+    return {"enqueue": lambda number: note.enqueue("main", number), "block": block, "awaited": awaited}
 
 
 class Beside:
@@ -86,7 +91,7 @@ def interrupted(act: Callable[[], None], after_s: float) -> bool:
         signal.setitimer(signal.ITIMER_REAL, after_s)
         act()
         armed = False
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         armed = False
         return True
     return False
