@@ -100,16 +100,21 @@ WHERE f.name IS NOT NULL
         FROM {queue} AS q
         WHERE q.name IN (f.name, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until > :now)
     )
-ORDER BY f.name
 
 -- name: queues_with_work
--- A queue may have no row yet: see make_queue_with_room.
+-- A queue may have no row yet: see make_queue_with_room. LIMIT: the first job that is there will do, and the planner is
+-- to know that.
 {queued_queues}
 {lanes_free}
+    AND (
+        SELECT r.job_id FROM {ready} AS r WHERE r.queue = f.name AND r.state = 'queued' AND {job_is_there} LIMIT 1
+    ) IS NOT NULL
+ORDER BY f.name
 
 -- name: queues_with_parked
 {parked_queues}
 {lanes_free}
+ORDER BY f.name
 
 -- name: list_queues
 -- Also those that have no row yet: see make_queue_with_room.
