@@ -102,12 +102,16 @@ WHERE f.name IS NOT NULL
     )
 
 -- name: queues_with_work
--- A queue may have no row yet: see make_queue_with_room. LIMIT: the first job that is there will do, and the planner is
--- to know that.
+-- A queue may have no row yet: see make_queue_with_room. In order, so that it is one step down the claim index: without
+-- that the planner takes any queue for a common one, and reads the table until it meets one of its jobs.
 {queued_queues}
 {lanes_free}
     AND (
-        SELECT r.job_id FROM {ready} AS r WHERE r.queue = f.name AND r.state = 'queued' AND {job_is_there} LIMIT 1
+        SELECT r.job_id
+        FROM {ready} AS r
+        WHERE r.queue = f.name AND r.state = 'queued' AND {job_is_there}
+        ORDER BY r.rank, r.position, r.job_id
+        LIMIT 1
     ) IS NOT NULL
 ORDER BY f.name
 
