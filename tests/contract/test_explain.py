@@ -55,7 +55,7 @@ def test_parked_jobs_are_claimed_from_their_index_and_nothing_is_sorted(connecti
 @pytest.mark.parametrize(
     ("name", "table", "index"),
     [
-        ("next_parked_kind", "perdure_ready", "perdure_ready_parked"),
+        ("next_parked_kind", "r", "perdure_ready_parked"),
         ("queues_with_work", "r", "perdure_ready_claim"),
         ("queues_with_parked", "r", "perdure_ready_parked"),
         ("next_due", "perdure_ready", "perdure_ready_due"),

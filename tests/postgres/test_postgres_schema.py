@@ -237,6 +237,22 @@ def test_a_look_around_walks_an_index(name: str, index: str, app: Perdure, conne
     assert re.search(rf"Index (Only )?Scan using {index}\b", plan), plan
 
 
+def test_a_queue_with_few_jobs_beside_large_ones_is_found_without_reading_those(
+    app: Perdure, send: Any, connection: psycopg.Connection[Any]
+) -> None:
+    for number in range(4):
+        kind = send.options(queue=f"large {number}")
+        app.enqueue_many(kind.new(str(each)) for each in range(500))
+    send.options(queue="small").enqueue("a")
+    connection.execute("ANALYZE")
+    for mode in ("force_generic_plan", "force_custom_plan"):
+        connection.execute(f"SET plan_cache_mode = {mode}".encode())
+        connection.execute(b"PREPARE look AS " + READING["queues_with_work"].sql.encode())
+        plan = "\n".join(row[0] for row in connection.execute("EXPLAIN EXECUTE look (1)"))
+        connection.execute("DEALLOCATE look")
+        assert not re.search(r"Seq Scan on (ready|job)\b", plan), plan
+
+
 def test_people_read_uuids_and_iso_times(app: Perdure, send: Any, connection: psycopg.Connection[Any]) -> None:
     job = send.options(tags=["t"]).enqueue("a")
     by_hand.complete(app, '"ok"', "mail")

@@ -92,3 +92,66 @@ def test_what_no_database_holds_is_replaced(app: Perdure) -> None:
     assert messages(app, job) == ["a�b?"]
     run = last_run(app, job)
     assert (run.error_message, run.artifacts, run.metrics["progress"]["note"]) == ("a�b?", ["a�b"], "a�b")
+
+
+# -- rows that somebody else has written into ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["queued", "scheduled"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "timeout_ms = 4611686018427387904",
+        "attempts = -1",
+        "attempts = 2147483647",
+        "max_attempts = 0",
+        "crashes = -1",
+        "version = 9223372036854775807",
+        "run_at = -9223372036854775808",
+        "queued_at = 9223372036854775807",
+        "life = 2147483647",
+    ],
+)
+def test_a_number_that_cannot_be_hurts_its_own_job_only(app: Perdure, change: str, state: str) -> None:
+    ran: list[int] = []
+
+    @app.job(timeout=60)
+    def work(number: int) -> None:
+        ran.append(number)
+
+    jobs = [work.options(delay=0.000_001 if state == "scheduled" else None).enqueue(number) for number in range(5)]
+    with app.transaction() as tx:
+        tx.execute(f"UPDATE perdure.ready SET {change} WHERE job_id = %s", (jobs[1].id,))
+
+    assert app.worker().run(until_idle=True) == 0
+
+    assert sorted({*ran, 1}) == [0, 1, 2, 3, 4]
+    bad = app.existing(jobs[1])
+    assert bad.state in ("completed", "parked")
+    named = {example for found in examine(app.store) for example in found.examples}
+    if change.startswith("version"):  # setting it aside makes it a version again
+        assert (named, bad.state, bad.version) == (set(), "parked", 1)
+    else:
+        assert named == {str(bad.id)}
+    if bad.state == "parked":
+        assert app.cancel(bad).state == "cancelled"
+
+
+@pytest.mark.parametrize("state", ["queued", "parked"])
+def test_a_live_row_without_its_job_keeps_no_worker_from_ending(app: Perdure, other: Perdure, state: str) -> None:
+    @app.job
+    def work(number: int) -> int:
+        return number
+
+    orphan = work.enqueue(0)
+    if state == "parked":
+        assert other.worker().run(until_idle=True) == 0
+        assert app.existing(orphan).state == "parked"
+    job = work.enqueue(1)
+    with app.transaction() as tx:
+        tx.execute("DELETE FROM perdure.job WHERE id = %s", (orphan.id,))
+
+    assert app.worker().run(until_idle=True) == 0
+
+    assert app.existing(job).result == 1
+    assert [(found.name, found.examples) for found in examine(app.store)] == [("live_without_job", (str(orphan.id),))]

@@ -12,7 +12,7 @@ import pytest
 from perdure import Perdure
 from perdure.errors import InvalidInput
 from perdure.ids import to_uuid
-from perdure.ops.checks import CHECKS, Check, Severity, not_json
+from perdure.ops.checks import CHECKS, Check, Severity, not_json, not_objects
 from perdure.ops.doctor import EXAMPLES, Finding, examine, is_healthy
 from perdure.ops.repairs import REPAIRS
 from tests.app.contents import contents
@@ -127,6 +127,12 @@ def test_what_is_not_json_is_told(text: str) -> None:
 @pytest.mark.parametrize("text", ["null", "{}", '"\\u0000"', "[" * 100_000 + "]" * 100_000])
 def test_json_however_deep_is_let_pass(text: str) -> None:
     assert not not_json([text])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "1", "null", '"{}"'])
+def test_arguments_that_are_no_object_are_told(text: str) -> None:
+    assert not_objects([None, "{}", text])
+    assert not not_objects([None, "{}", '{"a": [1]}', "[" * 100_000])
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])

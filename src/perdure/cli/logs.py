@@ -27,7 +27,7 @@ class LogLevel(StrEnum):
 
 
 def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) -> None:
-    """Show what is logged by Perdure and by the handlers, from INFO on or the level given.
+    """Show what is logged by Perdure and by the handlers, and Python's warnings, from INFO on or the level given.
 
     An app that has set up logging keeps it, unless a form is asked for: then this replaces it. A level is set anyway.
     """
@@ -42,6 +42,7 @@ def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) 
         root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel((level or LogLevel.INFO).upper())
+    logging.captureWarnings(True)  # else Python prints them as they are, between the lines
 
 
 class Console(logging.StreamHandler[TextIO]):

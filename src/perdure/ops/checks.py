@@ -39,15 +39,21 @@ class Check(NamedTuple):
 
 def not_json(texts: Sequence[object]) -> bool:
     """True if one of these texts is there and is not JSON. Too deep to be read here does not mean unreadable."""
-    for text in texts:
-        if isinstance(text, str):
-            try:
-                json.loads(text, parse_constant=_refuse)
-            except RecursionError:
-                continue
-            except ValueError:
-                return True
-    return False
+    return any(_is_wrong(text, object) for text in texts if isinstance(text, str))
+
+
+def not_objects(texts: Sequence[object]) -> bool:
+    """True if one of these texts is there and is not a JSON object, as all arguments and options are."""
+    return any(_is_wrong(text, dict) for text in texts if isinstance(text, str))
+
+
+def _is_wrong(text: str, sort: type) -> bool:
+    try:
+        return not isinstance(json.loads(text, parse_constant=_refuse), sort)
+    except RecursionError:
+        return False
+    except ValueError:
+        return True
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -352,9 +358,9 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "unreadable_payload",
         _V,
-        "A job's payload, params or options are not JSON, so it will be parked as unreadable when a node reaches it;"
+        "A job's payload, secrets, params or options are not a JSON object, so no node can run it as it was meant;"
         " cancel it and enqueue it again.",
-        confirm=not_json,
+        confirm=not_objects,
     ),
     Check(
         "unreadable_result",

@@ -5,6 +5,7 @@ The runner knows the database; the operations know the statements; this file onl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -55,10 +56,11 @@ from perdure.store.sql import (
     turns,
 )
 from perdure.store.sql.apply import read_live
-from perdure.store.sql.engine import Make
+from perdure.store.sql.engine import Make, Serialization
 from perdure.store.tallies import Duplicates, Durations, Failures, Gate, Outstanding, Ran, Stuck
 
 T = TypeVar("T")
+logger = logging.getLogger("perdure.store")
 
 
 class Runner(Protocol):
@@ -161,10 +163,16 @@ class SqlStore:
         try:
             return act()
         except (TypeError, ValueError, ArithmeticError, StoreError) as error:
-            refused = isinstance(error, StoreError) and error.code != "value_invalid"
-            if refused or not self.runner.write(lambda: recover.set_aside(now)):
+            parked = self._may_be_damage(error) and self.runner.write(lambda: recover.set_aside(now))
+            if not parked:
                 raise
+            logger.warning("jobs parked for what somebody has written into their rows: %d; see perdure doctor", parked)
             return act()
+
+    def _may_be_damage(self, error: Exception) -> bool:
+        if isinstance(error, Serialization):
+            return self.single_writer  # so nobody has changed the row: it is not what it was read as
+        return not isinstance(error, StoreError) or error.code == "value_invalid"
 
     def claim(self, lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> list[Claim]:
         return self._insist(lambda: self._write(lambda: claims.claim(lanes, claimer, now)), now).claims

@@ -40,13 +40,14 @@ LIMIT :room
 -- name: next_parked_kind
 -- verb: claim
 -- The parked kinds of a queue one after the other, each found by one step down the index.
-SELECT kind, kind_version
-FROM {ready}
-WHERE queue = :queue
-    AND state = 'parked'
-    AND (park_reason = 'unknown_kind' OR park_reason = 'newer_version')
-    AND (kind, kind_version) > (:kind, :kind_version)
-ORDER BY kind, kind_version
+SELECT r.kind, r.kind_version
+FROM {ready} AS r
+WHERE r.queue = :queue
+    AND r.state = 'parked'
+    AND (r.park_reason = 'unknown_kind' OR r.park_reason = 'newer_version')
+    AND (r.kind, r.kind_version) > (:kind, :kind_version)
+    AND {job_is_there}
+ORDER BY r.kind, r.kind_version
 LIMIT 1
 
 -- name: claim_parked
@@ -98,9 +99,11 @@ LIMIT :room
 
 -- name: set_aside_damaged
 -- verb: park
--- What no worker can handle, because of what somebody else has written into the row. It stays as it is otherwise.
+-- What no worker can handle, because of what somebody else has written into the row. It stays as it is otherwise; but
+-- a version that cannot be counted on starts anew.
 UPDATE {ready}
 SET state = 'parked', park_reason = 'unreadable', last_error = :reason, node_id = NULL, run_id = NULL,
-    claimed_at = NULL, deadline_at = NULL, cancel_requested = 0, updated_at = :now, version = version + 1
+    claimed_at = NULL, deadline_at = NULL, cancel_requested = 0, updated_at = :now,
+    version = CASE WHEN version BETWEEN 1 AND 4611686018427387902 THEN version + 1 ELSE 1 END
 WHERE (state = 'queued' OR state = 'scheduled' OR state = 'running')
     AND ({impossible_ready})

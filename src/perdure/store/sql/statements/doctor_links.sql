@@ -141,16 +141,8 @@ WHERE (j.retry_of IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {job} AS a WHERE a.i
     OR (j.root_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {job} AS a WHERE a.id = j.root_id))
 {shown}
 
--- fragment: impossible_times
--- Not between the years 1 and 9999.
-run_at NOT BETWEEN -62135596800000000 AND 253402300799999999
-        OR queued_at NOT BETWEEN -62135596800000000 AND 253402300799999999
-        OR started_at NOT BETWEEN -62135596800000000 AND 253402300799999999
-        OR claimed_at NOT BETWEEN -62135596800000000 AND 253402300799999999
-        OR deadline_at NOT BETWEEN -62135596800000000 AND 253402300799999999
-        OR updated_at NOT BETWEEN -62135596800000000 AND 253402300799999999
-
--- fragment: impossible_ready
+-- fragment: impossible_live_numbers
+-- Times are between the years 1 and 9999.
 attempts NOT BETWEEN 0 AND 2147483646 OR crashes NOT BETWEEN 0 AND 2147483646
         OR waits_for NOT BETWEEN 0 AND 2147483647 OR life NOT BETWEEN 1 AND 2147483646
         OR max_attempts NOT BETWEEN 1 AND 4611686018427387903 OR version NOT BETWEEN 1 AND 4611686018427387903
@@ -158,16 +150,44 @@ attempts NOT BETWEEN 0 AND 2147483646 OR crashes NOT BETWEEN 0 AND 2147483646
         OR position NOT BETWEEN -4611686018427387903 AND 4611686018427387903
         OR kind_version NOT BETWEEN 1 AND 4611686018427387903 OR timeout_ms NOT BETWEEN 0 AND 100000000000000
         OR as_new_job NOT IN (0, 1) OR paused NOT IN (0, 1) OR cancel_requested NOT IN (0, 1)
-        OR {impossible_times}
+        OR run_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR queued_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR started_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR claimed_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR deadline_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR updated_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+
+-- fragment: impossible_outcome_numbers
+attempts NOT BETWEEN 0 AND 2147483647 OR crashes NOT BETWEEN 0 AND 2147483647 OR life NOT BETWEEN 1 AND 2147483647
+        OR max_attempts NOT BETWEEN 1 AND 4611686018427387903 OR version NOT BETWEEN 1 AND 4611686018427387903
+        OR rank NOT BETWEEN -4611686018427387903 AND 4611686018427387903
+        OR position NOT BETWEEN -4611686018427387903 AND 4611686018427387903
+        OR finished_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR run_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR queued_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR started_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+
+-- fragment: impossible_run_numbers
+attempt NOT BETWEEN 1 AND 2147483647 OR life NOT BETWEEN 1 AND 2147483647
+        OR started_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR finished_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+
+-- fragment: impossible_job_numbers
+chain_attempt NOT BETWEEN 1 AND 2147483647 OR kind_version NOT BETWEEN 1 AND 4611686018427387903
+        OR created_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR scheduled_for NOT BETWEEN -62135596800000000 AND 253402300799999999
+
+-- fragment: impossible_ready
+{impossible_live_numbers}
 
 -- fragment: impossible_outcome
-attempts < 0 OR crashes < 0 OR life < 1 OR max_attempts < 1 OR version < 1
+{impossible_outcome_numbers}
 
 -- fragment: impossible_run
-attempt < 1 OR life < 1
+{impossible_run_numbers}
 
 -- fragment: impossible_job
-chain_attempt < 1 OR kind_version < 1
+{impossible_job_numbers}
 
 -- name: impossible_number
 SELECT job_id, COUNT(*) OVER ()
@@ -195,7 +215,7 @@ FROM (
 {shown}
 
 -- name: unreadable_payload
-SELECT id, 0, payload, params, options
+SELECT id, 0, payload, secrets, params, options
 FROM {job}
 WHERE {payload_suspect}
 ORDER BY id DESC

@@ -7,11 +7,15 @@ q.paused_at IS NULL
         WHERE x.name = '*' AND (x.paused_at IS NOT NULL OR x.reserved_until > :now)
     )
 
+-- fragment: job_is_there
+-- A live row without its job is nobody's work: no claim takes it, so no worker may wait for it.
+EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = r.job_id)
+
 -- name: queues_with_work
 SELECT q.name
 FROM {queue} AS q
 WHERE {lane_free}
-    AND EXISTS (SELECT 1 FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued')
+    AND EXISTS (SELECT 1 FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' AND {job_is_there})
 ORDER BY q.name
 
 -- name: queues_with_parked

@@ -9,7 +9,11 @@
 (SELECT GROUP_CONCAT(t.tag, CHAR(31)) FROM {tag} AS t WHERE t.job_id = j.id)
 
 -- fragment: payload_suspect
-NOT json_valid(payload) OR NOT json_valid(COALESCE(params, 'null')) OR NOT json_valid(COALESCE(options, 'null'))
+-- CASE, because json_type fails on what is not JSON.
+CASE WHEN json_valid(payload) THEN json_type(payload) <> 'object' ELSE 1 END
+    OR CASE WHEN json_valid(COALESCE(secrets, '{}')) THEN json_type(secrets) <> 'object' ELSE 1 END
+    OR CASE WHEN json_valid(COALESCE(params, '{}')) THEN json_type(params) <> 'object' ELSE 1 END
+    OR CASE WHEN json_valid(COALESCE(options, '{}')) THEN json_type(options) <> 'object' ELSE 1 END
 
 -- fragment: result_suspect
 NOT json_valid(result)
@@ -19,40 +23,35 @@ NOT json_valid(result)
 (r.crashes <= :most_crashes OR typeof(r.crashes) <> 'integer')
 
 -- fragment: impossible_ready
--- SQLite keeps a value of any type in any column.
-attempts NOT BETWEEN 0 AND 2147483646 OR crashes NOT BETWEEN 0 AND 2147483646
-        OR waits_for NOT BETWEEN 0 AND 2147483647 OR life NOT BETWEEN 1 AND 2147483646
-        OR max_attempts NOT BETWEEN 1 AND 4611686018427387903 OR version NOT BETWEEN 1 AND 4611686018427387903
-        OR rank NOT BETWEEN -4611686018427387903 AND 4611686018427387903
-        OR position NOT BETWEEN -4611686018427387903 AND 4611686018427387903
-        OR kind_version NOT BETWEEN 1 AND 4611686018427387903 OR timeout_ms NOT BETWEEN 0 AND 100000000000000
-        OR as_new_job NOT IN (0, 1) OR paused NOT IN (0, 1) OR cancel_requested NOT IN (0, 1)
-        OR {impossible_times}
-        OR typeof(job_id) <> 'blob' OR typeof(queue) <> 'text' OR typeof(kind) <> 'text'
+-- SQLite keeps a value of any type in any column. An id is 16 bytes, and NULL <> 'blob16' is no finding.
+{impossible_live_numbers}
+        OR typeof(job_id) || length(job_id) <> 'blob16' OR typeof(queue) <> 'text' OR typeof(kind) <> 'text'
         OR typeof(state) <> 'text' OR typeof(kind_version) <> 'integer' OR typeof(rank) <> 'integer'
         OR typeof(position) <> 'integer' OR typeof(run_at) <> 'integer' OR typeof(queued_at) <> 'integer'
         OR typeof(attempts) <> 'integer' OR typeof(crashes) <> 'integer' OR typeof(life) <> 'integer'
         OR typeof(max_attempts) <> 'integer' OR typeof(waits_for) <> 'integer' OR typeof(updated_at) <> 'integer'
         OR typeof(version) <> 'integer' OR typeof(started_at) NOT IN ('integer', 'null')
         OR typeof(timeout_ms) NOT IN ('integer', 'null') OR typeof(claimed_at) NOT IN ('integer', 'null')
-        OR typeof(deadline_at) NOT IN ('integer', 'null') OR typeof(node_id) NOT IN ('blob', 'null')
-        OR typeof(run_id) NOT IN ('blob', 'null') OR typeof(superseded_by) NOT IN ('blob', 'null')
+        OR typeof(deadline_at) NOT IN ('integer', 'null') OR typeof(node_id) || length(node_id) <> 'blob16'
+        OR typeof(run_id) || length(run_id) <> 'blob16' OR typeof(superseded_by) || length(superseded_by) <> 'blob16'
         OR typeof(limit_key) NOT IN ('text', 'null') OR typeof(business_key) NOT IN ('text', 'null')
         OR typeof(park_reason) NOT IN ('text', 'null') OR typeof(last_error) NOT IN ('text', 'null')
 
 -- fragment: impossible_outcome
-attempts < 0 OR crashes < 0 OR life < 1 OR max_attempts < 1 OR version < 1
-        OR typeof(job_id) <> 'blob' OR typeof(life) <> 'integer' OR typeof(finished_at) <> 'integer'
-        OR typeof(rank) <> 'integer' OR typeof(position) <> 'integer' OR typeof(run_at) <> 'integer'
-        OR typeof(queued_at) <> 'integer' OR typeof(attempts) <> 'integer' OR typeof(crashes) <> 'integer'
-        OR typeof(max_attempts) <> 'integer' OR typeof(version) <> 'integer' OR typeof(state) <> 'text'
-        OR typeof(started_at) NOT IN ('integer', 'null') OR typeof(result) NOT IN ('text', 'null')
-        OR typeof(error_type) NOT IN ('text', 'null') OR typeof(error) NOT IN ('text', 'null')
-        OR typeof(superseded_by) NOT IN ('blob', 'null') OR typeof(successor) NOT IN ('blob', 'null')
+{impossible_outcome_numbers}
+        OR typeof(job_id) || length(job_id) <> 'blob16' OR typeof(life) <> 'integer'
+        OR typeof(finished_at) <> 'integer' OR typeof(rank) <> 'integer' OR typeof(position) <> 'integer'
+        OR typeof(run_at) <> 'integer' OR typeof(queued_at) <> 'integer' OR typeof(attempts) <> 'integer'
+        OR typeof(crashes) <> 'integer' OR typeof(max_attempts) <> 'integer' OR typeof(version) <> 'integer'
+        OR typeof(state) <> 'text' OR typeof(started_at) NOT IN ('integer', 'null')
+        OR typeof(result) NOT IN ('text', 'null') OR typeof(error_type) NOT IN ('text', 'null')
+        OR typeof(error) NOT IN ('text', 'null') OR typeof(superseded_by) || length(superseded_by) <> 'blob16'
+        OR typeof(successor) || length(successor) <> 'blob16'
 
 -- fragment: impossible_run
-attempt < 1 OR life < 1
-        OR typeof(id) <> 'blob' OR typeof(job_id) <> 'blob' OR typeof(node_id) <> 'blob'
+{impossible_run_numbers}
+        OR typeof(id) || length(id) <> 'blob16' OR typeof(job_id) || length(job_id) <> 'blob16'
+        OR typeof(node_id) || length(node_id) <> 'blob16'
         OR typeof(state) <> 'text' OR typeof(attempt) <> 'integer' OR typeof(life) <> 'integer'
         OR typeof(started_at) <> 'integer' OR typeof(wait_ms) <> 'integer'
         OR typeof(finished_at) NOT IN ('integer', 'null') OR typeof(duration_ms) NOT IN ('integer', 'null')
@@ -62,15 +61,17 @@ attempt < 1 OR life < 1
         OR typeof(metrics) NOT IN ('text', 'null')
 
 -- fragment: impossible_job
-chain_attempt < 1 OR kind_version < 1
-        OR typeof(id) <> 'blob' OR typeof(kind) <> 'text' OR typeof(owner) <> 'text' OR typeof(queue) <> 'text'
-        OR typeof(payload) <> 'text' OR typeof(kind_version) <> 'integer' OR typeof(chain_attempt) <> 'integer'
-        OR typeof(created_at) <> 'integer' OR typeof(secrets) NOT IN ('text', 'null')
+{impossible_job_numbers}
+        OR typeof(id) || length(id) <> 'blob16' OR typeof(kind) <> 'text' OR typeof(owner) <> 'text'
+        OR typeof(queue) <> 'text' OR typeof(payload) <> 'text' OR typeof(kind_version) <> 'integer'
+        OR typeof(chain_attempt) <> 'integer' OR typeof(created_at) <> 'integer'
+        OR typeof(secrets) NOT IN ('text', 'null')
         OR typeof(params) NOT IN ('text', 'null') OR typeof(options) NOT IN ('text', 'null')
         OR typeof(principal) NOT IN ('text', 'null') OR typeof(idempotency_key) NOT IN ('text', 'null')
-        OR typeof(business_key) NOT IN ('text', 'null') OR typeof(template_id) NOT IN ('blob', 'null')
-        OR typeof(schedule_id) NOT IN ('blob', 'null') OR typeof(batch_id) NOT IN ('blob', 'null')
-        OR typeof(group_id) NOT IN ('blob', 'null') OR typeof(workflow_id) NOT IN ('blob', 'null')
-        OR typeof(parent_id) NOT IN ('blob', 'null') OR typeof(root_id) NOT IN ('blob', 'null')
-        OR typeof(retry_of) NOT IN ('blob', 'null') OR typeof(auto_retry_of) NOT IN ('blob', 'null')
+        OR typeof(business_key) NOT IN ('text', 'null') OR typeof(template_id) || length(template_id) <> 'blob16'
+        OR typeof(schedule_id) || length(schedule_id) <> 'blob16' OR typeof(batch_id) || length(batch_id) <> 'blob16'
+        OR typeof(group_id) || length(group_id) <> 'blob16' OR typeof(workflow_id) || length(workflow_id) <> 'blob16'
+        OR typeof(parent_id) || length(parent_id) <> 'blob16' OR typeof(root_id) || length(root_id) <> 'blob16'
+        OR typeof(retry_of) || length(retry_of) <> 'blob16'
+        OR typeof(auto_retry_of) || length(auto_retry_of) <> 'blob16'
         OR typeof(scheduled_for) NOT IN ('integer', 'null') OR typeof(sequence) NOT IN ('integer', 'null')
