@@ -27,6 +27,7 @@ def execute(path: Path, sql: str, *parameters: Any) -> None:
         connection.execute(sql, parameters)
 
 
+@pytest.mark.damaged
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("options", ['{"retry": {"backoff": "fibonacci"}}', '{"retry": 7}', "[]"])
 def test_a_run_whose_retry_policy_cannot_be_read_fails_by_that_of_its_kind(

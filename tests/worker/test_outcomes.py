@@ -377,6 +377,7 @@ def test_an_unreadable_payload_is_parked_and_costs_nothing(app: Perdure, path: P
     assert app.existing(job).result == "ran"
 
 
+@pytest.mark.damaged
 @pytest.mark.parametrize("payload", ['{"stranger": 1}', "[]", "7"])
 def test_a_payload_that_does_not_fit_fails_at_once(app: Perdure, path: Path, payload: str) -> None:
     job = declared(app, "plain", lambda _: "ran").enqueue()

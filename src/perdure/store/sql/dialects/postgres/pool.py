@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import psycopg
 
-from perdure.errors import DatabaseBusy
+from perdure.errors import DatabaseBusy, PerdureError
 from perdure.store.away import ConnectionLost
 from perdure.store.sql.dialects.postgres.connect import Address, Settings, open_connection
 from perdure.store.sql.dialects.postgres.session import Session
@@ -39,7 +39,7 @@ class Pool:
         lent = Lent(self)
         try:
             answer = work(lent.begin(reading=reading, brief=brief))
-        except Exception:
+        except PerdureError:
             lent.at_rest = True
             raise
         else:
