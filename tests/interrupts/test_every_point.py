@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 import warnings
 from collections import Counter
@@ -88,6 +89,14 @@ def awaited_block(scene: Scene) -> None:
 
 EVERYDAY = 60
 """How many of the moments are tried in a small run, spread evenly."""
+
+
+@pytest.fixture(autouse=True)
+def nobody_keeps_the_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pytest keeps what asyncio logs of it, and with its traceback whatever the interrupted code had."""
+    monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", True)
+
+
 ACTS = [enqueue, enqueue_many, read, change, block, user_transaction, lock, awaited, awaited_block]
 
 

@@ -102,7 +102,13 @@ def test_what_every_turn_of_a_worker_writes_is_written_wide() -> None:
     assert [name for name in usual if widened(STATEMENTS[name]) is None] == []
 
 
-@pytest.mark.parametrize("name", [name for name, statement in STATEMENTS.items() if widened(statement)])
+ONCE = {"set_aside_damaged"}
+"""Said once, when a row is damaged, and then about all rows."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, statement in STATEMENTS.items() if widened(statement) and name not in ONCE]
+)
 def test_sqlite_finds_every_row_by_a_key(connection: sqlite3.Connection, name: str) -> None:
     wide = widened(STATEMENTS[name])
     assert wide is not None

@@ -39,11 +39,9 @@ def finish_each(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
 def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     rows = (yield Call("read_live_if_free", {"job_id": entry.live.job_id})).rows
     live = LiveJob._make(rows[0]) if rows else (yield from look_at_live(entry.live.job_id))
-    if (
-        live is None or live.run_id != entry.live.run_id
-    ):  # also if somebody has it locked: it is not this run's for good
+    if live is None or live.run_id != entry.live.run_id:
         return (yield from _too_late(entry, live, now))
-    if not rows:
+    if not rows:  # it is this run's, but somebody has it locked
         return Finished(Answer.WAITS)
     transition = after_run(entry, live, now)
     answer = yield from _write([entry], [transition], now)

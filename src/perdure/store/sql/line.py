@@ -46,13 +46,15 @@ class Line:
         return ticket.acquire(True, -1 if timeout is None else max(0.0, timeout))
 
     def has_place(self, ticket: Ticket) -> bool:
+        """While others leave, it may be told of a new place sooner than it is seen here."""
         line = self._line
-        if self._places == 1:
-            try:
-                return line[0] is ticket
-            except IndexError:
-                return False
-        return any(line[n] is ticket for n in range(min(self._places, len(line))))
+        try:
+            for number in range(self._places):
+                if line[number] is ticket:
+                    return True
+        except IndexError:
+            pass
+        return False
 
     def leave(self, ticket: Ticket) -> None:
         """Give the place, or the wish for one, up. Whoever has a place because of that is told."""

@@ -46,7 +46,12 @@ class Pool:
             lent.at_rest = True
             return answer
         finally:
-            lent.give_back()
+            try:
+                lent.give_back()
+            except BaseException:  # an interrupt just now: what has to be done is done all the same
+                lent.at_rest = False
+                lent.give_back()
+                raise
 
     def join(self, ticket: Ticket) -> None:
         """Wait for one of the places; the caller leaves it, also when this fails."""
@@ -112,15 +117,7 @@ class Lent:
         return self._session[0]
 
     def give_back(self) -> None:
-        """What was not committed is rolled back, whatever interrupts it."""
-        try:
-            self._give_back()
-        except BaseException:  # an interrupt just now: what has to be done is done all the same
-            self.at_rest = False
-            self._give_back()
-            raise
-
-    def _give_back(self) -> None:
+        """What was not committed is rolled back. May be repeated: whatever an interrupt left undone is done then."""
         try:
             if self._session and self.at_rest:
                 self._pool.take_back(self._session)

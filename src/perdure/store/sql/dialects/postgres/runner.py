@@ -109,12 +109,11 @@ class PostgresRunner:
             lent.at_rest = True
         finally:
             try:
-                _end_block(opened, inside, before)
+                _end_block(lent, opened, inside, before)
             except BaseException:  # an interrupt just now: what has to be done is done all the same
-                _end_block(opened, inside, before)
+                lent.at_rest = False
+                _end_block(lent, opened, inside, before)
                 raise
-            finally:
-                lent.give_back()
 
     def _write(self, make: Make[T], *, brief: bool) -> T:
         def work(session: Session) -> T:
@@ -204,15 +203,17 @@ class PostgresRunner:
 
 
 def _end_block(
+    lent: Lent,
     opened: Transaction | None,
     inside: dict[PostgresRunner, Transaction],
     before: dict[PostgresRunner, Transaction] | None,
 ) -> None:
-    """Nothing joins it any more. May be repeated."""
+    """Nothing joins it any more, and its connection goes back. May be repeated."""
     if opened is not None:
         opened.end()
     if _joined.get() is inside:  # else the block was given up, and is ended from somewhere else
         _joined.set(before)
+    lent.give_back()
 
 
 _runners: weakref.WeakSet[PostgresRunner] = weakref.WeakSet()

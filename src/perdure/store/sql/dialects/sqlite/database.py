@@ -391,7 +391,11 @@ class Database:
                 self._pragmas = self._pragmas._replace(durability="full")
                 self._close_writer()  # the next one to write opens it with these
             finally:
-                self._line.leave(ticket)
+                try:
+                    self._line.leave(ticket)
+                except BaseException:  # as in _run_group
+                    self._line.leave(ticket)
+                    raise
 
     def retire(self, patience_s: float) -> bool:
         """Close every connection once whoever writes or reads has ended; whoever comes later opens the file afresh.
@@ -415,7 +419,11 @@ class Database:
             self._close_connections()
             return True
         finally:
-            self._line.leave(ticket)
+            try:
+                self._line.leave(ticket)
+            except BaseException:  # as in _run_group
+                self._line.leave(ticket)
+                raise
 
     def _readers_are_back(self, patience_s: float) -> bool:
         deadline = monotonic() + patience_s
