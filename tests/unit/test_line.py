@@ -92,6 +92,7 @@ def test_a_place_that_is_left_is_told_to_who_waits_though_others_keep_theirs() -
     line, mine, stays = Line(places=3), new_ticket(), [new_ticket(), new_ticket()]
     for ticket in (mine, *stays):
         line.join(ticket)
+    line.leave(new_ticket())  # the others have been told before that they have a place
     order: list[str] = []
     waiter = _in_line(line, lambda: order.append("the one who waited"))
 
