@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 import threading
 import warnings
 from collections import Counter
@@ -160,6 +161,7 @@ def test_an_interrupted_connection_is_not_used_again(scene: Scene) -> None:
     scene.send.enqueue("after")
 
     assert not before & connections(runner)
+    assert all(map(is_closed, before))
 
 
 def connections(runner: Any) -> set[Any]:
@@ -167,3 +169,13 @@ def connections(runner: Any) -> set[Any]:
     if hasattr(runner, "database"):
         return {runner.database._writer}
     return {session.connection for session in runner.pool._idle}
+
+
+def is_closed(connection: Any) -> bool:
+    if not isinstance(connection, sqlite3.Connection):
+        return bool(connection.closed)
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return True
+    return False
