@@ -9,11 +9,12 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from perdure import ConfigError, DatabaseBusy, DatabaseUnavailable, Perdure, StoreError
+from perdure import ConfigError, DatabaseBusy, DatabaseUnavailable, JobNotFound, Perdure, StoreError
 from perdure.store.away import ConnectionLost
 from perdure.store.open import open_store
 from perdure.store.sql.dialects.postgres.pool import SIZE
@@ -201,6 +202,8 @@ def test_one_thread_needs_one_connection(app: Perdure, send: Any) -> None:
     for _ in range(3):
         send.enqueue("a")
         list(app.jobs())
+        with pytest.raises(JobNotFound):
+            app.cancel(UUID(int=0))
         pids.add(backend(app))
     assert len(pids) == 1
 

@@ -131,6 +131,18 @@ def test_who_comes_while_a_group_is_written_is_woken_for_the_next(database: Data
     assert late.result(timeout=30).payload == {"to": "late"}
 
 
+def test_whoever_had_to_pass_the_gate_leaves_it_to_other_processes(database: Database) -> None:
+    database._gate.board[0] = 1  # as another process does that finds the file taken
+    entered: list[bool] = []
+
+    def look() -> Op[None]:
+        entered.append(database._gate.inside)
+        yield from queues.set_paused("looked", 1)  # type: ignore[arg-type]
+
+    database.write(look)
+    assert (entered, database._gate.inside) == ([True], False)
+
+
 def test_each_gets_its_own_answer(send: Any, crowd: Crowd) -> None:
     jobs: list[Job] = [future.result() for future in crowd(*[partial(send.enqueue, str(n)) for n in range(5)])]
     assert [job.payload for job in jobs] == [{"to": str(n)} for n in range(5)]
