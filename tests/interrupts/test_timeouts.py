@@ -69,3 +69,21 @@ def test_what_a_handler_asked_of_the_database_is_done_before_it_is_stopped(scene
     thread.start()
     thread.join(30)
     assert done == ["all of it", "stopped"]
+
+
+def test_a_handler_inside_of_a_block_is_stopped_at_once(scene: Scene) -> None:
+    done: list[str] = []
+
+    def handler() -> None:
+        mark = Mark()
+        try:
+            with interruptible, scene.app.transaction():
+                mark.raise_in_thread(Stopped, surely=True)
+                done.append("went on")
+        except Stopped:
+            done.append("stopped")
+
+    thread = threading.Thread(target=handler, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert done == ["stopped"]
