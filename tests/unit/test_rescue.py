@@ -384,3 +384,17 @@ def test_a_database_that_takes_no_writes_is_no_refusal_of_a_job(
     assert not [record for record in caplog.records if "could not be taken back" in record.getMessage()]
     assert rescuer(rig).look(own) == 1
     rig.close()
+
+
+@pytest.mark.damaged
+def test_a_run_whose_row_cannot_be_handled_is_closed_with_its_node(tmp_path: Path) -> None:
+    rig = Rig(f"sqlite:///{tmp_path}/damaged.db")
+    own, dead = rig.register(), dead_process(rig)
+    job_id = rig.enqueue()
+    rig.claim(1, node=dead)
+    rig.execute("UPDATE perdure_ready SET crashes = 'many'")
+
+    assert rescuer(rig).look(own) == 0
+    assert rig.job(job_id).state == State.PARKED
+    assert RunState.RUNNING not in [run.row.state for run in rig.runs(job_id)]
+    rig.close()
