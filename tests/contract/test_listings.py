@@ -76,6 +76,25 @@ def test_a_page_may_be_short_or_empty_and_says_where_to_go_on(rig: Rig) -> None:
     assert rig.jobs(wanted) == [oldest]
 
 
+@pytest.mark.usefixtures("small")
+def test_the_jobs_of_a_kind_are_listed_from_however_many_queues(rig: Rig) -> None:
+    ids = [rig.enqueue(queue=rig.key(f"queue-{number}")) for number in range(reads.GROUPS + 3)]
+
+    assert rig.jobs(JobFilter(kind=rig.kind)) == ids[::-1]
+
+
+@pytest.mark.usefixtures("small")
+def test_small_pages_of_runs_leave_none_out(rig: Rig) -> None:
+    claims = [rig.start() for _ in range(3 * reads.SCANNED)]
+    wanted, spot, found = RunFilter(state=RunState.RUNNING, kind=rig.kind), None, list[bytes]()
+    while not found or spot is not None:
+        page = rig.store.runs(wanted, spot, 1)
+        found += [run.row.id for run in page.items]
+        spot = page.next
+
+    assert found == [claim.run_id for claim in reversed(claims)]
+
+
 # -- counts ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sqlite3
 import threading
 import warnings
 from collections import Counter
@@ -169,6 +170,7 @@ def test_an_interrupted_connection_is_not_used_again(scene: Scene) -> None:
     scene.send.enqueue("after")
 
     assert not before & connections(runner)
+    assert all(map(is_closed, before))
 
 
 def connections(runner: Any) -> set[Any]:
@@ -176,3 +178,13 @@ def connections(runner: Any) -> set[Any]:
     if hasattr(runner, "database"):
         return {runner.database._writer}
     return {session.connection for session in runner.pool._idle}
+
+
+def is_closed(connection: Any) -> bool:
+    if not isinstance(connection, sqlite3.Connection):
+        return bool(connection.closed)
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return True
+    return False

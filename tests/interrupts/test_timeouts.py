@@ -6,9 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from perdure.ops.doctor import examine, is_healthy
+from perdure.store.sql.engine import Call, Op
+from perdure.uninterrupted import Mark, interruptible
 from tests.interrupts.conftest import Scene
 
 
@@ -33,3 +39,51 @@ def test_handlers_that_are_timed_out_at_any_moment_stop_nobody_else(scene: Scene
 
 
 NEVER_END = ("reads", "enqueues", "in_blocks", "in_its_own_block", "starts_threads")
+
+
+class Stopped(BaseException):
+    """What a handler is stopped by."""
+
+
+@pytest.mark.parametrize("call", ["write", "read"])
+def test_what_a_handler_asked_of_the_database_is_done_before_it_is_stopped(scene: Scene, call: str) -> None:
+    runner: Any = scene.app.store.runner  # type: ignore[attr-defined]  # beneath the protocol
+    done: list[str] = []
+
+    def handler() -> None:
+        mark = Mark()
+
+        def operation() -> Op[None]:
+            mark.raise_in_thread(Stopped, surely=True)
+            yield Call("list_nodes", {"page": 1})
+            done.append("all of it")
+
+        try:
+            with interruptible:
+                getattr(runner, call)(operation)
+                done.append("and more")
+        except Stopped:
+            done.append("stopped")
+
+    thread = threading.Thread(target=handler, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert done == ["all of it", "stopped"]
+
+
+def test_a_handler_inside_of_a_block_is_stopped_at_once(scene: Scene) -> None:
+    done: list[str] = []
+
+    def handler() -> None:
+        mark = Mark()
+        try:
+            with interruptible, scene.app.transaction():
+                mark.raise_in_thread(Stopped, surely=True)
+                done.append("went on")
+        except Stopped:
+            done.append("stopped")
+
+    thread = threading.Thread(target=handler, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert done == ["stopped"]

@@ -18,7 +18,7 @@ from perdure.store.away import ConnectionLost
 from perdure.store.open import open_store
 from perdure.store.sql.dialects.postgres.pool import SIZE
 from perdure.store.sql.dialects.postgres.runner import ATTEMPTS
-from perdure.store.sql.engine import Serialization
+from perdure.store.sql.engine import Call, Op, Serialization
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 
@@ -196,11 +196,18 @@ def test_full_durability_flushes_on_a_server_that_would_not(
 # -- the pool --------------------------------------------------------------------------------------------------------
 
 
+def refused() -> Op[None]:
+    yield Call("list_nodes", {"page": 1})
+    raise StoreError("refused")
+
+
 def test_one_thread_needs_one_connection(app: Perdure, send: Any) -> None:
     pids = set()
     for _ in range(3):
         send.enqueue("a")
         list(app.jobs())
+        with pytest.raises(StoreError, match="refused"):
+            app.store.runner.write(refused)  # type: ignore[attr-defined]  # beneath the protocol
         pids.add(backend(app))
     assert len(pids) == 1
 

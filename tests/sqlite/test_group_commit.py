@@ -63,18 +63,32 @@ async def come(database: Database, writers: int) -> None:
         await asyncio.sleep(0.001)
 
 
+def in_a_thread(write: Callable[[], Any]) -> Future[Any]:
+    """One that keeps nobody from ending, should it hang."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(write())
+        except BaseException as error:  # noqa: BLE001 - an interrupt too
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
 class Crowd:
     """Writers that all come while the turn at the file is taken, the first of them to lead."""
 
-    def __init__(self, app: Perdure, database: Database, pool: ThreadPoolExecutor) -> None:
-        self._app, self._database, self._pool = app, database, pool
+    def __init__(self, app: Perdure, database: Database) -> None:
+        self._app, self._database = app, database
 
     def __call__(self, *writes: Callable[[], Any]) -> list[Future[Any]]:
         """Let them come one after the other, then give the turn away; answers when all have ended."""
         futures: list[Future[Any]] = []
         with self._app.transaction():
             for write in writes:
-                futures.append(self._pool.submit(write))
+                futures.append(in_a_thread(write))
                 until(lambda: len(self._database._group._waiting) == len(futures))
         for future in futures:
             future.exception(timeout=30)
@@ -82,8 +96,8 @@ class Crowd:
 
 
 @pytest.fixture
-def crowd(app: Perdure, database: Database, pool: ThreadPoolExecutor) -> Crowd:
-    return Crowd(app, database, pool)
+def crowd(app: Perdure, database: Database) -> Crowd:
+    return Crowd(app, database)
 
 
 def test_sixteen_threads_lose_nothing(send: Any, path: Path, pool: ThreadPoolExecutor, full_size: bool) -> None:
@@ -100,6 +114,33 @@ def test_sixteen_threads_need_fewer_commits_than_jobs(send: Any, commits: list[s
 def test_all_who_wait_share_one_commit(send: Any, path: Path, commits: list[str], crowd: Crowd) -> None:
     crowd(*[partial(send.enqueue, str(n)) for n in range(16)])
     assert (len(jobs_in(path)), len(commits)) == (16, 1)
+
+
+def test_who_comes_while_a_group_is_written_is_woken_for_the_next(database: Database, send: Any) -> None:
+    begun = threading.Event()
+
+    def slow() -> Op[None]:
+        begun.set()
+        until(lambda: len(database._group._waiting) == 1)
+        yield from queues.set_paused("slow", 1)  # type: ignore[arg-type]
+
+    leader = in_a_thread(lambda: database.write(slow))
+    assert begun.wait(30)
+    late = in_a_thread(partial(send.enqueue, "late"))
+    leader.result(timeout=30)
+    assert late.result(timeout=30).payload == {"to": "late"}
+
+
+def test_whoever_had_to_pass_the_gate_leaves_it_to_other_processes(database: Database) -> None:
+    database._gate.board[0] = 1  # as another process does that finds the file taken
+    entered: list[bool] = []
+
+    def look() -> Op[None]:
+        entered.append(database._gate.inside)
+        yield from queues.set_paused("looked", 1)  # type: ignore[arg-type]
+
+    database.write(look)
+    assert (entered, database._gate.inside) == ([True], False)
 
 
 def test_each_gets_its_own_answer(send: Any, crowd: Crowd) -> None:

@@ -88,6 +88,21 @@ def test_whoever_was_not_told_because_of_an_interrupt_is_told_when_the_leaving_i
     assert order == ["the one who waited"]
 
 
+def test_a_place_that_is_left_is_told_to_who_waits_though_others_keep_theirs() -> None:
+    line, mine, stays = Line(places=3), new_ticket(), [new_ticket(), new_ticket()]
+    for ticket in (mine, *stays):
+        line.join(ticket)
+    line.leave(new_ticket())  # the others have been told before that they have a place
+    order: list[str] = []
+    waiter = _in_line(line, lambda: order.append("the one who waited"))
+
+    line.leave(mine)
+    _join([waiter])
+
+    assert order == ["the one who waited"]
+    assert all(map(line.has_place, stays))
+
+
 def test_waiters_get_their_turn_in_the_order_they_came() -> None:
     line, mine = Line(), new_ticket()
     order: list[int] = []

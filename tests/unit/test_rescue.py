@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Barrier
 from typing import Any, cast
@@ -11,13 +13,16 @@ from typing import Any, cast
 import pytest
 
 from perdure.clock import Micros
+from perdure.errors import DatabaseBusy
 from perdure.ids import NodeId
 from perdure.job.model import Claim
 from perdure.job.reports import Completed
 from perdure.job.states import RunState, State
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.answers import Answer, Lane, NodeRow, Process
+from perdure.store.open import open_store
 from perdure.store.protocols import Store
+from perdure.store.settings import StoreSettings
 from perdure.testing.contract.rig import Rig
 from perdure.upkeep.rescue import BATCH, Rescuer
 from perdure.worker.liveness import ProcLiveness
@@ -183,13 +188,25 @@ def test_a_stale_snapshot_takes_nothing_from_a_node_that_came_back(rig: Rig) -> 
     assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
 
 
-def test_a_node_that_ends_properly_meanwhile_keeps_its_reason(rig: Rig) -> None:
+def test_a_node_that_ends_properly_meanwhile_keeps_its_reason(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     own = rig.register()
     node = dead_process(rig)
     store = Meddled(rig.store, "live_nodes", lambda: rig.store.stop(node, "clean_shutdown", rig.now))
     rescuer(rig, store).look(own)
 
     assert [row.stop_reason for row in rig.store.nodes(9) if row.id == node] == ["clean_shutdown"]
+    assert not caplog.records, "nobody died"
+
+
+def test_a_rescuer_that_beats_too_rarely_proves_by_beats_of_its_own_that_it_can_write(rig: Rig) -> None:
+    own, observer = rig.register(), rescuer(rig)
+    silent_with_jobs(rig, 3)
+    saved = 0
+    for _ in range(round(2 * LEASE_S / 10)):
+        rig.clock.advance(seconds=10)
+        saved += observer.look(own)
+
+    assert saved == 3
 
 
 def test_two_rescuers_at_once_take_each_job_back_once(rig: Rig) -> None:
@@ -350,3 +367,34 @@ def test_a_job_that_the_database_will_not_let_go_keeps_no_other_of_its_node_and_
     rig.execute("DROP TRIGGER refused")
     assert observer.look(own) == 1
     assert len(rig.in_order()) == 6
+
+
+def test_a_database_that_takes_no_writes_is_no_refusal_of_a_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(f"sqlite:///{tmp_path}/busy.db", lambda url: open_store(url, StoreSettings(busy_timeout_s=0.01)))
+    own, dead = rig.register(), dead_process(rig)
+    rig.enqueue()
+    rig.claim(1, node=dead)
+    with closing(sqlite3.connect(tmp_path / "busy.db", isolation_level=None)) as other:
+        store = Meddled(rig.store, "nodes_left_behind", lambda: other.execute("BEGIN IMMEDIATE"))
+        with pytest.raises(DatabaseBusy):
+            rescuer(rig, store).look(own)
+
+    assert not [record for record in caplog.records if "could not be taken back" in record.getMessage()]
+    assert rescuer(rig).look(own) == 1
+    rig.close()
+
+
+@pytest.mark.damaged
+def test_a_run_whose_row_cannot_be_handled_is_closed_with_its_node(tmp_path: Path) -> None:
+    rig = Rig(f"sqlite:///{tmp_path}/damaged.db")
+    own, dead = rig.register(), dead_process(rig)
+    job_id = rig.enqueue()
+    rig.claim(1, node=dead)
+    rig.execute("UPDATE perdure_ready SET crashes = 'many'")
+
+    assert rescuer(rig).look(own) == 0
+    assert rig.job(job_id).state == State.PARKED
+    assert RunState.RUNNING not in [run.row.state for run in rig.runs(job_id)]
+    rig.close()

@@ -128,6 +128,11 @@ def test_keys_are_secret_but_the_names_of_fields_are_not() -> None:
     assert redactor("user grace has the keys hunter2") == "user ••• has the keys •••"
 
 
+def test_secrets_in_lists_are_hidden_however_deep() -> None:
+    redactor = Redactor(json.dumps({"codes": ["hunter2", ["swordfish", {"next": ["opensesame"]}]]}))
+    assert redactor("hunter2, swordfish or opensesame") == "•••, ••• or •••"
+
+
 def test_values_of_fewer_than_three_characters_are_left_alone() -> None:
     redactor = Redactor(json.dumps({"pin": "12", "blank": "      ", "number": 7, "yes": True, "none": None}))
     assert redactor("12 of 7 are True, None      is 12") == "12 of 7 are True, None      is 12"

@@ -413,6 +413,19 @@ def test_jobs_that_the_next_crash_would_end_are_claimed_one_at_a_time_already_af
     assert rig.claim(9, max_crashes=most, company=Suspicion.CRASHED) == []
 
 
+def test_jobs_two_nodes_died_of_are_claimed_one_at_a_time_however_many_crashes_are_allowed(rig: Rig) -> None:
+    first, *_ = rig.suspects(3, max_attempts=99)
+
+    assert _ids(rig.claim(9, max_crashes=99)) == [first]
+
+
+def test_a_job_no_node_died_of_is_no_suspect_though_it_has_one_run_only(rig: Rig) -> None:
+    [suspect] = rig.suspects(1)
+    innocent = [rig.enqueue(priority=1, max_attempts=1), rig.enqueue(priority=1, max_attempts=1)]
+
+    assert _ids(rig.claim(9)) == [*innocent, suspect]
+
+
 @each(1, 2, 3)
 def test_a_suspect_is_claimed_beside_no_job_that_crashed_once(rig: Rig, room: int) -> None:
     suspects = rig.suspects(2)

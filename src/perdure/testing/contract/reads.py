@@ -298,6 +298,7 @@ def _by_pages(rig: Rig, wanted: JobFilter, size: int) -> Iterator[Job]:
         yield from page.items
         if page.next is None:
             return
+        assert page.next != spot, "the next page would be this one again"
         spot = page.next
 
 
