@@ -308,6 +308,15 @@ def test_one_business_key_twice_in_a_call_is_a_conflict(rig: Rig) -> None:
     assert rig.everything() == before
 
 
+def test_the_end_of_a_job_leaves_no_business_key_behind(rig: Rig) -> None:
+    rig.enqueue(business_key=rig.key("completed"))
+    rig.finish(rig.claim_one(), Completed())
+    rig.cancel(rig.enqueue(business_key=rig.key("cancelled")))
+
+    assert rig.key("completed") not in str(rig.tables()["business_key"])
+    assert rig.key("cancelled") not in str(rig.tables()["business_key"])
+
+
 # -- business keys whose job is not live, as a hand or a restored backup leaves them ---------------------------------
 
 
