@@ -33,6 +33,12 @@ class Mark:
         self._ident = ctypes.c_ulong(threading.get_ident())
         _here.mark = self
 
+    def lift(self) -> None:
+        """In its thread: from here on it can be interrupted, until `depth` is set again. Raises what is due already."""
+        self.depth = 0
+        if self.due is not None:
+            _raise_due(self)
+
     def clear(self) -> None:
         """In its thread, when no exception can come any more: nothing reaches what the thread does next."""
         self.depth = 1

@@ -38,7 +38,7 @@ from perdure.job.reports import (
 )
 from perdure.job.retry import Retry
 from perdure.kind import Kind
-from perdure.uninterrupted import interruptible
+from perdure.uninterrupted import Mark
 from perdure.worker import context
 from perdure.worker.context import JobContext
 from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Signal, Skip, Snooze, Stop
@@ -96,20 +96,23 @@ def _run_to_end_here(awaitable: Awaitable[Any]) -> Any:
     return asyncio.run(awaited(awaitable))
 
 
-def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here) -> Ended:
+def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here, mark: Mark | None = None) -> Ended:
     """Run a plain function to its end, and so what it returns, if that is a coroutine or the like.
 
-    In a thread of the pool it can be interrupted until it has returned.
+    `mark` is that of the thread, if others can interrupt it: they can from the handler's first line to its last.
     """
     _enter(task)
     try:
-        value: object = None
-        with interruptible:
-            call = prepared(task)
-            if isinstance(call, Call):
-                value = _called(task, call, run_to_end)
+        if mark is not None:
+            mark.lift()
+        call = prepared(task)
+        value = _called(task, call, run_to_end) if isinstance(call, Call) else None
+        if mark is not None:
+            mark.depth = 1
         report = _result(task, value) if isinstance(call, Call) else call
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
+        if mark is not None:
+            mark.depth = 1
         report = trouble(task, error)
     return _ended(task, report)
 

@@ -187,7 +187,7 @@ class ThreadExecutor:
         cut_short: BaseException | None = None
         try:
             if self._enter(slot, task):
-                ended = contextvars.Context().run(run_plain, task, slot.run_to_end)
+                ended = contextvars.Context().run(run_plain, task, slot.run_to_end, slot.mark)
         except BaseException as error:  # noqa: BLE001 - an interrupt while the handler was being left, or worse
             slot.mark.depth = 1
             cut_short = error
