@@ -17,8 +17,8 @@ from bench.floor import make_file
 from bench.measure import SCRATCH, in_turns, scratch_folder
 from bench.report import Figure, at_most, ratio_figure
 from bench.sample import QUEUE, Columns, Desk, Sample, arguments, take_sample
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.migrate import migrations_of
+from perdure.store.migrate import migrations_of
+from perdure.store.sqlite.statements import STATEMENTS
 
 ROOM = 10
 CLAIMS = 10

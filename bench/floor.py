@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from bench.sample import QUEUE, RESULT, Columns, Desk, Sample, take_sample
 from perdure.ids import IdFactory
-from perdure.store.sql.dialects.sqlite.wal import affected
+from perdure.store.sqlite.wal import affected
 
 GAP = 100
 FRAMES = 1_000  # between checkpoints, as Perdure has it

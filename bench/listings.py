@@ -21,8 +21,8 @@ from bench.report import Figure, at_most
 from bench.sample import take_sample
 from perdure import Perdure
 from perdure.clock import SystemClock
-from perdure.store.answers import JobFilter
 from perdure.store.open import open_store
+from perdure.store.rows import JobFilter
 from tests.postgres_server import PostgresServer, running
 
 USUAL = 100_000

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import Rounds, middle_half
-from perdure.store.sql.dialects.sqlite.wal import affected
+from perdure.store.sqlite.wal import affected
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from perdure.ids import NodeId, RunId
 from perdure.job.model import Claim, Telling
 from perdure.job.reports import Completed, Finish
 from perdure.kind import Kind
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 
 QUEUE = "bench"
 RESULT = '"ok"'

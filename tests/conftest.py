@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from perdure.errors import PerdureError
-from perdure.ops.database_check import FileDatabase
+from perdure.ops.database import FileDatabase
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 

@@ -21,7 +21,7 @@ from uuid import UUID
 from perdure import Perdure
 from perdure.ids import parse_id, to_uuid
 from perdure.job.states import FINAL, RunState, State
-from perdure.store.sql.store import SqlStore
+from perdure.store.store import SqlStore
 
 OVER = frozenset({RunState.COMPLETED, RunState.SKIPPED, RunState.CANCELLED})
 """Runs that closed like this are the last of their life."""

@@ -30,15 +30,14 @@ from perdure.version import __version__
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.job import Job
     from perdure.job.ordering import Priority
     from perdure.job.retry import Retry
-    from perdure.job.run import Run
     from perdure.job.states import RunState, State
+    from perdure.job.views import Job, Run
     from perdure.kind import Draft, Kind
     from perdure.options import Unique
     from perdure.payload.signature import Secret
-    from perdure.verbs.drafting import principal
+    from perdure.verbs.enqueue import principal
     from perdure.worker.context import JobContext, current
     from perdure.worker.signals import Cancel, Done, Fail, RetryAfter, Skip, Snooze
 
@@ -89,14 +88,14 @@ _HOMES = {
     "Done": "perdure.worker.signals",
     "Draft": "perdure.kind",
     "Fail": "perdure.worker.signals",
-    "Job": "perdure.job.job",
+    "Job": "perdure.job.views",
     "JobContext": "perdure.worker.context",
     "Kind": "perdure.kind",
     "Perdure": "perdure.app",
     "Priority": "perdure.job.ordering",
     "Retry": "perdure.job.retry",
     "RetryAfter": "perdure.worker.signals",
-    "Run": "perdure.job.run",
+    "Run": "perdure.job.views",
     "RunState": "perdure.job.states",
     "Secret": "perdure.payload.signature",
     "Skip": "perdure.worker.signals",
@@ -104,7 +103,7 @@ _HOMES = {
     "State": "perdure.job.states",
     "Unique": "perdure.options",
     "current": "perdure.worker.context",
-    "principal": "perdure.verbs.drafting",
+    "principal": "perdure.verbs.enqueue",
 }
 
 

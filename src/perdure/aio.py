@@ -7,19 +7,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
-from perdure.job.job import Job
-from perdure.job.run import Run
+from perdure.job.views import Job, Run
 from perdure.kind import Draft
 from perdure.options import OptionFields, listed
-from perdure.verbs import waiting
-from perdure.verbs.drafting import common_tx
-from perdure.verbs.queues import Queue
+from perdure.verbs.enqueue import common_tx
+from perdure.verbs.find import gave_up, pauses
+from perdure.verbs.named import Queue
 from perdure.worker.lifecycle import tell_of_enqueued
 
 if TYPE_CHECKING:
     from perdure.app import JobLike, Perdure
     from perdure.ops.explain import Explanation
-    from perdure.store.answers import LogLine
+    from perdure.store.rows import LogLine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,7 +67,7 @@ class AsyncPerdure:
 
     async def wait(self, job: JobLike, timeout: float | None = None) -> Job:
         current = await _lifted(self._app.existing, job)
-        for pause in waiting.pauses(timeout, self._app.clock.boottime):
+        for pause in pauses(timeout, self._app.clock.boottime):
             current = await _lifted(self._app.newest, current)
             if current.is_final:
                 return current
@@ -76,7 +75,7 @@ class AsyncPerdure:
         current = await _lifted(self._app.newest, current)
         if current.is_final:
             return current
-        raise waiting.gave_up(current, timeout)
+        raise gave_up(current, timeout)
 
     async def cancel(self, job: JobLike, *, expect_version: int | None = None) -> Job:
         return await _lifted(self._app.cancel, job, expect_version=expect_version)

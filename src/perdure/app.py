@@ -18,16 +18,14 @@ from perdure.config import Config, resolve_url
 from perdure.errors import InvalidOption, not_among, shown
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
-from perdure.job.job import Job
 from perdure.job.model import NewJob, Plan
 from perdure.job.ordering import rank_of
-from perdure.job.run import Run
 from perdure.job.states import Verb
+from perdure.job.views import Job, Run
 from perdure.kind import Draft, Kind, P, R, Registry, Upgrade
 from perdure.lazy import lazy
 from perdure.options import OptionFields, Options, check_name, listed
-from perdure.verbs import waiting
-from perdure.verbs.declaring import (
+from perdure.verbs.declare import (
     Declare,
     Facts,
     Isolation,
@@ -36,8 +34,8 @@ from perdure.verbs.declaring import (
     declared,
     for_a_kind,
 )
-from perdure.verbs.drafting import common_tx, laid_out, new_job
-from perdure.verbs.paging import checked_limit, jobs_of_all, pages, runs_of_all
+from perdure.verbs.enqueue import common_tx, laid_out, new_job
+from perdure.verbs.find import checked_limit, gave_up, jobs_of_all, pages, pauses, runs_of_all
 from perdure.worker.lifecycle import hears_of_verbs, tell_of_enqueued, tell_of_verb
 
 if TYPE_CHECKING:
@@ -45,15 +43,14 @@ if TYPE_CHECKING:
 
     from perdure.aio import AsyncPerdure
     from perdure.ops.explain import Explanation
-    from perdure.store.answers import JobFilter, LogLine, RunFilter
     from perdure.store.protocols import Store
+    from perdure.store.rows import JobFilter, LogLine, RunFilter
     from perdure.testing.kit import Kit
-    from perdure.verbs.locking import Lock
-    from perdure.verbs.queues import Queues
+    from perdure.verbs.named import Lock, Queues
     from perdure.verbs.working import WorkerFields
     from perdure.worker.context import JobContext
     from perdure.worker.run import Middleware
-    from perdure.worker.stage import Stage
+    from perdure.worker.services import Stage
     from perdure.worker.worker import Worker
 
     M = TypeVar("M", bound=Middleware)
@@ -227,7 +224,7 @@ class Perdure:
         Filters: state, queue, kind, owner, tag, business_key, idempotency_key, since, until (aware datetimes, compared
         with the time of creation). One that is None means any. A kind's name stands for its aliases too.
         """
-        from perdure.verbs.filters import job_filter
+        from perdure.verbs.find import job_filter
 
         wanted = job_filter(filters)
         limit = checked_limit(limit)
@@ -242,7 +239,7 @@ class Perdure:
 
     def runs(self, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> Iterator[Run]:
         """Attempts, newest first: of one job, or of all that fit the filters kind, state, owner, since, until."""
-        from perdure.verbs.filters import run_filter
+        from perdure.verbs.find import run_filter
 
         wanted = run_filter(None if job is None else job_id_of(job), filters)
         limit = checked_limit(limit)
@@ -270,20 +267,20 @@ class Perdure:
     def wait(self, job: JobLike, timeout: float | None = None) -> Job:
         """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it goes on."""
         current = self.existing(job)
-        for pause in waiting.pauses(timeout, self.clock.boottime):
+        for pause in pauses(timeout, self.clock.boottime):
             current = self.newest(current)
             if current.is_final:
                 return current
             self.clock.wait(pause)
         if (current := self.newest(current)).is_final:
             return current
-        raise waiting.gave_up(current, timeout)
+        raise gave_up(current, timeout)
 
     async def await_(self, job: JobLike, timeout: float | None = None) -> Job:
         return await self.aio.wait(job, timeout)
 
     def existing(self, job: JobLike, tx: Any = None) -> Job:
-        from perdure.store.answers import not_found
+        from perdure.store.rows import not_found
 
         found = self.store.get(job_id_of(job), tx)
         if found is None:
@@ -330,7 +327,7 @@ class Perdure:
         tx: Any = None,
     ) -> Job:
         """Give a waiting job another place among those of its queue and priority."""
-        from perdure.store.answers import Place
+        from perdure.store.rows import Place
 
         if to is not None and to not in get_args(End):
             raise InvalidOption(not_among("to", to, get_args(End)))
@@ -367,7 +364,7 @@ class Perdure:
 
     def edit(self, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
         """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
-        from perdure.verbs.editing import edited
+        from perdure.verbs.enqueue import edited
 
         current = self.existing(job, tx)
         edit = edited(self, current, changes, tx)
@@ -401,25 +398,25 @@ class Perdure:
 
         The filters are those of `jobs`; one that is given and None is refused, here and in the other bulk verbs.
         """
-        from perdure.verbs.bulk import change_all
+        from perdure.verbs.find import change_all
 
         return change_all(self, Verb.CANCEL, filters, limit)
 
     def pause_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Pause every waiting job that fits the filters, at most `limit`; answers how many."""
-        from perdure.verbs.bulk import change_all
+        from perdure.verbs.find import change_all
 
         return change_all(self, Verb.PAUSE, filters, limit)
 
     def resume_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Resume every paused or parked job that fits the filters, at most `limit`; answers how many."""
-        from perdure.verbs.bulk import change_all
+        from perdure.verbs.find import change_all
 
         return change_all(self, Verb.RESUME, filters, limit)
 
     def retry_all(self, *, limit: int | None = None, **filters: Any) -> int:
         """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
-        from perdure.verbs.bulk import change_all
+        from perdure.verbs.find import change_all
 
         return change_all(self, Verb.RETRY, filters, limit)
 
@@ -428,7 +425,7 @@ class Perdure:
     @lazy
     def queues(self) -> Queues:
         """Whole queues: list, pause, resume."""
-        from perdure.verbs.queues import Queues
+        from perdure.verbs.named import Queues
 
         return Queues(self)
 
@@ -441,7 +438,7 @@ class Perdure:
 
     def lock(self, name: str, *, ttl: float) -> Lock:
         """A named lease, held by at most one at a time, in any process: `with app.lock("report", ttl=60): …`."""
-        from perdure.verbs.locking import Lock
+        from perdure.verbs.named import Lock
 
         return Lock(self, check_name(name, "the lock's name", 255), ttl)
 
@@ -494,7 +491,7 @@ class Perdure:
         middleware declared inside stay declared: a module is imported once. `start`: the time at its beginning, now by
         default; `state`: what handlers find as `ctx.state`. See docs/testing.md.
         """
-        from perdure.testing.block import testing
+        from perdure.testing.kit import testing
 
         return testing(self, start, state)
 

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, cast
 
 from perdure.errors import ConfigError, InvalidOption, not_among, shown
-from perdure.store.settings import StoreSettings
+from perdure.store.protocols import StoreSettings
 
 URL_VARIABLE = "PERDURE_URL"
 DURABILITIES = ("full", "normal")

@@ -8,8 +8,8 @@ from functools import WRAPPER_ASSIGNMENTS, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from perdure.errors import InvalidPayload, KindError, shown
-from perdure.job.job import Job
 from perdure.job.model import Plan
+from perdure.job.views import Job
 from perdure.lazy import lazy
 from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed
 from perdure.payload.signature import call_of, innermost

@@ -15,7 +15,7 @@ from perdure.job.model import Plan
 from perdure.job.ordering import PRIORITY_LIMIT, rank_of
 from perdure.job.retry import Retry
 from perdure.lazy import lazy
-from perdure.store.tallies import EVERY_QUEUE
+from perdure.store.rows import EVERY_QUEUE
 
 NAME_LIMIT = 128
 KEY_LIMIT = 255

@@ -6,7 +6,7 @@ from perdure import Perdure
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Claim, Failure
 from perdure.job.reports import Completed, Failed, Finish, Released, Report, Skipped
-from perdure.store.answers import Claimer, Finished, Lane, Process
+from perdure.store.rows import Claimer, Finished, Lane, Process
 
 __all__ = ["Completed", "Failed", "Released", "Skipped", "claim", "complete", "fail", "finish"]
 

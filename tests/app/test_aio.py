@@ -14,7 +14,7 @@ import pytest
 
 from perdure import JobFailed, KeyConflict, KindError, Perdure, State, TransactionError, WaitTimeout
 from perdure.aio import AsyncPerdure, AsyncQueues
-from perdure.verbs.queues import Queues
+from perdure.verbs.named import Queues
 from tests.app import by_hand
 from tests.app.contents import jobs_in
 

@@ -15,7 +15,7 @@ from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Claim, Failure
 from perdure.job.reports import Completed, Failed, Finish, Report
-from perdure.store.answers import Claimer, Lane, LogLine, Process
+from perdure.store.rows import Claimer, Lane, LogLine, Process
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from perdure.job.states import State
 from perdure.ops import doctor
 from perdure.ops.explain import Explanation, explain
 from perdure.ops.workers import has_kind, serves
-from perdure.store.answers import NodeRow, Process
+from perdure.store.rows import NodeRow, Process
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 from perdure.testing.contract.states import in_state
 from perdure.worker.liveness import ProcLiveness

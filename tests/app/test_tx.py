@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import JobNotFound, KeyConflict, Perdure, StoreError, TransitionRefused
-from perdure.store.sql.dialects.sqlite.wal import affected
+from perdure.store.sqlite.wal import affected
 from tests.app import by_hand
 from tests.app.contents import contents, jobs_in
 from tests.app.doors import DOORS, Door

@@ -9,7 +9,7 @@ import pytest
 from perdure import Perdure as App
 from perdure.clock import Micros
 from perdure.ids import NodeId
-from perdure.store.answers import Process
+from perdure.store.rows import Process
 from perdure.worker.liveness import ProcLiveness
 from tests.cli.terminal import Perdure, refusal
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import perdure as library
-from perdure.ops import database_check
+from perdure.ops import database
 from perdure.ops.doctor import examine
-from perdure.store.sql.migrate import migrations_of
+from perdure.store.migrate import migrations_of
 from tests.app.contents import contents
 from tests.cli.terminal import Perdure, Ran, process, refusal
 from tests.unit.patient import Patient
@@ -88,7 +88,7 @@ def test_people_get_a_table(perdure: Perdure, patient: Patient, tmp_path: Path) 
 
 
 def test_the_guard_names_its_limit_where_it_is_needed(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
-    from perdure.store.sql.dialects.sqlite.connect import guarded
+    from perdure.store.sqlite.connect import guarded
 
     guard = facts(perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path))["wal_reset_guard"]
 
@@ -157,7 +157,7 @@ def test_a_long_log_is_a_warning(
         connection.execute("DROP TABLE mine")
         verdicts = []
         for most in (1_000_000, 0):
-            monkeypatch.setattr(database_check, "LONG_WAL_FRAMES", most)
+            monkeypatch.setattr(database, "LONG_WAL_FRAMES", most)
             verdicts.append(facts(perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path))["wal"]["verdict"])
 
     assert verdicts == ["ok", "warning"]

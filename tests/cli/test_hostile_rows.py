@@ -96,7 +96,7 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 def _read_columns() -> list[tuple[str, str, bool]]:
     """Every column of these tables, and whether it may be empty."""
-    text = (Path(__file__).parents[2] / "src/perdure/store/sql/schema/sqlite.sql").read_text()
+    text = (Path(__file__).parents[2] / "src/perdure/store/sqlite/schema.sql").read_text()
     found: list[tuple[str, str, bool]] = []
     for table, body in re.findall(r"^CREATE TABLE \{(\w+)\} \((.*?);$", text, re.DOTALL | re.MULTILINE):
         if table in TABLES:

@@ -9,7 +9,7 @@ import pytest
 from perdure import Perdure as App
 from perdure.clock import Micros
 from perdure.ids import NodeId
-from perdure.store.answers import Process
+from perdure.store.rows import Process
 from tests.cli.terminal import Perdure, refusal, started
 
 URL = {"PERDURE_URL": "shop.db"}

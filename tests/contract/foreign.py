@@ -7,7 +7,7 @@ from typing import Any, cast
 from perdure.clock import Micros
 from perdure.store.open import open_store
 from perdure.store.protocols import Store
-from perdure.store.sql.store import SqlStore
+from perdure.store.store import SqlStore
 
 
 class WithoutLocks(SqlStore):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
+from perdure.store.sqlite.statements import STATEMENTS
 from perdure.testing.contract import Rig
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import RunState, State
-from perdure.store.answers import JobFilter, Page, RunFilter, Spot
+from perdure.store import admin, read
+from perdure.store.engine import Op, drive
 from perdure.store.open import open_store
-from perdure.store.sql import queues, reads
-from perdure.store.sql.dialects.postgres.texts import READING
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.drivers.sqlite import SqliteDriver
-from perdure.store.sql.engine import Op, drive
+from perdure.store.postgres.statements import READING
+from perdure.store.rows import JobFilter, Page, RunFilter, Spot
+from perdure.store.sqlite.driver import SqliteDriver
+from perdure.store.sqlite.statements import STATEMENTS
 from perdure.testing.contract import Case, Rig, cases, run_case
 from perdure.testing.contract.rig import HOPELESS
 from tests.postgres_server import PostgresServer
@@ -52,8 +52,8 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "SCANNED", 4)
-    monkeypatch.setattr(reads, "GROUPS", 3)
+    monkeypatch.setattr(read, "SCANNED", 4)
+    monkeypatch.setattr(read, "GROUPS", 3)
 
 
 @pytest.mark.usefixtures("small")
@@ -78,14 +78,14 @@ def test_a_page_may_be_short_or_empty_and_says_where_to_go_on(rig: Rig) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_jobs_of_a_kind_are_listed_from_however_many_queues(rig: Rig) -> None:
-    ids = [rig.enqueue(queue=rig.key(f"queue-{number}")) for number in range(reads.GROUPS + 3)]
+    ids = [rig.enqueue(queue=rig.key(f"queue-{number}")) for number in range(read.GROUPS + 3)]
 
     assert rig.jobs(JobFilter(kind=rig.kind)) == ids[::-1]
 
 
 @pytest.mark.usefixtures("small")
 def test_small_pages_of_runs_leave_none_out(rig: Rig) -> None:
-    claims = [rig.start() for _ in range(3 * reads.SCANNED)]
+    claims = [rig.start() for _ in range(3 * read.SCANNED)]
     wanted, spot, found = RunFilter(state=RunState.RUNNING, kind=rig.kind), None, list[bytes]()
     while not found or spot is not None:
         page = rig.store.runs(wanted, spot, 1)
@@ -101,7 +101,7 @@ def test_small_pages_of_runs_leave_none_out(rig: Rig) -> None:
 def test_queued_jobs_are_counted_up_to_a_cap_and_it_is_said_that_there_are_more(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "CAPS", (4,))
+    monkeypatch.setattr(admin, "CAPS", (4,))
     rig.enqueue_many(4, queue="exact")
     rig.enqueue_many(5, queue="more")
     rig.enqueue_many(2, delay_s=9, queue="exact")
@@ -114,7 +114,7 @@ def test_queued_jobs_are_counted_up_to_a_cap_and_it_is_said_that_there_are_more(
 def test_other_waiting_jobs_are_counted_up_to_a_cap_of_all_queues(
     set_aside: bool, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "COUNTED", 4)
+    monkeypatch.setattr(admin, "COUNTED", 4)
     for queue, number in (("one", 4), ("two", 1)):
         assert not any(queue.more_live for queue in rig.store.queues())
         for job_id in rig.enqueue_many(number, queue=queue, delay_s=0 if set_aside else 9):
@@ -125,8 +125,8 @@ def test_other_waiting_jobs_are_counted_up_to_a_cap_of_all_queues(
 
 
 def test_with_many_queues_each_is_counted_less_far(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "COUNTED_TOGETHER", 6)
-    monkeypatch.setattr(queues, "CAPS", (3, 2, 1))
+    monkeypatch.setattr(admin, "COUNTED_TOGETHER", 6)
+    monkeypatch.setattr(admin, "CAPS", (3, 2, 1))
     for name in ("a", "b", "c"):
         rig.enqueue_many(3, queue=name)
 
@@ -188,9 +188,9 @@ class Steps:
 
     def _page(self, wanted: JobFilter | RunFilter, spot: Spot | None) -> Op[Page[object]]:
         page: Op[Page[object]] = (
-            reads.page_of_jobs(wanted, spot, 20)  # type: ignore[assignment]
+            read.page_of_jobs(wanted, spot, 20)  # type: ignore[assignment]
             if isinstance(wanted, JobFilter)
-            else reads.page_of_runs(wanted, spot, 20)
+            else read.page_of_runs(wanted, spot, 20)
         )
         return page
 
@@ -213,7 +213,7 @@ def _filled(path: Path, number: int) -> Steps:
 
 
 def test_no_page_takes_longer_with_eight_times_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "SCANNED", 50)
+    monkeypatch.setattr(read, "SCANNED", 50)
     few, many = _filled(tmp_path / "few.db", 250), _filled(tmp_path / "many.db", 2_000)
 
     most = max(few.worst_page(wanted) for wanted in FILTERS)
@@ -228,11 +228,11 @@ def test_no_page_takes_longer_with_eight_times_the_jobs(tmp_path: Path, monkeypa
 
 
 def test_counting_takes_no_longer_with_eight_times_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "COUNTED", 50)
-    monkeypatch.setattr(queues, "CAPS", (50,))
+    monkeypatch.setattr(admin, "COUNTED", 50)
+    monkeypatch.setattr(admin, "CAPS", (50,))
     few, many = _filled(tmp_path / "few.db", 250), _filled(tmp_path / "many.db", 2_000)
 
-    steps = [side.worst(queues.listing()) for side in (few, many)]
+    steps = [side.worst(admin.queues()) for side in (few, many)]
     few.close()
     many.close()
     assert 10 < steps[1] < 1.3 * steps[0]

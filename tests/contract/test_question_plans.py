@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure.job.reports import Completed
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
+from perdure.store.sqlite.statements import STATEMENTS
 from perdure.testing.contract import Rig
 
 QUESTIONS = [name for name in STATEMENTS if name.startswith("ask_")]

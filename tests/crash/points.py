@@ -17,12 +17,12 @@ from typing import Any
 from perdure import Perdure
 from perdure.ids import JobId, NodeId
 from perdure.upkeep.rescue import Rescuer
-from perdure.verbs.drafting import new_job
+from perdure.verbs.enqueue import new_job
+from perdure.worker.executors import Inbox
 from perdure.worker.executors.pools import Pools
-from perdure.worker.executors.port import Inbox
 from perdure.worker.liveness import ProcLiveness
 from perdure.worker.node import Duty, Node, Parts
-from perdure.worker.stage import Stage
+from perdure.worker.services import Stage
 from tests.crash import handlers
 
 

@@ -15,8 +15,8 @@ from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import LiveJob
 from perdure.job.reports import Completed, Finish
-from perdure.store.answers import Answer, Claimer, Lane, NodeRow
-from perdure.store.sql.store import SqlStore
+from perdure.store.rows import Answer, Claimer, Lane, NodeRow
+from perdure.store.store import SqlStore
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
 from tests import history

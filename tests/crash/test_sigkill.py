@@ -33,7 +33,7 @@ WORKER = """
 import sys
 from perdure import Perdure
 from perdure.job.reports import Completed, Finish
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 app = Perdure(sys.argv[1])
 node = app.ids.new()
 app.store.register(node, None, Process(), app.clock.now())

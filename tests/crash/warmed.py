@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import perdure.store.open
-import perdure.store.sql.dialects.sqlite.runner
+import perdure.store.sqlite.runner
 import perdure.verbs.working  # noqa: F401 - loaded, not used
 from tests.crash import handlers, points  # noqa: F401 - as above
 

@@ -14,7 +14,7 @@ from perdure.config import Config
 from perdure.kind import Bound, Kind
 from perdure.options import OptionFields
 from perdure.testing import Kit
-from perdure.verbs.queues import Queues
+from perdure.verbs.named import Queues
 from perdure.verbs.working import OPTION_NAMES
 from perdure.worker.health import Health
 from tests.docs.command_tree import Command, every, program

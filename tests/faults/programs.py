@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import DatabaseUnavailable, JobContext, Perdure, PerdureError, Retry
-from perdure.store.sql.dialects.sqlite.gate import gate_for
+from perdure.store.sqlite.gate import gate_for
 from tests.faults.scene import Listener, Scene, count, until
 from tests.history import ended, note, started
 

@@ -10,9 +10,9 @@ import pytest
 from perdure import DatabaseUnavailable, JobContext, Perdure, Retry
 from perdure.ids import NodeId, RunId
 from perdure.job.model import Claim
-from perdure.store.answers import Claimer, Lane, Process
-from perdure.store.sql.engine import Op, Pair
-from perdure.store.sql.store import SqlStore
+from perdure.store.engine import Op, Pair
+from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.store import SqlStore
 from perdure.testing.contract.faults import NEVER, FailingRunner
 from perdure.upkeep.rescue import BATCH, Rescuer
 from perdure.worker.liveness import ProcLiveness

@@ -14,9 +14,9 @@ from perdure import JobContext
 from perdure.clock import ManualClock
 from perdure.errors import DatabaseBusy
 from perdure.ids import NodeId
-from perdure.store.answers import Process
+from perdure.store.rows import Process
 from perdure.upkeep.rescue import Rescuer
-from perdure.worker.heart import BEATS_PER_LEASE
+from perdure.worker.heartbeat import BEATS_PER_LEASE
 from perdure.worker.liveness import ProcLiveness
 from perdure.worker.worker import EXIT_LEFT_BEHIND
 from tests.faults.scene import Listener, Scene, count, program, said, tell, until

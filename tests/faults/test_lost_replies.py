@@ -10,8 +10,8 @@ from typing import TypeVar
 import pytest
 
 from perdure import DatabaseUnavailable, JobContext, Perdure, Retry
-from perdure.store.sql.engine import Make
-from perdure.store.sql.store import Runner, SqlStore
+from perdure.store.engine import Make
+from perdure.store.store import Runner, SqlStore
 from perdure.testing.contract.faults import PassingRunner
 from tests.faults.scene import Listener, Scene, count, until
 from tests.history import ended, started

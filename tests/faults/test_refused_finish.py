@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from perdure import DatabaseBusy, Job, JobContext, Perdure, Retry, StoreError
-from perdure.store.sql.engine import Make
-from perdure.store.sql.store import Runner, SqlStore
+from perdure.store.engine import Make
+from perdure.store.store import Runner, SqlStore
 from perdure.testing.contract.faults import PassingRunner
 from tests.faults.scene import Listener, Scene, count, until
 from tests.history import ended, started

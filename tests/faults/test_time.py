@@ -12,9 +12,9 @@ from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory, JobId, NodeId, RunId, timestamp_of
 from perdure.job.model import Claim
 from perdure.job.reports import Completed, Finish
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 from perdure.upkeep.rescue import Rescuer
-from perdure.worker.heart import Heart
+from perdure.worker.heartbeat import Heart
 from perdure.worker.liveness import ProcLiveness
 from tests.faults.scene import Scene, until
 from tests.history import ended, started

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from perdure.store.sql.engine import Call
+from perdure.store.engine import Call
 from tests.interrupts.conftest import Scene
 from tests.interrupts.points import Ctrl, count_points, interrupted_at
 from tests.worker.patience import eventually

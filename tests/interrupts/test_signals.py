@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import StoreError
-from perdure.store.sql.dialects.sqlite.database import Database
+from perdure.store.sqlite.database import Database
 from tests.interrupts.conftest import Scene
 from tests.interrupts.points import interrupted_at
 from tests.interrupts.test_every_point import left

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.sql.engine import Call, Op
+from perdure.store.engine import Call, Op
 from perdure.uninterrupted import Mark, interruptible
 from tests.interrupts.conftest import Scene
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from perdure.store.sql import migrate
-from perdure.store.sql.dialects.sqlite import naming
-from perdure.store.sql.statements import Statements, load, statement_texts
+from perdure.store import migrate
+from perdure.store.sqlite.statements import NAMING, marker, table
+from perdure.store.statements import Statements, load, statement_texts
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -129,11 +129,11 @@ def _prepare(name: str, text: str) -> None:
 def _as_before() -> tuple[Statements, sqlite3.Connection]:
     """The statements without a bug, and an empty database to look at others with."""
     connection = sqlite3.connect(":memory:")
-    for statement in migrate.script(migrate.clean_schema("sqlite"), naming.NAMING):
+    for statement in migrate.script(migrate.clean_schema("sqlite"), NAMING):
         connection.execute(statement)
     return _statements(statement_texts()), connection
 
 
 def _statements(shared: dict[str, str]) -> Statements:
-    own = (ROOT / PACKAGE / "store/sql/dialects/sqlite/statements.sql").read_text("utf-8")
-    return load("\n\n".join([*shared.values(), own]), naming.table, naming.marker)
+    own = (ROOT / PACKAGE / "store/sqlite/statements.sql").read_text("utf-8")
+    return load("\n\n".join([*shared.values(), own]), table, marker)

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from perdure import ConfigError, DatabaseBusy, DatabaseUnavailable, Perdure, StoreError
-from perdure.store.away import ConnectionLost
+from perdure.store.engine import Call, Op, Serialization
 from perdure.store.open import open_store
-from perdure.store.sql.dialects.postgres.pool import SIZE
-from perdure.store.sql.dialects.postgres.runner import ATTEMPTS
-from perdure.store.sql.engine import Call, Op, Serialization
+from perdure.store.postgres.pool import SIZE
+from perdure.store.postgres.runner import ATTEMPTS
+from perdure.store.protocols import ConnectionLost
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from perdure import Perdure
-from perdure.ops.database_check import check_database
+from perdure.ops.database import check_database
 from perdure.ops.doctor import examine
 from perdure.ops.repairs import REPAIRS, repair, repairs_for
-from perdure.store.sql.migrate import migrations_of
+from perdure.store.migrate import migrations_of
 from tests.postgres_server import PostgresServer
 from tests.unit.patient import CASES, NOW, Case, populate
 

@@ -14,7 +14,7 @@ from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Failure
 from perdure.job.reports import Failed, Finish
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 from tests.worker.patience import eventually

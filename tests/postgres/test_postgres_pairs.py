@@ -21,10 +21,10 @@ from perdure.job.model import Claim, Failure, LiveJob
 from perdure.job.reports import Completed, Failed, Finish, Report
 from perdure.ops.doctor import examine, is_healthy
 from perdure.ops.repairs import repair
-from perdure.store.answers import Answer, Claimer, Lane, Process
-from perdure.store.away import Locked
-from perdure.store.sql.engine import Make, Op
-from perdure.store.sql.store import SqlStore
+from perdure.store.engine import Make, Op
+from perdure.store.protocols import Locked
+from perdure.store.rows import Answer, Claimer, Lane, Process
+from perdure.store.store import SqlStore
 from perdure.testing.contract.faults import PassingRunner
 from tests.app import by_hand
 from tests.worker.patience import eventually

@@ -8,7 +8,7 @@ import pytest
 
 from perdure import DatabaseBusy, Perdure
 from perdure.ids import NodeId, RunId
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 from tests.postgres.processes import at_once, claim_all, threads_at_once

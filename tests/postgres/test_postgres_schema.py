@@ -15,13 +15,12 @@ from perdure import Perdure, SchemaError
 from perdure.ids import JobId
 from perdure.job.reports import Completed, Finish
 from perdure.ops.doctor import examine, is_healthy
+from perdure.store import migrate
 from perdure.store.open import open_store
-from perdure.store.settings import StoreSettings
-from perdure.store.sql import migrate
-from perdure.store.sql.dialects.postgres.naming import NAMING
-from perdure.store.sql.dialects.postgres.schema import LOCK_KEY, VERSIONS
-from perdure.store.sql.dialects.postgres.texts import READING, WRITING
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS as SQLITE
+from perdure.store.postgres.schema import LOCK_KEY, VERSIONS
+from perdure.store.postgres.statements import NAMING, READING, WRITING
+from perdure.store.protocols import StoreSettings
+from perdure.store.sqlite.statements import STATEMENTS as SQLITE
 from tests import revision_1
 from tests.app import by_hand
 from tests.postgres.conftest import declare

@@ -10,10 +10,10 @@ import pytest
 
 from perdure import JobNotFound, KeyConflict, Perdure, TransitionRefused, Unique
 from perdure.ids import JobId, NodeId, RunId
-from perdure.job.job import Job
 from perdure.job.model import Failure
 from perdure.job.reports import Completed, Failed
-from perdure.store.answers import Answer, Claimer, Lane, LogLine, Process, RunFilter
+from perdure.job.views import Job
+from perdure.store.rows import Answer, Claimer, Lane, LogLine, Process, RunFilter
 from tests.app import by_hand
 
 pytestmark = pytest.mark.postgres

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure import DatabaseUnavailable, KeyConflict, Perdure, StoreError, TransactionError
-from perdure.store.sql.borrowed import POSTGRES
-from perdure.store.sql.engine import Serialization
+from perdure.store.engine import Serialization
+from perdure.store.transaction import POSTGRES
 from tests.app.doors import Door
 from tests.postgres import doors
 from tests.postgres.conftest import declare

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from perdure.store.away import ConnectionLost
-from perdure.store.protocols import Bell
-from perdure.store.sql.engine import Make, Op
-from perdure.store.sql.store import Runner
+from perdure.store.engine import Make, Op
+from perdure.store.protocols import Bell, ConnectionLost
+from perdure.store.store import Runner
 
 T = TypeVar("T")
 

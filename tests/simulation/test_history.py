@@ -13,8 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from perdure import JobContext, Perdure
-from perdure.job.job import Job
-from perdure.job.run import Run
+from perdure.job.views import Job, Run
 from tests import history
 
 pytestmark = pytest.mark.damaged

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from perdure import State
-from perdure.store.away import ConnectionLost
+from perdure.store.protocols import ConnectionLost
 from tests import history
 from tests.conftest import SIZE
 from tests.simulation.faults import Fault

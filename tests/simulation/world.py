@@ -21,23 +21,22 @@ from perdure import KeyConflict, Perdure, Retry, TransitionRefused
 from perdure.clock import Micros
 from perdure.errors import JobNotFound, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, to_uuid
-from perdure.job.job import Job
 from perdure.job.model import NewJob
 from perdure.job.states import FINAL, RunState, State
+from perdure.job.views import Job
 from perdure.kind import Draft, Registry
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.answers import USUAL_LEASE_US, Process
-from perdure.store.sql.store import SqlStore
-from perdure.upkeep.rescue import Rescuer
-from perdure.verbs.drafting import new_job
+from perdure.store.rows import USUAL_LEASE_US, Process
+from perdure.store.store import SqlStore
+from perdure.upkeep.rescue import Rescuer, look_every_s
+from perdure.verbs.enqueue import new_job
 from perdure.worker.context import JobContext
-from perdure.worker.executors.port import Inbox
-from perdure.worker.heart import BEATS_PER_LEASE, Heart
-from perdure.worker.lease import look_every_s
+from perdure.worker.executors import Inbox
+from perdure.worker.heartbeat import BEATS_PER_LEASE, Heart
 from perdure.worker.node import Duty, Node, Parts
 from perdure.worker.run import Assignment
+from perdure.worker.services import Stage
 from perdure.worker.signals import Stop
-from perdure.worker.stage import Stage
 from tests import history
 from tests.simulation.faults import HOWS, Died, Fault, FaultyRunner, Refused
 from tests.simulation.machines import Machine, SimExecutor, SimLiveness, Time

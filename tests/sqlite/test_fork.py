@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import DatabaseUnavailable, Perdure, TransactionError
-from perdure.store.sql.engine import Call, Op
+from perdure.store.engine import Call, Op
 from tests.app.children import in_child
 from tests.app.contents import jobs_in
 

@@ -19,12 +19,12 @@ import pytest
 
 from perdure import Job, KeyConflict, Perdure
 from perdure.errors import DatabaseUnavailable, StoreError
-from perdure.store.sql import queues
-from perdure.store.sql.dialects.sqlite.database import Database
-from perdure.store.sql.dialects.sqlite.group import GroupCommit, Member
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.drivers.sqlite import SqliteDriver
-from perdure.store.sql.engine import Call, Op
+from perdure.store import admin
+from perdure.store.engine import Call, Op
+from perdure.store.sqlite.database import Database
+from perdure.store.sqlite.driver import SqliteDriver
+from perdure.store.sqlite.group import GroupCommit, Member
+from perdure.store.sqlite.statements import STATEMENTS
 from tests.app.contents import jobs_in
 
 
@@ -122,7 +122,7 @@ def test_who_comes_while_a_group_is_written_is_woken_for_the_next(database: Data
     def slow() -> Op[None]:
         begun.set()
         until(lambda: len(database._group._waiting) == 1)
-        yield from queues.set_paused("slow", 1)  # type: ignore[arg-type]
+        yield from admin.pause_queue("slow", 1)  # type: ignore[arg-type]
 
     leader = in_a_thread(lambda: database.write(slow))
     assert begun.wait(30)
@@ -137,7 +137,7 @@ def test_whoever_had_to_pass_the_gate_leaves_it_to_other_processes(database: Dat
 
     def look() -> Op[None]:
         entered.append(database._gate.inside)
-        yield from queues.set_paused("looked", 1)  # type: ignore[arg-type]
+        yield from admin.pause_queue("looked", 1)  # type: ignore[arg-type]
 
     database.write(look)
     assert (entered, database._gate.inside) == ([True], False)
@@ -150,7 +150,7 @@ def test_each_gets_its_own_answer(send: Any, crowd: Crowd) -> None:
 
 def broken() -> Op[None]:
     """Writes, then fails."""
-    yield from queues.set_paused("broken", 1)  # type: ignore[arg-type]
+    yield from admin.pause_queue("broken", 1)  # type: ignore[arg-type]
     raise ZeroDivisionError
 
 
@@ -171,9 +171,9 @@ def test_one_that_breaks_off_inside_a_savepoint_leaves_nothing(
     app: Perdure, database: Database, send: Any, path: Path, crowd: Crowd
 ) -> None:
     def halfway() -> Op[None]:
-        yield from queues.set_paused("before", 1)  # type: ignore[arg-type]
+        yield from admin.pause_queue("before", 1)  # type: ignore[arg-type]
         yield Call("savepoint")
-        yield from queues.set_paused("inside", 1)  # type: ignore[arg-type]
+        yield from admin.pause_queue("inside", 1)  # type: ignore[arg-type]
         raise ZeroDivisionError
 
     crowd(lambda: send.enqueue("a"), lambda: database.write(halfway), lambda: send.enqueue("b"))
@@ -203,7 +203,7 @@ def interrupted_once(then: Callable[[], Op[Any]]) -> Callable[[], Op[Any]]:
 def test_an_interrupted_leader_leaves_its_followers_to_the_next(
     database: Database, send: Any, path: Path, crowd: Crowd
 ) -> None:
-    leading = interrupted_once(lambda: queues.set_paused("never", 1))  # type: ignore[arg-type]
+    leading = interrupted_once(lambda: admin.pause_queue("never", 1))  # type: ignore[arg-type]
     leader, *followers = crowd(lambda: database.write(leading), *[partial(send.enqueue, str(n)) for n in range(4)])
     assert isinstance(leader.exception(), KeyboardInterrupt)
     assert [follower.result().payload["to"] for follower in followers] == ["0", "1", "2", "3"]
@@ -211,7 +211,7 @@ def test_an_interrupted_leader_leaves_its_followers_to_the_next(
 
 
 def test_the_operation_of_an_interrupted_leader_is_never_run(app: Perdure, database: Database, crowd: Crowd) -> None:
-    leading = interrupted_once(lambda: queues.set_paused("never", 1))  # type: ignore[arg-type]
+    leading = interrupted_once(lambda: admin.pause_queue("never", 1))  # type: ignore[arg-type]
     crowd(lambda: database.write(leading), lambda: app.queues.pause("follower"))
     assert [queue.name for queue in app.queues.list()] == ["follower"]
 
@@ -292,7 +292,7 @@ def test_one_that_fails_by_itself_keeps_its_own_error_when_the_commit_fails_too(
     own = StoreError("its own")
 
     def refused() -> Op[None]:
-        yield from queues.set_paused("refused", 1)  # type: ignore[arg-type]
+        yield from admin.pause_queue("refused", 1)  # type: ignore[arg-type]
         raise own
 
     with nothing_can_be_written():

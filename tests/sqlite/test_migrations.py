@@ -23,11 +23,11 @@ from perdure import Perdure, SchemaError, StoreError
 from perdure.clock import ManualClock
 from perdure.ids import JobId, NodeId
 from perdure.job.reports import Completed, Finish
-from perdure.store.answers import Process
-from perdure.store.sql import migrate
-from perdure.store.sql.dialects.sqlite import schema
-from perdure.store.sql.dialects.sqlite.naming import NAMING
-from perdure.store.sql.migrate import Migration, migrations_of
+from perdure.store import migrate
+from perdure.store.migrate import Migration, migrations_of
+from perdure.store.rows import Process
+from perdure.store.sqlite import schema
+from perdure.store.sqlite.statements import NAMING
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
 from tests import revision_1
@@ -277,7 +277,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("newer")
     shutil.copytree(Path(perdure.__file__).parent, copy / "perdure", ignore=shutil.ignore_patterns("__pycache__"))
     step = f"{MORE.revision:04}_{MORE.name}.sql"
-    (copy / "perdure" / "store" / "sql" / "migrations" / "sqlite" / step).write_text(MORE.text)
+    (copy / "perdure" / "store" / "sqlite" / "migrations" / step).write_text(MORE.text)
     return copy
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from perdure import DatabaseUnavailable, Perdure
 from perdure.clock import Micros
-from perdure.store.sql import queues
-from perdure.store.sql.dialects.sqlite.wal import affected
-from perdure.store.sql.engine import Call, Op
+from perdure.store import admin
+from perdure.store.engine import Call, Op
+from perdure.store.sqlite.wal import affected
 from tests.app.contents import contents
 
 
@@ -24,10 +24,10 @@ def runner(app: Perdure) -> Any:
 
 
 def test_a_reader_cannot_write(runner: Any, path: Path) -> None:
-    runner.read(queues.listing)
+    runner.read(admin.queues)
     before = contents(path)
     with pytest.raises(DatabaseUnavailable) as refused:
-        runner.read(lambda: queues.set_paused("mail", Micros(1)))
+        runner.read(lambda: admin.pause_queue("mail", Micros(1)))
     assert refused.value.code == "database_readonly"
     assert contents(path) == before
 
@@ -35,7 +35,7 @@ def test_a_reader_cannot_write(runner: Any, path: Path) -> None:
 def test_a_read_that_failed_leaves_the_next_one_alone(app: Perdure, runner: Any, send: Any) -> None:
     job = send.enqueue("a")
     with pytest.raises(DatabaseUnavailable):
-        runner.read(lambda: queues.set_paused("mail", Micros(1)))
+        runner.read(lambda: admin.pause_queue("mail", Micros(1)))
     assert app.get(job) == job
 
 

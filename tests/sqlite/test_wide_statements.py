@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from perdure import Perdure
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.drivers.sqlite import SqliteDriver
-from perdure.store.sql.drivers.wide import WIDTH, widened
-from perdure.store.sql.engine import UniqueViolation
+from perdure.store.engine import UniqueViolation
+from perdure.store.sqlite.driver import WIDTH, SqliteDriver, widened
+from perdure.store.sqlite.statements import STATEMENTS
 
 SIZES = (1, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 3 * WIDTH + 7)
 

@@ -24,7 +24,7 @@ from perdure.job.reports import (
     TimedOut,
     Unreadable,
 )
-from perdure.store.answers import Claimer, Lane, LogLine, Process
+from perdure.store.rows import Claimer, Lane, LogLine, Process
 
 MISSING = b"\xee" * 16
 LEASE_US = 60_000_000

@@ -12,8 +12,7 @@ import pytest
 from perdure import Perdure
 from perdure.errors import InvalidInput
 from perdure.ids import to_uuid
-from perdure.ops.checks import CHECKS, Check, Severity, not_json, not_objects
-from perdure.ops.doctor import EXAMPLES, Finding, examine, is_healthy
+from perdure.ops.doctor import CHECKS, EXAMPLES, Check, Finding, Severity, examine, is_healthy, not_json, not_objects
 from perdure.ops.repairs import REPAIRS
 from tests.app.contents import contents
 from tests.unit.patient import CASES, Case, Patient, healthy
@@ -60,7 +59,7 @@ def test_an_injury_is_found_and_nothing_else(case: Case, patient: Patient, app: 
 
 
 def test_every_check_has_its_query_and_every_query_its_check() -> None:
-    folder = files("perdure.store.sql") / "statements"
+    folder = files("perdure.store") / "sql"
     texts = [(folder / name).read_text("utf-8") for name in ("doctor.sql", "doctor_links.sql")]
     queries = set(re.findall(r"^-- name: (\w+)$", "".join(texts), re.MULTILINE))
 

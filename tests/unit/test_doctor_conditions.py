@@ -17,10 +17,9 @@ from typing import NamedTuple
 import pytest
 
 from perdure.clock import Micros
-from perdure.ops.checks import CHECKS, Check
-from perdure.ops.doctor import look_params
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.statements import Statement, row_for
+from perdure.ops.doctor import CHECKS, Check, look_params
+from perdure.store.sqlite.statements import STATEMENTS
+from perdure.store.statements import Statement, row_for
 from tests.unit.patient import CASES, healthy
 
 pytestmark = pytest.mark.damaged

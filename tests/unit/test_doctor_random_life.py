@@ -14,7 +14,6 @@ import pytest
 from perdure import JobNotFound, KeyConflict, Perdure, Retry, TransitionRefused
 from perdure.clock import ManualClock
 from perdure.ids import JobId, NodeId, RunId
-from perdure.job.job import Job
 from perdure.job.model import Claim, Failure
 from perdure.job.reports import (
     Cancelled,
@@ -28,8 +27,9 @@ from perdure.job.reports import (
     TimedOut,
     Unreadable,
 )
+from perdure.job.views import Job
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 
 QUEUES = ("first", "second")
 

@@ -11,11 +11,9 @@ import pytest
 from perdure import Perdure, State
 from perdure.errors import InvalidInput
 from perdure.ids import to_uuid
-from perdure.job.job import Job
-from perdure.ops.checks import CHECKS
-from perdure.ops.doctor import examine
-from perdure.ops.mending import BATCH
-from perdure.ops.repairs import REPAIRS, repair, repairs_for
+from perdure.job.views import Job
+from perdure.ops.doctor import CHECKS, examine
+from perdure.ops.repairs import BATCH, REPAIRS, repair, repairs_for
 from tests.app.contents import contents
 from tests.unit.patient import CASES, Case, Patient, ended_and_live, healthy
 

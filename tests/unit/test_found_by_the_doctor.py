@@ -10,9 +10,9 @@ import pytest
 
 from perdure import Perdure, State
 from perdure.ids import NodeId, RunId
-from perdure.job.job import Job
+from perdure.job.views import Job
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from hypothesis import given
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import LiveJob
-from perdure.store.answers import USUAL_LEASE_US, NodeRow
-from perdure.worker.heart import BEATS_PER_LEASE
-from perdure.worker.lease import LOOKS, Overtime, Watch, lease_s_of, look_every_s
+from perdure.store.rows import USUAL_LEASE_US, NodeRow
+from perdure.upkeep.rescue import LOOKS, Overtime, Watch, lease_s_of, look_every_s
+from perdure.worker.heartbeat import BEATS_PER_LEASE
 
 LEASE_S = 60.0
 GAP_S = LEASE_S / LOOKS

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from perdure.store.sql.line import Line, Ticket, new_ticket
+from perdure.store.line import Line, Ticket, new_ticket
 
 
 class Interrupted(BaseException):

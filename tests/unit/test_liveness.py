@@ -17,7 +17,7 @@ import pytest
 
 from perdure.clock import Micros
 from perdure.ids import NodeId
-from perdure.store.answers import NodeRow, Process
+from perdure.store.rows import NodeRow, Process
 from perdure.worker.liveness import ProcLiveness
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -19,10 +19,9 @@ from perdure.job.model import Claim
 from perdure.job.reports import Completed
 from perdure.job.states import RunState, State
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.answers import Answer, Lane, NodeRow, Process
 from perdure.store.open import open_store
-from perdure.store.protocols import Store
-from perdure.store.settings import StoreSettings
+from perdure.store.protocols import Store, StoreSettings
+from perdure.store.rows import Answer, Lane, NodeRow, Process
 from perdure.testing.contract.rig import Rig
 from perdure.upkeep.rescue import BATCH, Rescuer
 from perdure.worker.liveness import ProcLiveness

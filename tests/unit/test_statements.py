@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from perdure.job.states import TRANSITIONS, RunState, State, Verb
-from perdure.store.sql import migrate
-from perdure.store.sql.dialects.postgres.texts import READING, WRITING
-from perdure.store.sql.dialects.sqlite.sql import STATEMENTS
-from perdure.store.sql.statements import Statement, Statements
+from perdure.store import migrate
+from perdure.store.postgres.statements import READING, WRITING
+from perdure.store.sqlite.statements import STATEMENTS
+from perdure.store.statements import Statement, Statements
 from perdure.testing.contract.schema import UNIQUE
 
 _COMPARED = re.compile(r"\bstate\s*(?:=|<>|!=|(?:NOT\s+)?IN)\s*('\w+'|\([^()]*\))", re.IGNORECASE)

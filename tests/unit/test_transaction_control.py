@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import TransactionError
-from perdure.store.sql.borrowed import POSTGRES, POSTGRES_WITH_BACKSLASHES, SQLITE, Grammar, refuse_control
+from perdure.store.transaction import POSTGRES, POSTGRES_WITH_BACKSLASHES, SQLITE, Grammar, refuse_control
 
 CONTROL = ("COMMIT", "ROLLBACK", "END", "BEGIN", "COMMIT TRANSACTION", "END TRANSACTION", "ROLLBACK TRANSACTION")
 SQLITE_CONTROL = (*CONTROL, "BEGIN IMMEDIATE", "BEGIN DEFERRED TRANSACTION")

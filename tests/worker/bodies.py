@@ -11,7 +11,7 @@ from typing import Any
 from perdure import Job, JobContext, Perdure, Run
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.reports import Completed, Finish, Released
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 
 Body = Callable[[JobContext], Any]
 SORTS = ("plain", "async")

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 
 from perdure import Job, JobContext, Perdure, Retry
 from perdure.ids import RunId
-from perdure.store.answers import LogLine, Notes, Turn
-from perdure.worker import capture, context, notepad
+from perdure.store.rows import LogLine, Notes, Turn
+from perdure.worker import context, unwritten
 from tests.worker.bodies import SORTS, declared, messages, ran
 
 log = logging.getLogger("shop.mail")
@@ -154,7 +154,7 @@ def test_other_handlers_get_the_record_untouched(app: Perdure) -> None:
         except OSError:
             log.exception("x")
 
-    with bare_logging(), capture.capturing():  # so that ours comes first
+    with bare_logging(), context.capturing():  # so that ours comes first
         logging.getLogger().addHandler(Last())
         job = ran(app, "plain", body)
     assert messages(app, job)[0].startswith("x\nTraceback")
@@ -227,7 +227,7 @@ def test_each_attempt_keeps_its_own(app: Perdure) -> None:
 @pytest.fixture
 def small_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "LOG_LINES", 10)
-    monkeypatch.setattr(notepad, "EVERY_S", 0.01)
+    monkeypatch.setattr(unwritten, "EVERY_S", 0.01)
 
 
 CAPPED = [("…", "16 earlier lines were dropped"), *(("INFO", f"line {number}") for number in range(16, 26))]
@@ -263,7 +263,7 @@ def test_lines_that_were_written_before_are_dropped_too(app: Perdure) -> None:
 def test_during_an_outage_the_newest_lines_are_kept_and_marked_once(
     app: Perdure, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notepad, "EVERY_S", 0.2)
+    monkeypatch.setattr(unwritten, "EVERY_S", 0.2)
     inside, locked, trouble, ended = (threading.Event() for _ in range(4))
 
     def body(ctx: JobContext) -> None:
@@ -416,7 +416,7 @@ def test_without_any_configuration_warnings_still_reach_stderr(
 
 def test_the_handler_is_there_while_any_worker_runs(app: Perdure) -> None:
     def installed() -> int:
-        return sum(isinstance(handler, capture.CaptureHandler) for handler in logging.getLogger().handlers)
+        return sum(isinstance(handler, context.CaptureHandler) for handler in logging.getLogger().handlers)
 
     assert installed() == 0
     with app.worker().running():

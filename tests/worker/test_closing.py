@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from perdure import Done, JobContext, Perdure, PerdureError, Retry, TransactionError, TransactionTooLong
-from perdure.store.sql.dialects.sqlite.transaction import Transaction
-from perdure.worker import closing
+from perdure.store.sqlite.transaction import Transaction
+from perdure.worker import services
 from tests.worker.bodies import SORTS, declared, last_run, messages, ran, take_over
 from tests.worker.patience import eventually
 
@@ -270,8 +270,8 @@ def test_in_a_coroutine_it_is_refused_at_once_and_names_the_way(app: Perdure) ->
 
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing, "WARN_AFTER_S", 0.02)
-    monkeypatch.setattr(closing, "LIMIT_S", 0.1)
+    monkeypatch.setattr(services, "WARN_AFTER_S", 0.02)
+    monkeypatch.setattr(services, "LIMIT_S", 0.1)
 
 
 def too_long(act: Callable[[], object]) -> str:

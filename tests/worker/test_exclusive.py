@@ -11,7 +11,7 @@ import pytest
 from perdure import JobContext, Perdure
 from perdure.clock import ManualClock, Micros
 from perdure.ids import NodeId
-from perdure.store.answers import Process
+from perdure.store.rows import Process
 from perdure.worker.exclusive import Exclusive
 from tests.worker.patience import eventually, seen_by_the_doctor
 

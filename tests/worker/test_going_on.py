@@ -16,8 +16,8 @@ import pytest
 from perdure import JobContext, Perdure
 from perdure.clock import Micros, SystemClock
 from perdure.ids import NodeId, RunId
-from perdure.store.answers import Claimer, Lane, Process
-from perdure.worker.heart import Heart
+from perdure.store.rows import Claimer, Lane, Process
+from perdure.worker.heartbeat import Heart
 from tests.worker.bodies import SORTS, declared, last_run
 from tests.worker.patience import DEADLINE_S, eventually, seen_by_the_doctor
 

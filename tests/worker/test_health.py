@@ -11,9 +11,9 @@ import pytest
 
 from perdure import Perdure, State
 from perdure.clock import Micros, SystemClock
+from perdure.upkeep.rescue import LOOKS
 from perdure.worker.health import problem_of
-from perdure.worker.heart import BEATS_PER_LEASE
-from perdure.worker.lease import LOOKS
+from perdure.worker.heartbeat import BEATS_PER_LEASE
 from tests.worker.patience import eventually, seen_by_the_doctor
 
 

@@ -19,7 +19,7 @@ from perdure.ops.doctor import examine
 
 pytestmark = pytest.mark.damaged
 
-SCHEMA = Path(__file__).parents[2] / "src/perdure/store/sql/schema/sqlite.sql"
+SCHEMA = Path(__file__).parents[2] / "src/perdure/store/sqlite/schema.sql"
 VALUES: dict[str, object] = {
     "text": "abc",
     "bytes": b"\xff",

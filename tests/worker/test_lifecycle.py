@@ -16,7 +16,7 @@ import pytest
 
 from perdure import DatabaseUnavailable, JobContext, Perdure, PerdureError, State, StoreError
 from perdure.errors import InvalidOption
-from perdure.worker.stopping import HURRY, STOP, Wish
+from perdure.worker.loop import HURRY, STOP, Wish
 from perdure.worker.worker import Worker
 from tests.app.children import in_child
 from tests.worker.patience import eventually, eventually_here, seen_by_the_doctor

@@ -20,7 +20,7 @@ from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze, Tran
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
-from perdure.store.answers import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, Process
 from tests.worker.bodies import take_over
 
 ONCE = Retry(2, backoff="none")

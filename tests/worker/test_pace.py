@@ -17,8 +17,8 @@ from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import JobId
 from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
+from perdure.worker.executors import Inbox
 from perdure.worker.executors.pools import Pools
-from perdure.worker.executors.port import Inbox
 from perdure.worker.liveness import ProcLiveness
 from perdure.worker.node import Duty, Node, Parts
 from perdure.worker.run import Assignment

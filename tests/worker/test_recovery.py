@@ -10,7 +10,7 @@ import pytest
 from perdure import Job, JobContext, Perdure, State
 from perdure.clock import to_datetime
 from perdure.ids import NodeId, RunId, to_uuid
-from perdure.store.answers import Claimer, Lane
+from perdure.store.rows import Claimer, Lane
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
 from tests.worker.patience import DEADLINE_S

@@ -17,11 +17,11 @@ import pytest
 from perdure import Perdure
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.reports import Cancelled, Completed, Finish, Released, TimedOut
-from perdure.store.answers import Answer, Claimer, Lane, Process
+from perdure.store.rows import Answer, Claimer, Lane, Process
 from perdure.uninterrupted import _here
 from perdure.worker.context import JobContext
+from perdure.worker.executors import Inbox
 from perdure.worker.executors.loop import LoopExecutor
-from perdure.worker.executors.port import Inbox
 from perdure.worker.executors.threads import ThreadExecutor, _Slot, _Timekeeper
 from perdure.worker.run import Assignment, Ended
 from perdure.worker.signals import Interrupted, Stop

@@ -13,7 +13,7 @@ from perdure.cli.layout import Answer, Space, heading, hints, line, number, sinc
 from perdure.cli.show import first_line
 from perdure.clock import measured
 from perdure.ids import to_uuid
-from perdure.store.tallies import Duplicates, Hitch, Sameness
+from perdure.store.rows import Duplicates, Hitch, Sameness
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

@@ -79,7 +79,7 @@ def _of_kinds(door: Perdure) -> list[Problem]:
 
 def _of_jobs(door: Perdure) -> tuple[bool, list[Problem]]:
     """Stored jobs this code cannot run. False: there is no database yet."""
-    from perdure.ops.database_check import require_current
+    from perdure.ops.database import require_current
     from perdure.ops.kinds import orphans, stored_kinds
 
     if not _has_database(door):

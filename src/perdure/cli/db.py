@@ -30,7 +30,7 @@ def upgrade(url: Url = None, app: App = None) -> None:
 @db.command(cls=Command)
 def check(url: Url = None, app: App = None, json: Json = False) -> None:
     """Show how the database stands, without changing it. Exits with 1 if there is a problem."""
-    from perdure.ops.database_check import Verdict, check_database
+    from perdure.ops.database import Verdict, check_database
 
     with database(url, app) as store:
         facts = check_database(store)
@@ -48,7 +48,7 @@ def sql(
     statements: Annotated[bool, typer.Option("--statements", help="Also the statements Perdure runs.")] = False,
 ) -> None:
     """Print the SQL that makes a Perdure database. Piped into an empty one, it is ready for use."""
-    from perdure.ops.sql_texts import schema_sql, statements_sql
+    from perdure.ops.database import schema_sql, statements_sql
 
     for statement in schema_sql(dialect):
         print(f"{statement};\n")
@@ -65,7 +65,7 @@ def backup(
     app: App = None,
 ) -> None:
     """Copy an SQLite database to a new file, while jobs go on. Only you may read the copy."""
-    from perdure.ops.database_check import back_up
+    from perdure.ops.database import back_up
 
     with database(url, app) as store:
         back_up(store, target)

@@ -23,7 +23,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions.")]
 
 def doctor(url: Url = None, app: App = None, repair: Mend = False, yes: Yes = False, json: Json = False) -> None:
     """Look for broken promises in the database. Exits with 1 if there is a violation, or one is left after --repair."""
-    from perdure.ops.database_check import require_current
+    from perdure.ops.database import require_current
     from perdure.ops.doctor import examine, is_healthy
 
     if repair and json and not yes:
@@ -106,7 +106,7 @@ def _log_on_stderr() -> Generator[None, None, None]:
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
-    from perdure.ops.checks import CHECKS
+    from perdure.ops.doctor import CHECKS
 
     if not findings:
         print(f"Healthy: {len(CHECKS)} checks, nothing found.")

@@ -18,7 +18,7 @@ from perdure.errors import ConfigError, InvalidPayload, shown
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.job import Job
+    from perdure.job.views import Job
     from perdure.kind import Kind
     from perdure.options import OptionFields
 

@@ -10,7 +10,7 @@ from perdure.cli.target import App, JobName, Url, existing, find_job
 from perdure.cli.typed import as_typed
 
 if TYPE_CHECKING:
-    from perdure.job.job import Job
+    from perdure.job.views import Job
 
 
 def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:

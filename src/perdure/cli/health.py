@@ -51,7 +51,7 @@ def health(*, max_beat_age: MaxBeatAge = None, url: Url = None, app: App = None,
 
 def _look(store: Store, max_beat_age: float | None) -> Health:
     from perdure.clock import SystemClock
-    from perdure.ops.database_check import require_current
+    from perdure.ops.database import require_current
     from perdure.worker.liveness import ProcLiveness
 
     require_current(store)

@@ -14,8 +14,7 @@ from perdure.job.model import json_of
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.job import Job
-    from perdure.job.run import Run
+    from perdure.job.views import Job, Run
 
 HIDDEN = "***"
 

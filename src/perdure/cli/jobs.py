@@ -15,7 +15,7 @@ from perdure.cli.target import App, Url, front_door
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.job import Job
+    from perdure.job.views import Job
 
 T = TypeVar("T")
 LISTED = 20

@@ -15,8 +15,8 @@ from perdure.cli.target import App, JobName, Url, find_job, front_door
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.job import Job
-    from perdure.store.answers import LogLine
+    from perdure.job.views import Job
+    from perdure.store.rows import LogLine
 
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on until the job has ended, or Ctrl-C; with --json one per line.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.cli.show import visible
 from perdure.errors import shown
-from perdure.store.tallies import EVERY_QUEUE
+from perdure.store.rows import EVERY_QUEUE
 
 if TYPE_CHECKING:
     from perdure.app import Perdure

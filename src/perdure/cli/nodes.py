@@ -14,7 +14,7 @@ from perdure.clock import SystemClock, to_datetime
 from perdure.ids import to_uuid
 
 if TYPE_CHECKING:
-    from perdure.store.answers import NodeRow
+    from perdure.store.rows import NodeRow
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="How many stopped ones to show.")]
 

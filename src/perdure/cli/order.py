@@ -31,7 +31,7 @@ def move(
     Among those of its priority; the order of all other jobs stays.
     """
     from perdure.cli.plain import plain_job
-    from perdure.ops.waiting import COUNTED, at_least
+    from perdure.ops.explain import COUNTED, at_least
 
     end = _end(to)
     if sum(wish is not None for wish in (to, before, after)) != 1:

@@ -15,9 +15,8 @@ from perdure.ids import to_uuid
 from perdure.job.model import json_of
 
 if TYPE_CHECKING:
-    from perdure.job.job import Job
-    from perdure.job.run import Run
-    from perdure.store.answers import LogLine, NodeRow
+    from perdure.job.views import Job, Run
+    from perdure.store.rows import LogLine, NodeRow
 
 JOB_KEYS = (
     "id", "kind", "kind_version", "owner", "queue", "state", "priority", "position", "payload", "params", "tags",

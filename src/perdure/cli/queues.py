@@ -13,11 +13,11 @@ from perdure.cli.show import Json, ago, moment_json, plural, print_json, visible
 from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, front_door
 from perdure.errors import InvalidOption
-from perdure.store.tallies import EVERY_QUEUE
+from perdure.store.rows import EVERY_QUEUE
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.verbs.queues import Queue
+    from perdure.verbs.named import Queue
 
 queues = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
 

@@ -19,7 +19,7 @@ from perdure.clock import measured
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from perdure.job.run import Run
+    from perdure.job.views import Run
 
 OfJob = Annotated[
     str | None, typer.Argument(metavar="ID", help="Only of this job: its id, or the last 4 or more characters of it.")

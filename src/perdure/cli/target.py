@@ -19,7 +19,7 @@ from perdure.errors import ConfigError, InvalidInput, JobNotFound, shown
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.job import Job
+    from perdure.job.views import Job
     from perdure.store.protocols import Store
 
 Url = Annotated[
@@ -52,7 +52,7 @@ def database(url: str | None, app: str | None) -> Generator[Store, None, None]:
 @contextmanager
 def existing(url: str | None, app: str | None) -> Generator[Store, None, None]:
     """The same for a database that is there already: a mistyped path is an error, not a new database."""
-    from perdure.ops.database_check import require_current
+    from perdure.ops.database import require_current
 
     with database(url, app) as store:
         require_current(store)
@@ -63,7 +63,7 @@ def existing(url: str | None, app: str | None) -> Generator[Store, None, None]:
 def front_door(url: str | None, app: str | None) -> Generator[Perdure, None, None]:
     """An app on the database the user means, which has to be there: the one named, else one without kinds."""
     from perdure.app import Perdure
-    from perdure.ops.database_check import require_current
+    from perdure.ops.database import require_current
 
     named = _nearest(url, app)
     if named.app is None:
@@ -110,7 +110,7 @@ def _tail(text: str) -> str:
 
 def _whole(store: Store, text: str) -> Job:
     from perdure.ids import JobId, parse_id
-    from perdure.store.answers import not_found
+    from perdure.store.rows import not_found
 
     job_id = JobId(parse_id(text.strip()))
     found = store.get(job_id)
@@ -121,8 +121,8 @@ def _whole(store: Store, text: str) -> Job:
 
 def _by_tail(store: Store, tails: set[str]) -> dict[str, list[Job]]:
     """For each tail the newest jobs that end with it, found in one pass."""
-    from perdure.store.answers import JobFilter
-    from perdure.verbs.paging import pages
+    from perdure.store.rows import JobFilter
+    from perdure.verbs.find import pages
 
     found: dict[str, list[Job]] = {tail: [] for tail in tails}
     if not tails:

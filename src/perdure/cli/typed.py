@@ -31,7 +31,7 @@ def options_in(arguments: Sequence[str]) -> str:
 
 def as_typed(command: str, url: str | None, app: str | None) -> str:
     """A remedy of `ops`, with the app that is meant in the place of MODULE:APP."""
-    from perdure.ops.explanation import START_A_WORKER
+    from perdure.ops.explain import START_A_WORKER
 
     if command.startswith(START_A_WORKER):
         return start_a_worker(url, app) + command.removeprefix(START_A_WORKER)

@@ -18,7 +18,7 @@ from perdure.errors import PerdureError, TransitionRefused
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.job import Job
+    from perdure.job.views import Job
 
     Change = Callable[[Job], Job]
 

@@ -1,4 +1,4 @@
-"""The order inside a queue: rank, position, id. Used by `app` for priorities and by `store/sql/order` for moves."""
+"""The order inside a queue: rank, position, id. Used by `app` for priorities and by `store/control` for moves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a run has to say when it comes back, and the transition it leads to.
 
-Built by the worker, handed to `store/sql/finishes`, which asks `after_run` again whenever the job has changed since the
+Built by the worker, handed to `store/finish`, which asks `after_run` again whenever the job has changed since the
 claim: a report stays true, a decision may not.
 """
 

@@ -1,6 +1,6 @@
 """What becomes of a job: one pure function per verb, each giving a `Transition` for the store to apply.
 
-Called by `reports` (a run came back), `store/sql` (claim, promote, rescue) and the verbs of the front door. None of
+Called by `reports` (a run came back), `store` (claim, promote, rescue) and the verbs of the front door. None of
 them reads a clock, a database or a random number: the same arguments give the same transition. A function that answers
 None says that there is nothing to do: the job already is what was asked for.
 """

@@ -1,16 +1,315 @@
-"""Why a job is where it is. Called by `app.explain` and `perdure explain`; asks the store and changes nothing.
+"""What an explanation is, and the parts that several of them share. Used by `explain`, `waiting` and `at_work`.
+
+Why a job waits, state by state. Called by `explain`; asks the store, and `workers` who could take the job.
+
+Who runs a job, and how one has ended. Called by `explain`; asks the store, and `workers` whether its node lives.
+
+Why a job is where it is. Called by `app.explain` and `perdure explain`; asks the store and changes nothing.
 
 Of jobs that wait `waiting` knows it, of the others `at_work`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from shlex import quote
+from typing import NamedTuple
+
 from perdure.clock import Micros
-from perdure.job.job import Job
-from perdure.job.states import State
-from perdure.ops import at_work, waiting
-from perdure.ops.explanation import Explanation, Facts
+from perdure.ids import to_uuid
+from perdure.job.states import Park, State
+from perdure.job.views import Job
+from perdure.ops.spans import counted, distance, length, moment
+from perdure.ops.workers import Crew, about, crew_for, kind_of, name_of, silence, summary
 from perdure.store.protocols import Store
+from perdure.store.rows import EVERY_QUEUE, Gate, NodeRow
+
+START_A_WORKER = "perdure worker MODULE:APP"
+"""Which app that is, only the caller may know; the command line puts it in."""
+
+Facts = tuple[tuple[str, str], ...]
+
+
+class Explanation(NamedTuple):
+    """`why` the job is in its state; `next`: what moves it on; `facts`: what that rests on, as names and texts.
+
+    `remedy` is the command that helps, where someone has to do something. None: nobody has to.
+    """
+
+    state: State
+    why: str
+    next: str
+    facts: Facts = ()
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.why}. {self.next}."
+
+
+def last_error(job: Job) -> Facts:
+    return (("last error", first_line(job.error)),) if job.error else ()
+
+
+def first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def gate_facts(gates: Sequence[Gate], now: Micros) -> Facts:
+    return tuple(("closed", closed.why) for gate in gates if (closed := closure(gate, now)))
+
+
+def closure(gate: Gate, now: Micros) -> Explanation | None:
+    """What keeps all jobs of a queue from being claimed. None: it is open."""
+    name = "every queue" if gate.name == EVERY_QUEUE else f"queue {gate.name!r}"
+    if gate.paused_at is not None:
+        return Explanation(
+            State.QUEUED,
+            f"{name} is paused since {moment(gate.paused_at)}",
+            f"app.queues.resume({gate.name!r}) lets it go on",
+            remedy=f"perdure queues resume {quote(gate.name)}",
+        )
+    if gate.reserved_until is not None and gate.reserved_until > now:
+        return Explanation(
+            State.QUEUED,
+            f"{name} is reserved until {moment(gate.reserved_until)}",
+            "It goes on when the reservation ends",
+        )
+    return None
+
+
+_SHOWN = 5
+
+COUNTED = 10_000
+"""How far the jobs ahead of one are counted; more of them are `10,000+`."""
+
+
+def queued(store: Store, job: Job, now: Micros) -> Explanation:
+    ahead = store.count_ahead(job, COUNTED)
+    gates = store.gates(job.queue)
+    crew = crew_for(store, job, now)
+    facts = (
+        ("queued since", moment(max(job.row.queued_at, job.row.run_at))),
+        *last_error(job),
+        ("place in queue", f"{ahead + 1:,}" if ahead < COUNTED else f"behind the first {COUNTED:,}"),
+        ("jobs ahead", at_least(ahead)),
+        *gate_facts(gates, now),
+        ("who could run it", summary(crew, job, now)),
+    )
+    for gate in gates:
+        if closed := closure(gate, now):
+            return closed._replace(facts=facts)
+    return (_shortage(job, crew, now) or _in_line(job, ahead, crew))._replace(facts=facts)
+
+
+def at_least(ahead: int) -> str:
+    """How many jobs go first, as people read it."""
+    return f"{ahead:,}" if ahead < COUNTED else f"{COUNTED:,}+"
+
+
+def _in_line(job: Job, ahead: int, crew: Crew) -> Explanation:
+    why = f"it is the next of queue {job.queue!r}, for {counted(len(crew.ready), 'live worker')}"
+    if ahead >= COUNTED:
+        why = f"{at_least(ahead)} jobs of queue {job.queue!r} go first"
+    elif ahead:
+        why = f"{counted(ahead, 'job')} of queue {job.queue!r} {'goes' if ahead == 1 else 'go'} first"
+    return Explanation(State.QUEUED, why, "A worker with a free place claims it")
+
+
+def _shortage(job: Job, crew: Crew, now: Micros) -> Explanation | None:
+    """None: there is a worker for it."""
+    if not crew.live:
+        return Explanation(
+            State.QUEUED, "no worker is registered", "Start a worker for this database", remedy=START_A_WORKER
+        )
+    for_the_queue = f"{START_A_WORKER} --queue {quote(job.queue)}"
+    if not crew.serving:
+        return Explanation(
+            State.QUEUED, f"no live worker serves queue {job.queue!r}", "Start one that does", remedy=for_the_queue
+        )
+    if not crew.able:
+        return Explanation(
+            State.QUEUED,
+            f"no live worker of queue {job.queue!r} has {kind_of(job)}",
+            "A worker that reaches the job sets it aside for one that has it; start such a worker",
+            remedy=START_A_WORKER,
+        )
+    if not crew.ready:
+        remedy = START_A_WORKER if any(node.queues is None for node in crew.able) else for_the_queue
+        return Explanation(State.QUEUED, silence(crew.able, crew, now), _take_over(crew.able, crew), remedy=remedy)
+    return None
+
+
+def _take_over(nodes: Sequence[NodeRow], crew: Crew) -> str:
+    if all(node in crew.gone for node in nodes):
+        return "Another worker takes over: start one"
+    return f"If {'it is' if len(nodes) == 1 else 'they are'} dead, another worker takes over: start one"
+
+
+def scheduled(store: Store, job: Job, now: Micros) -> Explanation:
+    run_at, crew = job.row.run_at, crew_for(store, job, now)
+    facts = (
+        ("run_at", f"{moment(run_at)} ({distance(run_at, now)})"),
+        *last_error(job),
+        *gate_facts(store.gates(job.queue), now),
+        ("who could run it", summary(crew, job, now)),
+    )
+    why = f"it may not start before {moment(run_at)}"
+    if job.attempts and job.error:
+        after = f"attempt {job.attempts} of {job.max_attempts} ended with {first_line(job.error)}"
+        why = f"{after}, and the next one may not start before {moment(run_at)}"
+    if run_at > now:
+        return Explanation(State.SCHEDULED, why, "It is queued then", facts)
+    why += ", which has passed"
+    if not crew.live:
+        return Explanation(
+            State.SCHEDULED,
+            f"{why}, but no worker is registered",
+            "Start a worker for this database",
+            facts,
+            START_A_WORKER,
+        )
+    if not crew.awake:  # any worker queues what is due, whatever it serves
+        silent = f"{why}, but {silence(crew.live, crew, now)}"
+        return Explanation(State.SCHEDULED, silent, _take_over(crew.live, crew), facts, START_A_WORKER)
+    return Explanation(State.SCHEDULED, why, "A worker queues it at its next turn", facts)
+
+
+def blocked(store: Store, job: Job, now: Micros) -> Explanation:
+    ids = store.waited_for(job.row.id, _SHOWN)
+    others = [store.get(other) for other in ids]
+    named = ", ".join(str(to_uuid(other)) for other in ids)
+    facts = [
+        ("blocked by", f"{to_uuid(other)} ({'gone' if found is None else f'{found.kind}, {found.state}'})")
+        for other, found in zip(ids, others, strict=True)
+    ]
+    if job.waits_for > len(ids):
+        facts.append(("blocked by", f"{job.waits_for - len(ids)} more"))
+    why, then = f"it waits for {counted(job.waits_for, 'job')} to end ({named})", "It is queued when they have ended"
+    if job.row.run_at > now:
+        facts.append(("run_at", f"{moment(job.row.run_at)} ({distance(job.row.run_at, now)})"))
+        then += f", and not before {moment(job.row.run_at)}"
+    return Explanation(State.BLOCKED, why, then, (*facts, *gate_facts(store.gates(job.queue), now)))
+
+
+def held(store: Store, job: Job) -> Explanation:
+    live = store.live(job.row.id)
+    limit = None if live is None else live.limit_key
+    why = "it waits for a permit" + (f" of limit {limit!r}" if limit else "")
+    facts = (("held by", f"limit {limit}" if limit else "a limit"),)
+    return Explanation(State.HELD, why, "It is queued when one is free", facts)
+
+
+def paused(store: Store, job: Job) -> Explanation:
+    live = store.live(job.row.id)
+    facts = () if live is None else (("paused since", moment(live.updated_at)),)
+    return Explanation(
+        State.PAUSED,
+        "it was paused by hand",
+        "app.resume(job) lets it go on",
+        (*facts, *last_error(job)),
+        f"perdure resume {job.id}",
+    )
+
+
+_PARKED = {
+    Park.UNKNOWN_KIND: Explanation(
+        State.PARKED,
+        "a worker reached it that has no kind of that name",
+        "A worker that has it takes the job; else app.cancel(job)",
+    ),
+    Park.NEWER_VERSION: Explanation(
+        State.PARKED,
+        "a worker reached it whose code is older than the one that enqueued it",
+        "A worker with the newer code takes the job",
+    ),
+    Park.UNREADABLE: Explanation(
+        State.PARKED,
+        "its payload cannot be decoded",
+        "Mend it and app.resume(job), or app.cancel(job)",
+    ),
+}
+
+
+def parked(store: Store, job: Job, now: Micros) -> Explanation:
+    reason = Park(job.park_reason or Park.UNREADABLE)
+    parked = _PARKED[reason]
+    facts = (("parked because", reason.value.replace("_", " ")), *last_error(job))
+    if reason is Park.UNREADABLE:
+        return parked._replace(facts=facts, remedy=f"perdure resume {job.id}")
+    crew = crew_for(store, job, now)
+    facts = (*facts, *gate_facts(store.gates(job.queue), now), ("who could run it", summary(crew, job, now)))
+    if crew.ready:
+        return parked._replace(next="A live worker has it and takes the job at its next turn", facts=facts)
+    return parked._replace(facts=facts, remedy=START_A_WORKER)
+
+
+_NODES_LOOKED_AT = 100
+
+
+def running(store: Store, job: Job, now: Micros) -> Explanation:
+    asked = "; a cancel was asked for" if job.cancel_requested else ""
+    why = f"node {job.node_id} runs attempt {job.attempts} of {job.max_attempts}{asked}"
+    facts = list(_run_facts(store, job, now))
+    crew = crew_for(store, job, now)
+    node = _holder(store, job, crew)
+    if node is None:
+        return Explanation(State.RUNNING, why, "It ends by itself", (*facts, ("held by", f"node {job.node_id}")))
+    if node.stopped_at is not None:
+        stopped = f"{name_of(node)}, stopped {distance(node.stopped_at, now)}"
+        facts.append(("held by", f"{stopped} ({(node.stop_reason or 'unknown').replace('_', ' ')})"))
+        return _left_behind(f"{why}, but that node has stopped", crew, tuple(facts))
+    facts.append(("held by", about([node], now)))
+    if node in crew.gone:
+        return _left_behind(f"{why}, but the process of that node has ended", crew, tuple(facts))
+    if node in crew.silent:
+        silent = f"{why}, but that node was last heard of {distance(node.beat_at, now)}"
+        return _left_behind(silent, crew, tuple(facts), if_dead="If it is dead, ")
+    return Explanation(State.RUNNING, why, "It ends by itself", tuple(facts))
+
+
+def _run_facts(store: Store, job: Job, now: Micros) -> Iterator[tuple[str, str]]:
+    live = store.live(job.row.id)
+    if live is not None and live.claimed_at is not None:
+        yield "running for", f"{length(now - live.claimed_at)}, since {moment(live.claimed_at)}"
+        if live.timeout_ms is not None:
+            yield "time-out", f"{live.timeout_ms / 1_000:g} s"
+
+
+def _holder(store: Store, job: Job, crew: Crew) -> NodeRow | None:
+    """None: it has stopped, and many nodes have come and gone since."""
+    nodes = (*crew.live, *store.nodes(_NODES_LOOKED_AT))
+    return next((node for node in nodes if node.id == job.row.node_id), None)
+
+
+def _left_behind(why: str, crew: Crew, facts: Facts, if_dead: str = "") -> Explanation:
+    """Any worker takes back what a dead one held; somebody has to start one if there is none."""
+    then = f"{if_dead}another worker takes the job back"
+    then = then[0].upper() + then[1:]
+    if crew.awake:
+        return Explanation(State.RUNNING, why, then, facts)
+    return Explanation(State.RUNNING, why, f"{then}: start one", facts, START_A_WORKER)
+
+
+def ended(job: Job) -> Explanation:
+    attempts = f"after {counted(job.attempts, 'attempt')}"
+    facts = () if job.row.finished_at is None else (("ended", moment(job.row.finished_at)),)
+    if job.state == State.COMPLETED:
+        why, then = f"it completed {attempts}", "Nothing more happens"
+        if job.superseded_by is not None:
+            why, then = f"{why}, and job {job.superseded_by} takes its place", "That one goes on"
+        return Explanation(job.state, why, then, facts)
+    if job.superseded_by is not None:
+        return Explanation(job.state, f"job {job.superseded_by} took its place", "That one goes on", facts)
+    if job.successor is not None:
+        return Explanation(job.state, f"job {job.successor} goes on with its work", "Look there", facts)
+    why = f"it {'failed' if job.state == State.FAILED else f'was {job.state}'} {attempts}"
+    if job.error:
+        why += f" with {': '.join(part for part in (job.error_type, first_line(job.error)) if part)}"
+    if job.state == State.SKIPPED:
+        again = "app.retry(job, as_new=True) runs it as a new job"
+        return Explanation(job.state, why, again, facts, f"perdure retry {job.id} --as-new")
+    return Explanation(job.state, why, "app.retry(job) opens a new life", facts, f"perdure retry {job.id}")
+
 
 __all__ = ["Explanation", "explain"]
 
@@ -36,18 +335,18 @@ def _common(job: Job) -> Facts:
 def _explained(store: Store, job: Job, now: Micros) -> Explanation:
     match job.state:
         case State.QUEUED:
-            return waiting.queued(store, job, now)
+            return queued(store, job, now)
         case State.RUNNING:
-            return at_work.running(store, job, now)
+            return running(store, job, now)
         case State.SCHEDULED:
-            return waiting.scheduled(store, job, now)
+            return scheduled(store, job, now)
         case State.BLOCKED:
-            return waiting.blocked(store, job, now)
+            return blocked(store, job, now)
         case State.HELD:
-            return waiting.held(store, job)
+            return held(store, job)
         case State.PAUSED:
-            return waiting.paused(store, job)
+            return paused(store, job)
         case State.PARKED:
-            return waiting.parked(store, job, now)
+            return parked(store, job, now)
         case State.COMPLETED | State.FAILED | State.CANCELLED | State.SKIPPED:
-            return at_work.ended(job)
+            return ended(job)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from perdure.job.model import readable
 from perdure.ops.doctor import runner_of
+from perdure.store.engine import Call, Op
 from perdure.store.protocols import Store
-from perdure.store.sql.engine import Call, Op
 
 
 class StoredKind(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from perdure.clock import Micros
 from perdure.ids import id_floor
 from perdure.store.protocols import Store
-from perdure.store.tallies import Duplicates, Durations, Failures, Outstanding, Ran, Stuck
+from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, Stuck
 
 HOUR_US = 3_600 * 1_000_000
 DAY_US = 24 * HOUR_US

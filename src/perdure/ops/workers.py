@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
 from perdure.ids import to_uuid
-from perdure.job.job import Job
+from perdure.job.views import Job
 from perdure.ops.spans import distance
-from perdure.store.answers import NodeRow
 from perdure.store.protocols import Store
+from perdure.store.rows import NodeRow
 from perdure.worker.liveness import ProcLiveness
 
 SHOWN = 3

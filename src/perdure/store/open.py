@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from perdure.errors import ConfigError
-from perdure.store.settings import StoreSettings
-from perdure.store.sql.store import SqlStore
+from perdure.store.protocols import StoreSettings
+from perdure.store.store import SqlStore
 
 DEFAULTS = StoreSettings()
 
@@ -36,8 +36,8 @@ def _scheme(url: str) -> str:
 
 
 def _sqlite(url: str, settings: StoreSettings) -> SqlStore:
-    from perdure.store.sql.dialects.sqlite.connect import Pragmas
-    from perdure.store.sql.dialects.sqlite.runner import SqliteRunner
+    from perdure.store.sqlite.connect import Pragmas
+    from perdure.store.sqlite.runner import SqliteRunner
 
     return SqlStore(
         SqliteRunner(
@@ -86,8 +86,8 @@ def without_password(url: str) -> str:
 
 def _postgres(url: str, settings: StoreSettings) -> SqlStore:
     try:
-        from perdure.store.sql.dialects.postgres.connect import Settings
-        from perdure.store.sql.dialects.postgres.runner import PostgresRunner
+        from perdure.store.postgres.pool import Settings
+        from perdure.store.postgres.runner import PostgresRunner
     except ImportError as error:
         raise ConfigError(
             f"PostgreSQL needs the psycopg driver ({error}); install it with pip install 'perdure[postgres]'",

@@ -3,42 +3,52 @@
 Every method is one transaction unless `tx` carries it in the caller's own. Errors are those of `perdure.errors`; after
 an error nothing of the call remains. All methods may be called by any number of threads and processes at the same time.
 The contract suite (`perdure.testing.contract`) has one file per protocol.
-"""
+
+
+What tells an outage from a refusal: errors of a store whose database is not there. Asked by worker and rescue.
+
+What a store is told when it is opened. Built by `config`, used by `open`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from perdure.clock import Micros
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from perdure.ids import JobId, NodeId, RunId
-from perdure.job.job import Job
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
 from perdure.job.reports import Finish
-from perdure.job.run import Run
 from perdure.job.states import Verb
-from perdure.store.answers import (
+from perdure.job.views import Job, Run
+from perdure.store.rows import (
     Claimer,
+    Duplicates,
+    Durations,
     Edit,
+    Failures,
     Finished,
+    Gate,
     Glance,
     JobFilter,
     Kinds,
     Lane,
     LogLine,
     NodeRow,
+    Outstanding,
     Page,
     Place,
     Process,
     QueueRow,
+    Ran,
     Rescued,
     RunFilter,
     Spot,
+    Stuck,
     Turn,
     Turned,
 )
-from perdure.store.tallies import Duplicates, Durations, Failures, Gate, Outstanding, Ran, Stuck
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
 Tx = object | None
@@ -416,3 +426,27 @@ class Store(
     Protocol,
 ):
     """All of it."""
+
+
+class ConnectionLost(StoreError):
+    """The connection ended; whether the last statement took effect is unknown."""
+
+    default_code = "connection_lost"
+
+
+class Locked(DatabaseBusy):
+    """Someone's open transaction held what was needed for longer than we wait. No outage: whatever else there is to do
+    can be done, and this again later."""
+
+
+AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
+"""The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""
+
+
+class StoreSettings(NamedTuple):
+    """What a store needs to know besides where it is."""
+
+    durability: str = "full"
+    busy_timeout_s: float = 5.0
+    auto_migrate: bool | None = None
+    allow_network_filesystem: bool = False

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 from perdure.clock import Micros
 from perdure.errors import InvalidOption, PerdureError, shown
 from perdure.ids import JobId, NodeId, RunId
-from perdure.job.job import Job
 from perdure.job.model import Claim, LiveJob, NewJob, Plan, RunRow
-from perdure.job.run import Run
 from perdure.job.states import RunState, State
+from perdure.job.views import Job, Run
 from perdure.kind import Draft, Kind
 from perdure.options import Options
-from perdure.verbs.declaring import Facts, declared
+from perdure.verbs.declare import Facts, declared
 from perdure.worker.context import Backstage, JobContext, current, entered
 from perdure.worker.signals import Stop
 

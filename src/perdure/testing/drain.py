@@ -1,4 +1,11 @@
-"""Runs what is due, one job after the other, with a worker's own node on the real store. Driven by `kit`.
+"""Exceptions that come out of a handler, as a test wants to see them. Used by `drain`.
+
+How a claimed job is run without a worker: here and now, or on the running event loop. Called by `kit`.
+
+Each run has an empty context of its own (`contextvars`), as under a worker: what the test has set is not seen by it.
+
+
+Runs what is due, one job after the other, with a worker's own node on the real store. Driven by `kit`.
 
 Everything but the running itself is `worker/node`: claims, finishes, promotion, notes. The node is given one place, and
 this for an executor: it keeps the claimed job until the kit has run it, in its own thread or loop.
@@ -6,26 +13,148 @@ this for an executor: it keeps the claimed job until the kit has run it, in its 
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.errors import JobFailed, PerdureError, StoreError
 from perdure.ids import JobId
-from perdure.job.job import Job
 from perdure.job.model import Telling
 from perdure.job.reports import Failed, Released
-from perdure.testing.frames import from_the_handler_on, is_the_tests_own
+from perdure.job.views import Job
 from perdure.worker.context import JobContext
-from perdure.worker.executors.port import Inbox
+from perdure.worker.executors import Inbox
+from perdure.worker.executors.loop import Lent
 from perdure.worker.liveness import ProcLiveness
 from perdure.worker.node import Duty, Node, Parts
-from perdure.worker.run import AnyKind, Assignment, Ended, Middleware
-from perdure.worker.signals import Stop
+from perdure.worker.run import AnyKind, Assignment, Ended, Middleware, awaited, run_async, run_plain
+from perdure.worker.signals import Interrupted, Stop
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+
+
+_THE_HANDLERS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError, Interrupted)
+
+
+def is_the_tests_own(error: BaseException) -> bool:
+    """Whether it is for whoever runs the test: Ctrl-C, `pytest.fail`, `pytest.skip`, a time-out of the test itself.
+
+    A worker would take it for a failure of the job, since its threads never see any of these.
+    """
+    return not isinstance(error, _THE_HANDLERS)
+
+
+def from_the_handler_on(error: BaseException) -> TracebackType | None:
+    """The traceback without the library's own frames above the user's code."""
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames):
+        frames = frames.tb_next
+    return frames or error.__traceback__
+
+
+def _is_ours(frames: TracebackType) -> bool:
+    return str(frames.tb_frame.f_globals.get("__name__")).partition(".")[0] in ("perdure", "contextlib")
+
+
+class HandlerLoop:
+    """The event loop that `drain` runs coroutines on: one for the whole block, as a worker has one for its life."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, task: Assignment) -> Ended:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        run = self._loop.create_task(run_async(task), name=task.kind.name, context=contextvars.Context())
+        return self._loop.run_until_complete(run)
+
+    def run_to_end(self, awaitable: Awaitable[Any]) -> Any:
+        """What a plain function has returned."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(awaited(awaitable))
+
+    def close(self) -> None:
+        """Tasks that handlers began and did not wait for are cancelled, as at the end of a worker."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        if not in_a_loop():
+            _close(loop)
+            return
+        thread = threading.Thread(target=_close, args=(loop,))  # a thread runs one loop at a time
+        thread.start()
+        thread.join()
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+def run_here(task: Assignment, loop: HandlerLoop) -> Ended:
+    """In this thread, to its end."""
+    if task.kind.is_async:
+        return loop.run(task)
+    return contextvars.Context().run(run_plain, task, loop.run_to_end)
+
+
+def begin_run(task: Assignment) -> asyncio.Task[Ended]:
+    """On the running loop: a coroutine as a task of it, a plain function in a thread, where it may block."""
+    loop = asyncio.get_running_loop()
+    run = run_async(task) if task.kind.is_async else _run_in_thread(task, loop)
+    return loop.create_task(run, name=task.kind.name, context=contextvars.Context())
+
+
+async def _run_in_thread(task: Assignment, loop: asyncio.AbstractEventLoop) -> Ended:
+    """A plain function cannot be cancelled; what it has returned to be awaited on the loop can."""
+    lent: list[Lent] = []
+
+    def run_to_end(awaitable: Awaitable[Any]) -> Any:
+        lent.append(Lent(loop, awaitable, bool))
+        return lent[0].result()
+
+    run = loop.run_in_executor(None, lambda: contextvars.Context().run(run_plain, task, run_to_end))
+    while not run.done():
+        try:
+            await asyncio.wait([run])
+        except asyncio.CancelledError:
+            for one in lent:
+                one.cancel()
+    return run.result()
+
+
+async def until_ended(task: Assignment, run: asyncio.Task[Ended]) -> None:
+    """Wait for a run. Whoever cancels this wait stops the run first: nothing goes on behind the test's back."""
+    try:
+        await asyncio.wait([run])
+    except asyncio.CancelledError:
+        task.ctx.stop = task.ctx.stop or Stop.SHUTDOWN
+        run.cancel()
+        await asyncio.wait([run])
+        raise
+
+
+def in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
 
 TURNS = 10
 """Turns in a row that bring nothing. Promoting, looking and claiming take three."""

@@ -1,26 +1,175 @@
-"""`Kit`: what `with app.testing() as t:` gives. Made by `block`; drives `drain`, asks `enqueued`, makes contexts.
+"""Time and ids inside `app.testing()`: both stand still until a test moves them. Made by `block`.
+
+Which jobs were enqueued, by kind and arguments, and how to tell of it when a test is disappointed. Used by `kit`.
+
+`Kit`: what `with app.testing() as t:` gives. Made by `block`; drives `drain`, asks `enqueued`, makes contexts.
 
 See docs/testing.md for how it is used.
-"""
+
+
+`with app.testing() as t:`: what of the app is exchanged for the block, and how it comes back. Called by `app`."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+import inspect
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, cast
 
-from perdure.clock import ManualClock, to_datetime, to_micros
-from perdure.errors import InvalidInput, InvalidOption, PerdureError, shown
-from perdure.job.job import Job
+from perdure.clock import ManualClock, Micros, SystemClock, to_datetime, to_micros
+from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, PerdureError, shown
+from perdure.ids import IdFactory
+from perdure.job.views import Job
+from perdure.kind import Kind
+from perdure.store.open import open_store
 from perdure.testing.context import KitContext, new_context
-from perdure.testing.drain import Drain
-from perdure.testing.enqueued import KindLike, among, jobs_of, kind_of, not_among
-from perdure.testing.running import HandlerLoop, begin_run, in_a_loop, run_here, until_ended
-from perdure.worker.capture import capturing
+from perdure.testing.drain import Drain, HandlerLoop, begin_run, in_a_loop, run_here, until_ended
+from perdure.worker.context import capturing, current
+from perdure.worker.worker import is_at_work
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.store.protocols import Store
+
+
+class KitClock(ManualClock):
+    """The wall clock stands still; boottime goes on beside it, so that a wait with a time-out comes to its end."""
+
+    def __init__(self, start: Micros) -> None:
+        super().__init__(start)
+        self._began = time.monotonic()
+        self._thread = threading.get_ident()
+
+    def boottime(self) -> float:
+        return super().boottime() + time.monotonic() - self._began
+
+    def wait(self, seconds: float) -> None:
+        """For another thread than the test's, really. The test's own, or a handler, would wait for itself."""
+        if threading.get_ident() == self._thread or current() is not None:
+            raise PerdureError(
+                "nobody runs jobs while you wait inside app.testing(); call t.drain() first, then wait for the job",
+                code="testing_wait",
+            )
+        time.sleep(seconds)
+
+
+class KitTicks:
+    """Milliseconds for ids: the manual clock's, and ahead of it only where one millisecond cannot hold them all."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._least = 0
+
+    def now(self) -> int:
+        return max(self._clock.now() // 1_000, self._least)
+
+    def tick(self) -> None:
+        self._least = self.now() + 1
+
+
+def kit_ids(clock: ManualClock) -> IdFactory:
+    """The same ids in the same order for the same start: a test that prints them prints the same every time."""
+    ticks = KitTicks(clock)
+    return IdFactory(ticks.now, random.Random(0).randbytes, ticks.tick)
+
+
+AnyKind = Kind[..., Any, ..., Any]
+KindLike = str | AnyKind
+
+LINES = 20
+"""Jobs listed in a message, at most."""
+
+
+def kind_of(app: Perdure, kind: object) -> AnyKind:
+    """The kind that is meant. A name that nothing is declared under is refused: a typing error must not pass a test."""
+    if isinstance(kind, str):
+        return app.kinds.get(kind)
+    if not isinstance(kind, Kind):
+        raise InvalidInput(f"expected a function under @app.job, or a kind's name, not {shown(kind)}")
+    known = cast("AnyKind", kind)
+    if app.kinds.find(known.name) is not known:
+        raise InvalidInput(f"{known!r} is no kind of this app; test it with the app that declares it")
+    return known
+
+
+def jobs_of(app: Perdure, kind: AnyKind | None, arguments: Mapping[str, object]) -> list[Job]:
+    """In the order they were enqueued, whatever became of them; retries made as new jobs are not among them."""
+    __tracebackhide__ = True
+    found = app.jobs() if kind is None else app.jobs(kind=kind.name)
+    jobs = [job for job in found if job.retry_of is None][::-1]
+    if kind is None or not arguments:
+        return jobs
+    unknown = [f"{name!r} is not a parameter" for name in arguments if name not in kind.codec.signature.annotations]
+    if unknown:
+        raise kind.codec.signature.refusal(unknown)
+    return [job for job in jobs if _fits(app, kind, job, arguments)]
+
+
+def _fits(app: Perdure, kind: AnyKind, job: Job, wanted: Mapping[str, object]) -> bool:
+    """Each argument as the handler would be given it, or as it is stored: a model may be named by its dict."""
+    given, stored = _arguments(app, kind, job), job.payload or {}
+    return all(
+        (name in given and bool(value == given[name])) or (name in stored and bool(value == stored[name]))
+        for name, value in wanted.items()
+    )
+
+
+def _arguments(app: Perdure, kind: AnyKind, job: Job) -> dict[str, object]:
+    """Decoded and upgraded, secrets and defaults included. Empty where the stored ones fit the function no more."""
+    row = app.store.row(job.row.id)
+    if row is None:
+        return {}
+    try:
+        args, kwargs = kind.load(row.payload, row.secrets, row.kind_version)
+        return _defaults(kind) | kind.codec.bind(args, kwargs)
+    except InvalidPayload:
+        return {}
+
+
+def _defaults(kind: AnyKind) -> dict[str, object]:
+    parameters = inspect.signature(inspect.unwrap(kind.function)).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def not_among(app: Perdure, kind: AnyKind, arguments: Mapping[str, object]) -> str:
+    """Why `assert_enqueued` fails: what was wanted, and what there is instead."""
+    wanted = f" with {_call(arguments)}" if arguments else ""
+    of_kind = jobs_of(app, kind, {})
+    if of_kind:
+        return f"no {kind.name} job was enqueued{wanted}; these were:\n{_lines(of_kind)}"
+    others = Counter(job.kind for job in jobs_of(app, None, {}))
+    told = ", ".join(f"{name} ({times})" for name, times in sorted(others.items()))
+    return f"no {kind.name} job was enqueued{wanted}; " + (f"others were: {told}" if told else "nothing was at all")
+
+
+def among(kind: AnyKind | None, arguments: Mapping[str, object], found: Sequence[Job]) -> str:
+    """Why `assert_not_enqueued` fails."""
+    what = "jobs were" if kind is None else f"{kind.name} was"
+    wanted = f" with {_call(arguments)}" if arguments else ""
+    return f"{what} enqueued{wanted}:\n{_lines(found)}"
+
+
+def _lines(jobs: Sequence[Job]) -> str:
+    """Without secrets: a job does not show them."""
+    lines = [f"  {job.kind}({_call(job.payload or {})})  {job.state}" for job in jobs[:LINES]]
+    if len(jobs) > LINES:
+        lines.append(f"  … and {len(jobs) - LINES} more")
+    return "\n".join(lines)
+
+
+def _call(arguments: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
+
 
 RUNS = 1_000
 """How many runs a drain makes before it takes them for an endless loop."""
@@ -200,3 +349,62 @@ class Kit:
                 "the app.testing() block of this kit has ended and its database is gone; look at jobs inside the block",
                 code="testing_over",
             )
+
+
+_EXCHANGED = ("_url", "store", "clock", "ids", "kit")
+"""Attributes of the app. Only `store` may be missing: it is made on first use."""
+
+
+@contextmanager
+def testing(app: Perdure, start: datetime | None, state: Mapping[str, Any] | None) -> Generator[Kit, None, None]:
+    """The app on a temporary file with a manual clock, for all threads, until the block ends in whatever way.
+
+    Nothing of the app's own database is opened, and nothing that the app had open is closed.
+    """
+    clock = KitClock(_instant(start))
+    _refuse(app)
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="perdure-test-", ignore_cleanup_errors=True))
+        path = Path(folder, "jobs.db")
+        store = _temporary(app, path)
+        stack.callback(store.close)
+        kit = Kit(app, clock, {} if state is None else state)
+        before = {name: vars(app)[name] for name in _EXCHANGED if name in vars(app)}
+        stack.callback(_put_back, app, before)
+        stack.callback(kit.end)  # comes first: what coroutines do when they are cancelled still goes to the file here
+        vars(app).update(_url=path, store=store, clock=clock, ids=kit_ids(clock), kit=kit)
+        yield kit
+
+
+def _put_back(app: Perdure, before: Mapping[str, Any]) -> None:
+    vars(app).update(before)
+    if "store" not in before:
+        vars(app).pop("store", None)
+
+
+def _temporary(app: Perdure, path: Path) -> Store:
+    """As the app's own in all that a test could notice; it need not survive a power cut, and may be made anywhere."""
+    own = app.config.store_settings()
+    return open_store(str(path), own._replace(durability="normal", auto_migrate=True, allow_network_filesystem=True))
+
+
+def _refuse(app: Perdure) -> None:
+    if app.kit is not None:
+        raise PerdureError(
+            "app.testing() is on for this app already; use the kit of the block you are in (with pytest: the `perdure`"
+            " fixture and a block of your own do not go together)",
+            code="testing_nested",
+        )
+    if is_at_work(app.kinds):
+        raise PerdureError(  # it would run the same jobs, or lose its database
+            "a worker of this app runs in this process; end it first, and run jobs with t.drain()",
+            code="testing_worker",
+        )
+
+
+def _instant(start: object) -> Micros:
+    if start is None:
+        return SystemClock().now()
+    if not isinstance(start, datetime):
+        raise InvalidOption(f"start must be a datetime with a time zone, not {shown(start)}")
+    return to_micros(start)

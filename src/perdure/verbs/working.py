@@ -12,10 +12,10 @@ from perdure.ids import JobId
 from perdure.job.model import NewJob
 from perdure.kind import Draft
 from perdure.options import check_name, check_queue, unknown_option
-from perdure.verbs.drafting import new_job
+from perdure.verbs.enqueue import new_job
 from perdure.worker.node import Duty
 from perdure.worker.options import WorkerOptions, WorkerParts
-from perdure.worker.stage import LayOut, Stage
+from perdure.worker.services import LayOut, Stage
 from perdure.worker.worker import Worker
 
 if TYPE_CHECKING:

@@ -2,6 +2,16 @@
 
 A handler writes into it from its own thread, loop or process; the node's store thread carries what was said to the
 database with its next turn (`take_notes`).
+
+
+Keeps what handlers log with their runs. Switched on by `worker` (and by the children of the process executor).
+
+A handler of the standard `logging` on the root logger: it sees every line that the loggers' levels let through and that
+propagates up to the root, and keeps those that are logged inside a run. The lines of `ctx.log` do not need it: they are
+kept from INFO on, whatever the levels say (see `context.RunLog`).
+
+Which run a line belongs to is a context variable: asyncio tasks and `asyncio.to_thread` inherit it, a thread that a
+handler starts by itself does not. There, use `ctx.log`, which knows its run.
 """
 
 from __future__ import annotations
@@ -14,8 +24,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
 from typing import Any, NamedTuple, Protocol
@@ -24,12 +34,11 @@ from uuid import UUID
 from perdure.clock import Micros
 from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError, shown
 from perdure.ids import to_uuid
-from perdure.job.job import Job
 from perdure.job.model import Claim, NewJob, Telling
-from perdure.job.run import Run
+from perdure.job.views import Job, Run
 from perdure.kind import Bound, Draft, Kind
 from perdure.payload.signature import field_names
-from perdure.store.answers import LogLine
+from perdure.store.rows import LogLine
 from perdure.worker.signals import Interrupted, Stop
 from perdure.worker.texts import Redactor, shortened, storable
 
@@ -383,3 +392,71 @@ def _number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise InvalidInput(f"{name} must be a finite number, not {shown(value)}", code="metric_invalid")
     return value
+
+
+class CaptureHandler(logging.Handler):
+    """Keeps lines with the run they were logged in. Never fails, and takes no lock of its own."""
+
+    def createLock(self) -> None:  # noqa: N802 - logging's own name
+        self.lock = None
+
+    def _at_fork_reinit(self) -> None:  # logging's own, which expects a lock
+        pass
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        if self._is_alone(record):
+            last, ctx = logging.lastResort, current()
+            if last is not None and record.levelno >= last.level:
+                last.handle(record if ctx is None else ctx.fit_record(record))
+        self.emit(record)
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        ctx = current()
+        if ctx is not None and not _is_ours(record.name):
+            ctx.keep(record)
+
+    def _is_alone(self, record: logging.LogRecord) -> bool:
+        """Without us nobody would hear of it, so that `logging` would show it on stderr. It still has to, unless it is
+        Perdure's own: that is silent. (What handlers say to `ctx.log` is not.)"""
+        if _is_ours(record.name):
+            return False
+        if len(logging.root.handlers) > 1:
+            return False
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(handler is not self and not _is_our_silence(handler, logger) for handler in logger.handlers):
+                return False
+            logger = logger.parent
+        return True
+
+
+def _is_our_silence(handler: logging.Handler, logger: logging.Logger) -> bool:
+    return logger.name == "perdure" and isinstance(handler, logging.NullHandler)
+
+
+def _is_ours(name: str) -> bool:
+    """What the worker says about itself is not what the handler says."""
+    return name != job_logger.name and (name == "perdure" or name.startswith("perdure."))
+
+
+_handler = CaptureHandler()
+_lock = threading.Lock()
+_users = 0
+
+
+@contextmanager
+def capturing() -> Generator[None, None, None]:
+    """While the block runs, lines are kept. Blocks may overlap; the last one to end takes the handler away."""
+    global _users  # noqa: PLW0603 - one root logger per process, so one count
+    with _lock:
+        _users += 1
+        if _users == 1:
+            logging.getLogger().addHandler(_handler)
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                logging.getLogger().removeHandler(_handler)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.clock import measured
 from perdure.ids import NodeId, to_uuid
-from perdure.job.job import Job
 from perdure.job.model import Claim, Failure, LiveJob, Telling
 from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Snoozed, TimedOut
 from perdure.job.states import Park, State
 from perdure.job.transitions import INTERRUPTED, NOTHING_TOLD
-from perdure.store.answers import Answer, Finished, Rescued
+from perdure.job.views import Job
+from perdure.store.rows import Answer, Finished, Rescued
 
 if TYPE_CHECKING:
     from perdure.worker.run import Ended  # which loads asyncio, and `app` comes by here

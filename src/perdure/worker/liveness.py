@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Protocol
 
-from perdure.store.answers import NodeRow, Process
+from perdure.store.rows import NodeRow, Process
 
 
 class Liveness(Protocol):

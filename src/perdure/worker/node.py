@@ -21,17 +21,15 @@ from perdure.job.reports import Finish
 from perdure.job.states import Suspicion
 from perdure.job.transitions import suspicion
 from perdure.kind import Registry
-from perdure.store.answers import Answer, Claimer, Glance, Lane, Turn, Turned
-from perdure.store.away import AWAY, Locked
-from perdure.store.protocols import Store
+from perdure.store.protocols import AWAY, Locked, Store
+from perdure.store.rows import Answer, Claimer, Glance, Lane, Turn, Turned
 from perdure.worker.context import Backstage, JobContext
-from perdure.worker.executors.port import Executor, Inbox
-from perdure.worker.ladder import Ladder
+from perdure.worker.executors import Executor, Inbox
 from perdure.worker.lifecycle import tell_of_claims, tell_of_end, tell_of_ends, tell_of_parked
 from perdure.worker.liveness import Liveness
-from perdure.worker.notepad import Notepad
 from perdure.worker.run import AnyKind, Assignment, Ended, Middleware
 from perdure.worker.signals import Stop
+from perdure.worker.unwritten import Ladder, Notepad
 
 PROMOTED_AT_ONCE = 1_000
 LOOK_WHEN_BUSY_S = 0.25

@@ -12,7 +12,7 @@ from perdure.store.protocols import Store
 from perdure.worker.liveness import Liveness, ProcLiveness
 from perdure.worker.node import Duty
 from perdure.worker.run import Middleware
-from perdure.worker.stage import LayOut
+from perdure.worker.services import LayOut
 
 
 class WorkerOptions(NamedTuple):

@@ -1,4 +1,6 @@
-"""`Worker`: the threads around a node, how they are started and how they are taken down. Made by `app.worker`.
+"""Puts together what a worker runs on. Called by `worker`, which starts it and takes it down.
+
+`Worker`: the threads around a node, how they are started and how they are taken down. Made by `app.worker`.
 
 The store thread works its `shift`; the heart beats for it, in a thread of its own. Whoever starts the worker also takes
 it down again (`join`), in the reverse order.
@@ -19,21 +21,66 @@ from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
 from perdure.kind import Registry
 from perdure.store.protocols import Bell
-from perdure.worker.assembly import new_exclusive, new_node, new_shift
-from perdure.worker.capture import capturing
-from perdure.worker.embedding import Running
+from perdure.upkeep.rescue import Rescuer
+from perdure.worker.context import capturing
+from perdure.worker.embedded import Running
 from perdure.worker.exclusive import Exclusive
+from perdure.worker.executors import Inbox
 from perdure.worker.executors.pools import Pools
-from perdure.worker.executors.port import Inbox
 from perdure.worker.executors.whereabouts import check_not_importing
 from perdure.worker.health import Health, Pulse, Status, problem_of
-from perdure.worker.heart import Heart
+from perdure.worker.heartbeat import Heart
 from perdure.worker.lifespan import Lifespan
-from perdure.worker.node import Node
+from perdure.worker.loop import HURRY, SETTLE_S, STOP, Shift, Wish
+from perdure.worker.node import Node, Parts
 from perdure.worker.options import WorkerOptions, WorkerParts
-from perdure.worker.shift import SETTLE_S, Shift
+from perdure.worker.services import Stage
 from perdure.worker.signals import Stop
-from perdure.worker.stopping import HURRY, STOP, Wish
+
+
+def new_node(
+    parts: WorkerParts, options: WorkerOptions, pools: Pools, inbox: Inbox, state: Callable[[], Mapping[str, Any]]
+) -> Node:
+    """A node that the database does not know yet."""
+    stage = Stage(parts.store, parts.clock, parts.ids, parts.lay_out)
+    needs = Parts(
+        parts.store,
+        parts.kinds,
+        parts.clock,
+        parts.ids,
+        parts.liveness,
+        pools,
+        inbox,
+        stage,
+        options.middleware,
+        state,
+    )
+    return Node(needs, options.duty)
+
+
+def new_exclusive(parts: WorkerParts, options: WorkerOptions, node: Node) -> Exclusive | None:
+    """None: this worker shares its work with all others."""
+    if options.exclusive is None:
+        return None
+    return Exclusive(options.exclusive, parts.store, parts.clock, node, options.duty.lease_s)
+
+
+def new_shift(
+    parts: WorkerParts, options: WorkerOptions, node: Node, bell: Bell, wish: Wish, exclusive: Exclusive | None
+) -> Shift:
+    lease_s, max_crashes = options.duty.lease_s, options.duty.max_crashes
+    rescuer = Rescuer(parts.store, parts.clock, parts.ids, parts.liveness, lease_s=lease_s, max_crashes=max_crashes)
+    return Shift(
+        node,
+        rescuer,
+        bell,
+        parts.clock,
+        wish,
+        lease_s=lease_s,
+        grace_s=options.grace_s,
+        may_claim=None if exclusive is None else lambda: exclusive.held,
+    )
+
 
 SIGNAL_WITHIN_S = 0.5
 """How late a signal may be noticed at worst."""

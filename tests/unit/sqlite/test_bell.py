@@ -21,11 +21,11 @@ import pytest
 
 from perdure import Perdure
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.sql.dialects.sqlite import bell as bells
-from perdure.store.sql.dialects.sqlite.bell import SLOTS, SqliteBell, ring_sleepers
-from perdure.store.sql.dialects.sqlite.files import identity_of
-from perdure.store.sql.dialects.sqlite.gate import BOARD_SIZE, Gate, gate_for
-from perdure.store.sql.dialects.sqlite.wal import WalMeter
+from perdure.store.sqlite import bell as bells
+from perdure.store.sqlite.bell import SLOTS, SqliteBell, ring_sleepers
+from perdure.store.sqlite.files import identity_of
+from perdure.store.sqlite.gate import BOARD_SIZE, Gate, gate_for
+from perdure.store.sqlite.wal import WalMeter
 from tests.app.children import in_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names of sockets without a file are Linux's own")

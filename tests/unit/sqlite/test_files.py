@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import DatabaseUnavailable
-from perdure.store.sql.dialects.sqlite.files import (
+from perdure.store.sqlite.files import (
     _is_network,
     create_private,
     filesystem_of,

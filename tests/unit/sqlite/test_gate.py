@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure.store.sql.dialects.sqlite.files import identity
-from perdure.store.sql.dialects.sqlite.gate import _CALM, Board, Gate, _registry, gate_for
+from perdure.store.sqlite.files import identity
+from perdure.store.sqlite.gate import _CALM, Board, Gate, _registry, gate_for
 
 # A second process that the test leads by the hand: "enter SECONDS" or "leave" on each line, answered with the result.
 OTHER = """
 import sys
-from perdure.store.sql.dialects.sqlite.gate import gate_for
+from perdure.store.sqlite.gate import gate_for
 gate = gate_for(sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:
@@ -31,7 +31,7 @@ for line in sys.stdin:
 # Holds the gate for 1 ms at a time, back to back, until it is killed.
 BUSY = """
 import sys, time
-from perdure.store.sql.dialects.sqlite.gate import gate_for
+from perdure.store.sqlite.gate import gate_for
 gate = gate_for(sys.argv[1])
 print("ready", flush=True)
 while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 
-from perdure.store.sql.dialects.sqlite.transaction import Transaction
+from perdure.store.sqlite.transaction import Transaction
 
 
 def test_giving_up_one_that_ends_just_now_does_nothing() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from perdure import Perdure
 from perdure.errors import SchemaError
-from perdure.store.sql.dialects.sqlite import connect, schema
-from perdure.store.sql.dialects.sqlite.connect import Pragmas
-from perdure.store.sql.migrate import Migration, migrations_of
+from perdure.store.migrate import Migration, migrations_of
+from perdure.store.sqlite import connect, schema
+from perdure.store.sqlite.connect import Pragmas
 from tests.app.contents import contents
 
 FIRST = migrations_of("sqlite")[:1]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.store.sql.dialects.sqlite.wal import (
+from perdure.store.sqlite.wal import (
     CHECKPOINT_FRAMES,
     NOT_RUN,
     WalMeter,
@@ -35,8 +35,8 @@ sys.stdin.read()
 # Writes and checkpoints with everyone else for some seconds, then tells rows, checkpoints, longest log.
 BUSY = """
 import sqlite3, sys, time
-from perdure.store.sql.dialects.sqlite.gate import gate_for
-from perdure.store.sql.dialects.sqlite.wal import NOT_RUN, WalMeter, checkpoint_guarded
+from perdure.store.sqlite.gate import gate_for
+from perdure.store.sqlite.wal import NOT_RUN, WalMeter, checkpoint_guarded
 
 def connect():
     connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=10)

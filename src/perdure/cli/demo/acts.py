@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from perdure.cli.demo import jobs, programme
 from perdure.cli.demo.crew import Member
 from perdure.cli.demo.watching import LOOK_S, Scene, Watch
-from perdure.job.job import Job
+from perdure.job.views import Job
 from perdure.kind import Draft
 
 AT_ONCE = 10

@@ -8,7 +8,7 @@ from perdure.cli.demo import jobs
 from perdure.cli.demo.crew import Member
 from perdure.cli.demo.figures import percentile
 from perdure.cli.demo.watching import Scene, Watch
-from perdure.job.job import Job
+from perdure.job.views import Job
 
 PINGS = 150
 EVERY_S = 0.008

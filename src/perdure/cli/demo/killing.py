@@ -11,8 +11,8 @@ from perdure.cli.demo.figures import spoken
 from perdure.cli.demo.watching import Scene, Watch
 from perdure.clock import Micros
 from perdure.ids import NodeId, to_uuid
-from perdure.job.run import Run
 from perdure.job.states import RunState
+from perdure.job.views import Run
 
 
 def kill(scene: Scene, watch: Watch, victim: Member) -> Micros:

@@ -13,9 +13,8 @@ from uuid import UUID
 
 from perdure.app import Perdure
 from perdure.cli.demo.figures import Figures
-from perdure.job.job import Job
-from perdure.job.run import Run
 from perdure.job.states import RunState, State
+from perdure.job.views import Job, Run
 
 _REASONS = (RunState.FAILED, RunState.LOST)
 """Ends of a run after which another one is in order."""
@@ -103,8 +102,7 @@ def _about_runs(runs: Mapping[UUID, Sequence[Run]], noted: Counter[UUID]) -> Ite
 
 
 def _doctor(app: Perdure, proof: Proof) -> Iterator[str]:
-    from perdure.ops.checks import CHECKS, Severity
-    from perdure.ops.doctor import examine
+    from perdure.ops.doctor import CHECKS, Severity, examine
 
     proof.checks = len(CHECKS)
     for finding in examine(app.store):

@@ -73,14 +73,14 @@ def _play(scene: Scene, count: int) -> None:
 
 
 def _keep(target: Path) -> None:
-    from perdure.ops.database_check import back_up
+    from perdure.ops.database import back_up
 
     back_up(jobs.app.store, target)
 
 
 def _in_memory(folder: Path) -> str:
     """Where the temporary folder is no disk, the rates are those of memory, and that has to be said."""
-    from perdure.store.sql.dialects.sqlite.files import MOUNTS, filesystem_of
+    from perdure.store.sqlite.files import MOUNTS, filesystem_of
 
     try:
         kind = filesystem_of(str(folder.resolve()), MOUNTS.read_text(encoding="utf-8", errors="surrogateescape"))

@@ -12,7 +12,7 @@ from perdure.cli.demo.figures import Figures
 from perdure.cli.demo.interrupts import Interrupts
 from perdure.cli.demo.screen import Screen, Standing
 from perdure.clock import Micros
-from perdure.job.run import Run
+from perdure.job.views import Run
 
 PATIENCE_S = 60.0
 """Without any job ending for so long, the demo goes on, and finds the jobs that have not ended."""

@@ -6,7 +6,7 @@ from perdure.errors import TransitionRefused
 from perdure.ids import to_uuid
 from perdure.job.reports import Completed, Failed, Released, Report, Snoozed, TimedOut
 from perdure.job.states import RunState, State
-from perdure.store.answers import Answer, Finished
+from perdure.store.rows import Answer, Finished
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, Rig
 

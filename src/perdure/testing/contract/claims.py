@@ -6,7 +6,7 @@ from perdure.ids import JobId, NodeId
 from perdure.job.model import Claim
 from perdure.job.reports import Completed, Failed, Unreadable
 from perdure.job.states import Park, RunState, State, Suspicion
-from perdure.store.answers import Kinds, Lane
+from perdure.store.rows import Kinds, Lane
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, LEASE_US, NONE, Rig
 

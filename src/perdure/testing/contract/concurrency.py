@@ -17,7 +17,7 @@ from perdure.errors import KeyConflict, TransitionRefused
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.reports import Completed, Failed, Finish
 from perdure.job.states import RunState, State
-from perdure.store.answers import Answer, Claimer, Finished, JobFilter, Lane, Process, RunFilter
+from perdure.store.rows import Answer, Claimer, Finished, JobFilter, Lane, Process, RunFilter
 from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig
 
 T = TypeVar("T")

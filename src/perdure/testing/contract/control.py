@@ -11,10 +11,10 @@ from collections.abc import Callable
 from perdure.errors import JobNotFound, TransitionRefused
 from perdure.ids import JobId
 from perdure.job import transitions
-from perdure.job.job import Job
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut, Unreadable
 from perdure.job.states import LIVE, TRANSITIONS, WAITING, RunState, State, Verb
-from perdure.store.answers import Place
+from perdure.job.views import Job
+from perdure.store.rows import Place
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, CRASHED, NONE, Rig
 from perdure.testing.contract.states import in_state

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from perdure.errors import StoreError
+from perdure.store.engine import Make, Op, Pair
 from perdure.store.protocols import Bell
-from perdure.store.sql.engine import Make, Op, Pair
-from perdure.store.sql.store import Runner, SqlStore
+from perdure.store.store import Runner, SqlStore
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.operations import OPERATIONS, Operation
 from perdure.testing.contract.rig import NotSupported, Rig

@@ -18,7 +18,7 @@ from perdure.job.reports import (
     Unreadable,
 )
 from perdure.job.states import TRANSITIONS, Park, RunState, State, Verb
-from perdure.store.answers import Answer, Finished
+from perdure.store.rows import Answer, Finished
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig, Wish
 from perdure.testing.contract.states import CLAIMED_BEFORE, in_state, lost_in_state

@@ -9,7 +9,7 @@ from perdure.errors import JobNotFound, KeyConflict, TransitionRefused
 from perdure.ids import JobId
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import FINAL, LIVE, TRANSITIONS, State, Verb
-from perdure.store.answers import Edit, JobFilter, LogLine
+from perdure.store.rows import Edit, JobFilter, LogLine
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.states import in_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.ids import JobId
 from perdure.job.model import Claim
 from perdure.job.reports import Completed, Failed
-from perdure.store.answers import LogLine
+from perdure.store.rows import LogLine
 from perdure.testing.contract.rig import BROKEN, Rig
 
 

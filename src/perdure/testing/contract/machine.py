@@ -27,7 +27,7 @@ from perdure.job.model import Claim, NewJob
 from perdure.job.ordering import rank_of
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut
 from perdure.job.states import Suspicion
-from perdure.store.answers import JobFilter, Lane, Place, RunFilter, Turn
+from perdure.store.rows import JobFilter, Lane, Place, RunFilter, Turn
 from perdure.testing.contract.model import Entry, Model, Refused
 from perdure.testing.contract.rig import BROKEN, HOPELESS, NONE, Rig, Wish
 

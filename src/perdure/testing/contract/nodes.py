@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.errors import StoreError
 from perdure.ids import NodeId
 from perdure.job.reports import Completed
-from perdure.store.answers import NodeRow, Process
+from perdure.store.rows import NodeRow, Process
 from perdure.testing.contract.case import raises
 from perdure.testing.contract.rig import Rig
 

@@ -19,8 +19,8 @@ from perdure.job.reports import (
     Unreadable,
 )
 from perdure.job.states import Verb
-from perdure.store.answers import Edit, Lane, LogLine, Notes, Place, Process, Turn
 from perdure.store.protocols import Store
+from perdure.store.rows import Edit, Lane, LogLine, Notes, Place, Process, Turn
 from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig
 
 Operation = Callable[[Store], object]

@@ -9,7 +9,7 @@ from perdure.ids import JobId
 from perdure.job.ordering import RESPACE, rank_of
 from perdure.job.reports import Failed, Released
 from perdure.job.states import FINAL, State
-from perdure.store.answers import JobFilter, Place
+from perdure.store.rows import JobFilter, Place
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.states import in_state

@@ -10,8 +10,20 @@ from perdure.ids import JobId, NodeId
 from perdure.job.model import Claim, Failure, Telling
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, TimedOut
 from perdure.job.states import LIVE, State
-from perdure.store.answers import FIRST_ID, JobFilter, Process
-from perdure.store.tallies import Duplicates, Durations, Failures, Gate, Hitch, Outstanding, Ran, Sameness, Stuck
+from perdure.store.rows import (
+    FIRST_ID,
+    Duplicates,
+    Durations,
+    Failures,
+    Gate,
+    Hitch,
+    JobFilter,
+    Outstanding,
+    Process,
+    Ran,
+    Sameness,
+    Stuck,
+)
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, NotSupported, Rig
 from perdure.testing.contract.states import in_state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.job.reports import Completed
-from perdure.store.answers import Answer, QueueRow
+from perdure.store.rows import Answer, QueueRow
 from perdure.testing.contract.rig import Rig
 
 

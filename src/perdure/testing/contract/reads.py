@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from perdure.ids import JobId
-from perdure.job.job import Job
 from perdure.job.reports import Cancelled, Completed, Failed, Finish, Report, Skipped
 from perdure.job.states import FINAL, LIVE, State
-from perdure.store.answers import FIRST_ID, LAST_ID, JobFilter, Spot
+from perdure.job.views import Job
+from perdure.store.rows import FIRST_ID, LAST_ID, JobFilter, Spot
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig, Wish
 from perdure.testing.contract.states import in_state

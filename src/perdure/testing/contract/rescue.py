@@ -10,7 +10,7 @@ from perdure.job.model import Claim
 from perdure.job.reports import Completed
 from perdure.job.states import RunState, State, Suspicion
 from perdure.job.transitions import suspicion
-from perdure.store.answers import Answer, Finished, JobFilter
+from perdure.store.rows import Answer, Finished, JobFilter
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import CRASHED, Rig
 

@@ -19,9 +19,9 @@ from perdure.job.reports import (
     TimedOut,
     Unreadable,
 )
-from perdure.job.run import Run
 from perdure.job.states import CLOSED, RunState
-from perdure.store.answers import Answer, Finished, LogLine, RunFilter
+from perdure.job.views import Run
+from perdure.store.rows import Answer, Finished, LogLine, RunFilter
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 

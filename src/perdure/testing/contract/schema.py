@@ -5,8 +5,8 @@ from __future__ import annotations
 from perdure.errors import KeyConflict, PerdureError, TransitionRefused
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
-from perdure.store.answers import LogLine
-from perdure.store.sql.engine import UniqueViolation
+from perdure.store.engine import UniqueViolation
+from perdure.store.rows import LogLine
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.states import in_state

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from perdure.errors import ConfigError, SchemaError
 from perdure.ops import doctor
-from perdure.store.answers import JobFilter
-from perdure.store.sql.store import SqlStore
+from perdure.store.rows import JobFilter
+from perdure.store.store import SqlStore
 from perdure.testing.contract.case import Case, cases_of
 from perdure.testing.contract.rig import NotSupported, Opener, Rig
 

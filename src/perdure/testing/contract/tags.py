@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.job.reports import Completed, Failed
-from perdure.store.answers import JobFilter
+from perdure.store.rows import JobFilter
 from perdure.testing.contract.rig import BROKEN, Rig
 
 

@@ -8,7 +8,7 @@ from perdure.errors import KeyConflict
 from perdure.job.model import Claim, Telling
 from perdure.job.reports import Cancelled, Completed, Failed, Finish
 from perdure.job.states import RunState, State
-from perdure.store.answers import Answer, Finished, Glance, Kinds, Lane, LogLine, Notes, Turn, Turned
+from perdure.store.rows import Answer, Finished, Glance, Kinds, Lane, LogLine, Notes, Turn, Turned
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import ANY, BROKEN, LEASE_US, NONE, Rig
 

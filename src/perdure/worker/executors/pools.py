@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from perdure.worker.executors import Executor, Inbox
 from perdure.worker.executors.loop import LoopExecutor
-from perdure.worker.executors.port import Executor, Inbox
 from perdure.worker.executors.threads import ThreadExecutor
 from perdure.worker.run import AnyKind
 

@@ -1,0 +1,450 @@
+"""The verbs that people give: cancel, pause, resume, retry, supersede, edit, delete. Called by `app` through `store`.
+
+Each reads the job, asks a pure function of `job/transitions`, and writes the answer under its guard, in one
+transaction. A refusal is an answer too: it is returned as the error to raise, so that it disturbs nobody who shares the
+transaction.
+
+
+Moving jobs inside their queue. Called by `app` through `store`; the arithmetic is in `job/ordering`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+from perdure.clock import Micros
+from perdure.errors import JobNotFound, KeyConflict, PerdureError, TransitionRefused
+from perdure.ids import JobId, to_uuid
+from perdure.job import transitions
+from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
+from perdure.job.ordering import GAP, RESPACE, between
+from perdure.job.states import FINAL, State, Verb
+from perdure.job.views import Job
+from perdure.store.engine import Call, Op, Serialization
+from perdure.store.enqueue import holder_of, insert, take_place
+from perdure.store.read import row_of, view_of
+from perdure.store.rows import Edit, Place, not_found
+from perdure.store.write import apply, copy, count_waits, look_at_live, read_live
+
+Decide = Callable[[LiveJob, Micros], Transition | None]
+Seen = Job | PerdureError
+
+
+def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None) -> Op[Seen]:
+    """Let `decide` say what becomes of a live job, and write it. An ended job is refused, unless it ended that way."""
+    live = yield from read_live(job_id)
+    if live is None:
+        return (yield from _ended(job_id, verb))
+    try:
+        expect(live, expect_version)
+        transition = decide(live, now)
+    except TransitionRefused as refused:
+        return refused
+    if transition is not None:
+        yield from _apply(transition, now)
+    return (yield from seen(job_id))
+
+
+def seen(job_id: JobId) -> Op[Seen]:
+    """The job as it now is, or the error that says there is none."""
+    job = yield from view_of(job_id)
+    return job if job is not None else not_found(job_id)
+
+
+def _apply(transition: Transition, now: Micros) -> Op[None]:
+    if not (yield from apply([transition], now)):
+        raise Serialization("the job changed while it was being changed; the operation is tried again")
+
+
+def expect(live: LiveJob, version: int | None) -> None:
+    """Refuse a decision that was made about an older version of the job."""
+    if version is not None and live.version != version:
+        raise TransitionRefused(
+            f"job {to_uuid(live.job_id)} is at version {live.version}, not {version}: someone changed it; read it again"
+            " and decide anew",
+            code="version_changed",
+        )
+
+
+def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
+    """Cancelling the cancelled, superseding the superseded is a repeat; anything else on an ended job is impossible."""
+    job = yield from view_of(job_id)
+    if job is None:
+        return not_found(job_id)
+    if job.state not in FINAL:
+        raise Serialization("the job was retried while it was being changed; the operation is tried again")
+    if (verb == Verb.CANCEL and job.state == State.CANCELLED) or (verb == Verb.SUPERSEDE and job.superseded_by):
+        return job
+    return TransitionRefused(
+        f"cannot {verb.words} job {job.id}: it is {job.state}, which is final"
+        + ("; retry opens a new life" if job.state in (State.FAILED, State.CANCELLED) else ""),
+        code=f"{verb}_refused",
+    )
+
+
+def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
+    """Put another job in this one's place: cancelled if it waits; if it runs, told to stop and waited for.
+
+    The business key goes to the replacement in the same transaction.
+    """
+    live = yield from read_live(job_id)
+    if live is None:
+        return (yield from _ended(job_id, Verb.SUPERSEDE))
+    if live.superseded_by is not None:
+        return (yield from seen(job_id))
+    transition = transitions.supersede(live, replacement.id, now)
+    yield from _apply(transition, now)
+    running = transition.after is not None
+    replacement = _inheriting(replacement, live, blocked=running)
+    if running and live.business_key is not None:
+        yield Call("free_business_key", {"key": live.business_key, "job_id": job_id})
+    inserted = yield from insert([replacement])
+    if isinstance(inserted, PerdureError):
+        raise inserted
+    if inserted[0].deduplicated:
+        raise KeyConflict(
+            f"cannot supersede job {to_uuid(job_id)}: the replacement's key belongs to job {inserted[0].id} already",
+            code="supersede_conflict",
+        )
+    if running:
+        yield Call("insert_edge", {"depends_on": job_id, "job_id": replacement.id})
+    return (yield from seen(job_id))
+
+
+def _inheriting(new: NewJob, old: LiveJob, *, blocked: bool) -> NewJob:
+    """The replacement takes over the business key, unless it brings one, and waits for a job that still runs."""
+    new = new._replace(business_key=new.business_key or old.business_key)
+    return new._replace(waits_for=1, state=State.BLOCKED.value) if blocked else new
+
+
+def retry(job_id: JobId, now: Micros) -> Op[Seen]:
+    """Open a new life for a failed or cancelled job. A job that is already in a later life is left as it is."""
+    live = yield from _read_to_revive(job_id)
+    if live is not None:
+        return (yield from _already_live(live))
+    found = yield from _last(job_id)
+    if isinstance(found, PerdureError):
+        return found
+    row, last = found
+    refusal = _no_new_life(row, last)
+    if refusal is not None:
+        return refusal
+    waits_for = yield from count_waits(job_id)
+    again = transitions.retry(last, _reborn(row, last, job_id, now)._replace(waits_for=waits_for), now)
+    taken = yield from _take_key_again(again)
+    if taken is not None:
+        return taken
+    yield Call("insert_live", again)
+    return (yield from seen(job_id))
+
+
+def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
+    """A new job with the shape of an ended one, linked by retry_of. Works from any final state."""
+    if (yield from _read_to_revive(job_id)) is not None:
+        return TransitionRefused(
+            f"cannot retry job {to_uuid(job_id)}: it has not ended yet", code=f"{Verb.RETRY}_refused"
+        )
+    found = yield from _last(job_id)
+    if isinstance(found, PerdureError):
+        return found
+    row, last = found
+    again = _reborn(row, last, new_id, now)._replace(life=1)
+    taken = yield from _take_key_again(again)
+    if taken is not None:
+        return taken
+    again = again._replace(position=(yield from take_place(again.queue)))
+    yield from copy(job_id, again, now, auto_retry_of=None, chain_step=0)
+    return (yield from seen(new_id))
+
+
+def _read_to_revive(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row. None: the job has ended, and nobody else revives or deletes it before this transaction ends."""
+    live = yield from read_live(job_id)
+    if live is not None:
+        return live
+    yield from row_of(job_id)  # a lock, where the database locks rows; another retry may just have let go of it
+    return (yield from read_live(job_id))
+
+
+def _already_live(live: LiveJob) -> Op[Seen]:
+    if live.life > 1:
+        return (yield from seen(live.job_id))
+    return TransitionRefused(
+        f"cannot retry job {to_uuid(live.job_id)}: it is {live.state} and has not ended yet",
+        code=f"{Verb.RETRY}_refused",
+    )
+
+
+def _last(job_id: JobId) -> Op[tuple[JobRow, OutcomeRow] | JobNotFound]:
+    row = yield from row_of(job_id)
+    outcomes = (yield Call("read_last_outcome", {"job_id": job_id})).rows
+    if row is None or not outcomes:
+        return not_found(job_id)
+    return row, OutcomeRow._make(outcomes[0])
+
+
+def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
+    if last.successor is not None:
+        why = f"job {to_uuid(last.successor)} already goes on with its work; retry the newest of the chain"
+    elif last.superseded_by is not None:
+        why = f"job {to_uuid(last.superseded_by)} took its place; use retry(j, as_new=True) to run it all the same"
+    elif last.state not in (State.FAILED, State.CANCELLED):
+        why = f"it is {last.state}; use retry(j, as_new=True) to run it again as a new job"
+    else:
+        return None
+    return TransitionRefused(f"cannot retry job {to_uuid(row.id)}: {why}", code=f"{Verb.RETRY}_refused")
+
+
+def _reborn(row: JobRow, last: OutcomeRow, job_id: JobId, now: Micros) -> LiveJob:
+    """A live row as enqueue would make it, from what the cold row and the last outcome remember."""
+    options: dict[str, Any] = json.loads(row.options) if row.options else {}
+    return LiveJob(
+        job_id=job_id,
+        queue=row.queue,
+        kind=row.kind,
+        kind_version=row.kind_version,
+        state=State.QUEUED.value,
+        rank=last.rank,
+        position=last.position,
+        run_at=now,
+        queued_at=now,
+        started_at=None,
+        attempts=0,
+        crashes=0,
+        life=last.life,
+        max_attempts=last.max_attempts,
+        as_new_job=int(options.get("as_new_job", False)),
+        timeout_ms=options.get("timeout_ms"),
+        node_id=None,
+        run_id=None,
+        claimed_at=None,
+        deadline_at=None,
+        waits_for=0,
+        limit_key=None,
+        business_key=row.business_key,
+        superseded_by=None,
+        paused=0,
+        cancel_requested=0,
+        park_reason=None,
+        last_error=None,
+        updated_at=now,
+        version=1,
+    )
+
+
+def _take_key_again(live: LiveJob) -> Op[TransitionRefused | None]:
+    if live.business_key is None:
+        return None
+    own = {"key": live.business_key, "job_id": live.job_id}
+    if (yield Call("reserve_business_key", own)).changed:
+        return None
+    holder = yield from holder_of(live.business_key)
+    if holder is None and (yield Call("reserve_business_key", own)).changed:
+        return None
+    name = "another job" if holder is None else holder.id
+    return TransitionRefused(
+        f"cannot retry job {to_uuid(live.job_id)}: its business key {live.business_key!r} is held by live job {name};"
+        " wait for that one to end, or cancel it",
+        code=f"{Verb.RETRY}_refused",
+    )
+
+
+def edit(edited: Edit, expect_version: int) -> Op[Seen]:
+    """Give a job that was never claimed another shape. `expect_version` is the version the edit was made from.
+
+    In another queue it goes to the back: its old place means nothing there.
+    """
+    job_id, now = edited.row.id, edited.live.updated_at
+    live = yield from read_live(job_id)
+    if live is None:
+        return (yield from _ended(job_id, Verb.EDIT))
+    try:
+        expect(live, expect_version)
+        transitions.require(Verb.EDIT, live)
+        never_claimed(live)
+    except TransitionRefused as refused:
+        return refused
+    after = edited.live
+    if after.queue != live.queue:
+        after = after._replace(position=(yield from take_place(after.queue)))
+    # Another row, not the same one changed: a claim that has read the old payload beside it, and waits for our lock to
+    # go (servers), would take the row as it is now with the payload as it was.
+    yield from _apply(Transition(Verb.EDIT, live), now)
+    yield Call("insert_live", after)
+    row = edited.row
+    written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version, row.id)
+    yield Call("edit_job", written)
+    yield Call("delete_tags", {"job_id": job_id})
+    if edited.tags:
+        yield Call("insert_tag", [(job_id, tag) for tag in edited.tags])
+    return (yield from seen(job_id))
+
+
+def never_claimed(live: LiveJob) -> None:
+    """Refuse where a run may have seen the job's payload: what ran stays what is recorded."""
+    if live.started_at is not None or live.life > 1:
+        raise TransitionRefused(
+            f"cannot edit job {to_uuid(live.job_id)}: it was claimed before, and its record must show what ran;"
+            " supersede it with a new job instead",
+            code=f"{Verb.EDIT}_refused",
+        )
+
+
+def delete(job_id: JobId) -> Op[Seen]:
+    """Remove an ended job with its runs, outcomes, tags and log lines. Its idempotency key stays taken for ever."""
+    yield from row_of(job_id)  # a lock, where the database locks rows: nobody revives the job meanwhile
+    job = yield from seen(job_id)
+    if isinstance(job, PerdureError):
+        return job
+    if job.state not in FINAL:
+        return TransitionRefused(
+            f"cannot delete job {job.id}: it is {job.state}; cancel it first", code="delete_refused"
+        )
+    row = job.row
+    if row.idempotency_key is not None:
+        settled = {"final_state": row.state, "key": row.idempotency_key, "job_id": job_id}
+        yield Call("settle_idempotency_key", settled)
+    for statement in ("delete_logs", "delete_runs", "delete_outcomes", "delete_tags", "delete_waits", "delete_job"):
+        yield Call(statement, {"job_id": job_id})
+    return job
+
+
+def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | None) -> Op[Job | PerdureError]:
+    """Give a waiting job another priority; it goes to the back of it. The same priority again changes nothing."""
+    live = yield from read_live(job_id)
+    if live is None or live.rank == rank:
+        return (yield from change(job_id, Verb.SET_PRIORITY, lambda _live, _now: None, now, expect_version))
+    refused = _refusal(live, Verb.SET_PRIORITY, expect_version)
+    if refused is not None:
+        return refused
+    position = yield from take_place(live.queue)
+    return (
+        yield from change(
+            job_id,
+            Verb.SET_PRIORITY,
+            lambda row, at: transitions.place(row, rank, position, at, Verb.SET_PRIORITY),
+            now,
+            expect_version,
+        )
+    )
+
+
+def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None) -> Op[Job | PerdureError]:
+    """Give a waiting job another place within its priority; where the gap is spent, at most 64 neighbours shift."""
+    live = yield from _alone_in_lane(job_id)
+    if live is None:
+        return (yield from change(job_id, Verb.MOVE, lambda _live, _now: None, now))
+    refused = _refusal(live, Verb.MOVE, expect_version)
+    if refused is not None:
+        return refused
+    position = yield from _position(live, to, now)
+    if isinstance(position, PerdureError):
+        return position
+    if position is None:
+        return (yield from seen(job_id))
+    return (
+        yield from change(
+            job_id, Verb.MOVE, lambda row, at: transitions.place(row, row.rank, position, at), now, expect_version
+        )
+    )
+
+
+def _alone_in_lane(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row, locked, while nobody else moves jobs of its queue: a place between two jobs is one only as long as
+    these stay where they are. The queue first: whoever has it may need our row."""
+    seen_in = yield from look_at_live(job_id)
+    if seen_in is not None:
+        yield Call("lock_order", {"queue": seen_in.queue})
+    live = yield from read_live(job_id)
+    if live is not None and seen_in is not None and live.queue != seen_in.queue:
+        raise Serialization("the job went to another queue while it was to be moved; the move is tried again")
+    return live
+
+
+def _refusal(live: LiveJob, verb: Verb, expect_version: int | None) -> TransitionRefused | None:
+    """Asked before any place is taken or made, so that a refusal leaves nothing behind."""
+    try:
+        expect(live, expect_version)
+        transitions.require(verb, live)
+    except TransitionRefused as refused:
+        return refused
+    return None
+
+
+def _position(live: LiveJob, to: Place, now: Micros) -> Op[int | PerdureError | None]:
+    target_id = to.before or to.after
+    if target_id == live.job_id:
+        return None
+    if target_id is not None:
+        target = yield from _target(live, target_id)
+        if isinstance(target, PerdureError):
+            return target
+        return (yield from _beside(live, target, now, in_front=to.before is not None))
+    if to.front:
+        lane = {"queue": live.queue, "rank": live.rank, "job_id": live.job_id}
+        first = cast("int | None", (yield Call("first_in_rank", lane)).rows[0][0])
+        return live.position if first is None or live.position < first else first - GAP
+    return (yield from take_place(live.queue))
+
+
+def _target(live: LiveJob, target_id: JobId) -> Op[LiveJob | PerdureError]:
+    target = yield from look_at_live(target_id)
+    if target is None:
+        ended = yield from seen(target_id)
+        return not_found(target_id) if isinstance(ended, PerdureError) else _unfit(target_id, "it has ended")
+    if not transitions.is_waiting(target):
+        return _unfit(target_id, f"it is {target.state}")
+    if target.queue != live.queue:
+        return _unfit(target_id, f"it waits in queue {target.queue!r}, and this one in {live.queue!r}")
+    if target.rank != live.rank:
+        return _unfit(target_id, "they have different priorities; set_priority gives both the same")
+    return target
+
+
+def _unfit(target_id: JobId, why: str) -> TransitionRefused:
+    return TransitionRefused(f"cannot move next to job {to_uuid(target_id)}: {why}", code="move_refused")
+
+
+def _beside(live: LiveJob, target: LiveJob, now: Micros, *, in_front: bool) -> Op[int | PerdureError]:
+    statement = "neighbours_before" if in_front else "neighbours_after"
+    lane = {
+        "queue": live.queue,
+        "rank": live.rank,
+        "job_id": live.job_id,
+        "position": target.position,
+        "other": target.job_id,
+        "room": RESPACE + 1,
+    }
+    rows = (yield Call(statement, lane)).rows
+    nearest = cast("int", rows[0][1]) if rows else None
+    if nearest is None and not in_front:
+        return (yield from take_place(live.queue))
+    free = between(nearest, target.position) if in_front else between(target.position, nearest)
+    if free is not None:
+        return free
+    made = yield from _respace(target.position, rows, now, in_front=in_front)
+    if isinstance(made, int) and not in_front:
+        pushed = made + GAP * (len(rows) + 1)  # at most: the next job enqueued must not overtake those that shifted
+        yield Call("keep_counter_ahead", {"queue": live.queue, "position": pushed})
+    return made
+
+
+def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front: bool) -> Op[int | PerdureError]:
+    """Spread the neighbours on one side of the spent gap over the room up to the first that stays where it is."""
+    sign = -1 if in_front else 1
+    neighbours = cast("list[tuple[JobId, int, int]]", rows[:RESPACE])
+    step = GAP
+    if len(rows) > RESPACE:
+        step = abs(cast("int", rows[RESPACE][1]) - edge) // (RESPACE + 2)
+    if step < 1:
+        return TransitionRefused(
+            f"cannot move there: {RESPACE} jobs stand too close together; move the job to the front or the back",
+            code="gap_spent",
+        )
+    places = [
+        (edge + sign * step * (nth + 2), now, job_id, version) for nth, (job_id, _, version) in enumerate(neighbours)
+    ]
+    if (yield Call("respace", places)).changed != len(places):
+        raise Serialization("the neighbours changed while a place was made between them; the move is tried again")
+    return edge + sign * step

@@ -1,0 +1,247 @@
+"""Enqueueing: new jobs into the database. Called through `store`, built by `app`; the keys are in `keys`.
+
+Idempotency keys (for ever) and business keys (while the job is live). Used by `jobs` and `apply`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from perdure.errors import KeyConflict
+from perdure.ids import JobId, to_uuid
+from perdure.job.model import NewJob
+from perdure.job.ordering import GAP
+from perdure.job.states import FINAL, State
+from perdure.job.views import Job
+from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Serialization
+from perdure.store.read import view_of
+
+ROUNDS = 10
+"""How often a key may be found free and be taken by somebody else in the next instant."""
+
+
+def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
+    """Insert all of these jobs, in order, each at the back of its queue, or none of them.
+
+    A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
+    """
+    if len(new) == 1 and not is_keyed(new[0]):
+        return _insert_alone(new[0])
+    return _insert_keyed(new) if any(map(is_keyed, new)) else _insert(new)
+
+
+def _insert_keyed(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
+    yield SAVEPOINT
+    answers: list[Job] | KeyConflict
+    if (yield from reserve(new)):
+        answers = yield from _insert(new)
+    else:
+        yield ROLLBACK_TO
+        answers = yield from _insert_one_by_one(new)
+    yield RELEASE
+    return answers
+
+
+def _insert_one_by_one(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
+    answers: list[Job] = []
+    for job in new:
+        answer = yield from _insert_or_find(job)
+        if isinstance(answer, KeyConflict):
+            yield ROLLBACK_TO
+            return answer
+        answers.append(answer)
+    return answers
+
+
+def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
+    """A key found free may be taken before it is reserved (on a server): then whoever took it is found next time."""
+    for _ in range(ROUNDS):
+        found = yield from find(new)
+        if found is not None:
+            return found
+        yield SAVEPOINT
+        if (yield from reserve([new])):
+            inserted = yield from _insert_alone(new)
+            yield RELEASE
+            return inserted[0]
+        yield ROLLBACK_TO
+        yield RELEASE
+    raise Serialization(f"a key was free {ROUNDS} times and taken when it was to be reserved; nothing was written")
+
+
+def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
+    positions = yield from _positions(new)
+    if all(map(_is_plain, new)):
+        yield Call("insert_plain_job", list(map(_plain_job_row, new)))
+        yield Call("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
+    else:
+        yield Call("insert_job", list(map(_job_row, new)))
+        yield Call("insert_ready", list(map(_ready_row, new, positions)))
+    tags = [(job.id, tag) for job in new for tag in job.plan.tags]
+    if tags:
+        yield Call("insert_tag", tags)
+    return list(map(Job.fresh, new, positions))
+
+
+def _insert_alone(new: NewJob) -> Op[list[Job]]:
+    """The commonest case with as little around it as can be: this is what a single enqueue costs over the driver."""
+    queue = new.plan.queue
+    taken = yield "take_places", (GAP, queue)
+    if not taken.changed:
+        taken = yield "make_queue_with_room", (queue, GAP)
+    ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
+    position: int = following - GAP
+    if _is_plain(new):
+        yield "insert_plain_job", (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
+        yield "insert_plain_ready", _plain_ready_row(new, position)
+    else:
+        yield Call("insert_job", _job_row(new))
+        yield Call("insert_ready", _ready_row(new, position))
+    if new.plan.tags:
+        yield Call("insert_tag", [(new.id, tag) for tag in new.plan.tags])
+    return [Job.fresh(new, position)]
+
+
+def _is_plain(new: NewJob) -> bool:
+    return (
+        new.plan.plain
+        and new.secrets is None
+        and new.parent_id is None
+        and new.idempotency_key is None
+        and new.business_key is None
+        and not new.waits_for
+    )
+
+
+def _plain_job_row(new: NewJob) -> tuple[object, ...]:
+    return (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
+
+
+def _job_row(new: NewJob) -> tuple[object, ...]:
+    plan = new.plan
+    head, shown, keys_of = plan[:4], plan[4:7], (new.idempotency_key, new.business_key)
+    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at)
+
+
+def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
+    job_id, plan, _, _, created_at, run_at, state, *_ = new
+    kind, kind_version, _, queue, _, _, _, rank, max_attempts, as_new_job, *_ = plan
+    start = (Blob(job_id), queue, kind, kind_version, state, rank, position, run_at, created_at)
+    return (*start, max_attempts, as_new_job)
+
+
+def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
+    plan = new.plan
+    return (
+        *_plain_ready_row(new, position),
+        plan.timeout_ms,
+        new.waits_for,
+        plan.limit_key,
+        new.business_key,
+    )
+
+
+def _positions(new: Sequence[NewJob]) -> Op[list[int]]:
+    """A place for each, at the back of its queue, in the order they were given."""
+    counts = Counter([job.plan.queue for job in new])
+    places: dict[str, Iterator[int]] = {}
+    for queue, count in sorted(counts.items()):
+        places[queue] = iter((yield from take_places(queue, count)))
+    return [next(places[job.plan.queue]) for job in new]
+
+
+def take_places(queue: str, count: int) -> Op[Sequence[int]]:
+    """Rising places at the back of a queue. A counter gives them in one piece; a sequence answers each by itself."""
+    room = count * GAP
+    taken = yield Call("take_places", {"queue": queue, "room": room})
+    if not taken.changed:
+        taken = yield Call("make_queue_with_room", {"queue": queue, "room": room})
+    rows = taken.rows or (yield Call("read_next_position", {"queue": queue})).rows
+    ends = [cast("int", row[0]) for row in rows]
+    if len(ends) == count:
+        return [end - GAP for end in ends]
+    return range(ends[0] - count * GAP, ends[0], GAP)
+
+
+def take_place(queue: str) -> Op[int]:
+    """One place at the back of a queue."""
+    return (yield from take_places(queue, 1))[0]
+
+
+def is_keyed(new: NewJob) -> bool:
+    return new.idempotency_key is not None or new.business_key is not None
+
+
+def reserve(new: Sequence[NewJob]) -> Op[bool]:
+    """Take every key of these jobs. False: some were taken already, and the caller must roll back.
+
+    An idempotency key is taken under every name of its kind: whoever knows but one of them (another release of the
+    program, side by side with this one) finds it taken. In the order of the keys, not of the jobs: else two callers
+    with the same keys could wait for each other (servers).
+    """
+    ledger = [
+        (name, job.idempotency_key, job.id, job.plan.kind_version, job.fingerprint, job.created_at)
+        for job in new
+        if job.idempotency_key is not None
+        for name in job.plan.names
+    ]
+    if ledger and (yield Call("reserve_idempotency_key", sorted(ledger))).changed != len(ledger):
+        return False
+    live = [(job.business_key, job.id) for job in new if job.business_key is not None]
+    return not live or (yield Call("reserve_business_key", sorted(live))).changed == len(live)
+
+
+def find(new: NewJob) -> Op[Job | KeyConflict | None]:
+    """The job that holds one of this job's keys: as an answer where that is wanted, as an error where it is not."""
+    if new.idempotency_key is not None:
+        original = yield from _find_original(new, new.idempotency_key)
+        if original is not None:
+            return original
+    if new.business_key is not None:
+        return (yield from _find_holder(new, new.business_key))
+    return None
+
+
+def _find_original(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
+    for kind in new.plan.names:
+        rows = (yield Call("read_idempotency_key", {"kind": kind, "key": key})).rows
+        if rows:
+            job_id, version, fingerprint, final_state = cast("tuple[JobId, int, str, str | None]", rows[0])
+            if version == new.plan.kind_version and fingerprint != new.fingerprint:
+                return KeyConflict(
+                    f"idempotency key {key!r} of kind {new.plan.kind!r} was used for job {to_uuid(job_id)} with other"
+                    " arguments; use a new key for new work, or pass the same arguments to get that job back",
+                    code="idempotency_mismatch",
+                )
+            job = yield from view_of(job_id, deduplicated=True)
+            return job or Job.pruned(job_id, new, State(final_state or State.COMPLETED))
+    return None
+
+
+def _find_holder(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
+    holder = yield from holder_of(key)
+    if holder is None or new.plan.conflict == "return":
+        return holder
+    return business_key_taken(key, holder.row.id)
+
+
+def holder_of(key: str) -> Op[Job | None]:
+    """The live job that holds a business key. None: it can be reserved; a key whose job is not live is freed here."""
+    rows = (yield Call("read_business_key", {"key": key})).rows
+    if not rows:
+        return None
+    job_id = cast("JobId", rows[0][0])
+    holder = yield from view_of(job_id, deduplicated=True)
+    if holder is None or holder.row.state in FINAL:
+        yield Call("free_orphaned_business_key", {"key": key, "job_id": job_id})
+        return None
+    return holder
+
+
+def business_key_taken(key: str, holder: JobId) -> KeyConflict:
+    return KeyConflict(
+        f"business key {key!r} is held by live job {to_uuid(holder)}; wait for it, supersede it, or enqueue with"
+        ' conflict="return" to get that job',
+        code="business_key_taken",
+    )

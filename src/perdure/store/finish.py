@@ -1,0 +1,154 @@
+"""Finishing: what runs report, into the database. Called by the worker through `store`.
+
+Promote and rescue: jobs whose time has come, and jobs whose node is gone. Called by every worker's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perdure.clock import Micros
+from perdure.errors import KeyConflict
+from perdure.ids import JobId, NodeId
+from perdure.job import transitions
+from perdure.job.model import Failure, LiveJob, OutcomeRow, Transition
+from perdure.job.reports import Finish, after_run
+from perdure.job.states import State, Verb
+from perdure.store import enqueue
+from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op, Serialization
+from perdure.store.protocols import Locked
+from perdure.store.rows import Answer, Finished, Rescued
+from perdure.store.write import apply, look_at_live
+
+
+def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
+    """Write what these runs report, each guarded by the run that holds the job.
+
+    All at once where every run still holds its job as it was claimed; otherwise one by one, each on the job as it now
+    is. A run that lost its job changes nothing, and one that needs what somebody else has locked keeps no other.
+    """
+    decided = [after_run(entry, entry.live, now) for entry in batch]
+    if (yield from _write(batch, decided, now)) is Answer.APPLIED:
+        return [applied(transition) for transition in decided]
+    return (yield from finish_each(batch, now))
+
+
+def finish_each(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
+    """The same, one by one from the start."""
+    answers: list[Finished] = []
+    for entry in batch:
+        answers += [(yield from _finish_one(entry, now))]
+    return answers
+
+
+def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
+    rows = (yield Call("read_live_if_free", {"job_id": entry.live.job_id})).rows
+    live = LiveJob._make(rows[0]) if rows else (yield from look_at_live(entry.live.job_id))
+    if live is None or live.run_id != entry.live.run_id:
+        return (yield from _too_late(entry, live, now))
+    if not rows:  # it is this run's, but somebody has it locked
+        return Finished(Answer.WAITS)
+    transition = after_run(entry, live, now)
+    answer = yield from _write([entry], [transition], now)
+    return applied(transition) if answer is Answer.APPLIED else Finished(answer)
+
+
+def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) -> Op[Answer]:
+    """All of it, or nothing: a guard failed (LOST), or somebody has locked what one of them needs (WAITS)."""
+    yield BEGIN_PART
+    try:
+        if (yield from apply(decided, now)):
+            yield from _enqueue_children(batch, decided)
+            yield END_PART
+            return Answer.APPLIED
+        answer = Answer.LOST
+    except Locked:
+        answer = Answer.WAITS
+    yield UNDO_PART
+    yield END_PART
+    return answer
+
+
+def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) -> Op[None]:
+    """What the handlers of completed jobs asked for. KeyConflict: nothing of the whole batch remains."""
+    wanted = [
+        child
+        for entry, transition in zip(batch, decided, strict=True)
+        if entry.children and transition.verb is Verb.COMPLETE
+        for child in entry.children
+    ]
+    if wanted:
+        answer = yield from enqueue.insert(wanted)
+        if isinstance(answer, KeyConflict):
+            raise answer
+
+
+def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
+    """The run no longer holds the job: because this very report was written before, or because someone else decided."""
+    rows = (yield Call("read_run_state", {"run_id": entry.live.run_id})).rows
+    if not rows or rows[0] != (after_run(entry, entry.live, now).run_state, entry.live.node_id):
+        return Finished(Answer.LOST)
+    if live is not None:
+        return Finished(Answer.ALREADY, State(live.state))
+    ended = (yield Call("read_last_outcome", {"job_id": entry.live.job_id})).rows
+    if not ended:
+        return Finished(Answer.ALREADY)
+    outcome = OutcomeRow._make(ended[0])
+    return Finished(Answer.ALREADY, State(outcome.state), has_successor=outcome.successor is not None)
+
+
+def applied(transition: Transition) -> Finished:
+    """The answer to a transition that was written."""
+    row = transition.after or transition.outcome
+    assert row is not None
+    return _APPLIED[row.state] if transition.successor is None else _FOLLOWED[row.state]
+
+
+_APPLIED = {state.value: Finished(Answer.APPLIED, state) for state in State}
+_FOLLOWED = {state.value: Finished(Answer.APPLIED, state, has_successor=True) for state in State}
+
+
+def promote(now: Micros, limit: int) -> Op[int]:
+    """Queue up to `limit` scheduled jobs that are due. Less than `limit`: there are no more for now."""
+    wanted: dict[str, object] = {"now": now, "room": limit}
+    return len((yield from _each("due_jobs", wanted, lambda live: transitions.promote(live, now), now)))
+
+
+def rescue(
+    node_id: NodeId,
+    failure: Failure,
+    max_crashes: int,
+    next_ids: Sequence[JobId],
+    now: Micros,
+    only: JobId | None = None,
+) -> Op[list[Rescued]]:
+    """Take back up to len(next_ids) jobs of a node that was declared dead. May be repeated by anyone."""
+    spare = iter(next_ids)
+    wanted: dict[str, object] = {"node_id": node_id, "room": len(next_ids), "job_id": only}
+    decided = yield from _each(
+        "running_of_node",
+        wanted,
+        lambda live: transitions.rescue(live, failure, max_crashes, now, next(spare)),
+        now,
+    )
+    return [Rescued(transition.before, applied(transition)) for transition in decided]
+
+
+DAMAGED = "a value in this job's row is one that no worker can handle; perdure doctor names it: cancel it, enqueue anew"
+
+
+def set_aside(now: Micros) -> Op[int]:
+    """Park the live jobs that no worker can handle, because somebody else has written into their rows. How many."""
+    parked = (yield Call("set_aside_damaged", {"reason": DAMAGED, "now": now})).changed
+    if parked:
+        yield Call("close_open_runs", {"now": now, "error_type": "Unreadable", "error_message": DAMAGED})
+    return parked
+
+
+def _each(
+    statement: str, params: dict[str, object], decide: Callable[[LiveJob], Transition | None], now: Micros
+) -> Op[list[Transition]]:
+    rows = (yield Call(statement, params)).rows
+    decided = [t for t in (decide(LiveJob._make(row)) for row in rows) if t is not None]
+    if decided and not (yield from apply(decided, now)):
+        raise Serialization("jobs changed between reading and writing them; the operation is tried again")
+    return decided

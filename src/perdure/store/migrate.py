@@ -1,0 +1,93 @@
+"""Migrations: ordered SQL files with checksums. Used by the dialects, which own the lock and the transaction.
+
+`<dialect>/migrations/NNNN_name.sql` are frozen once released. `<dialect>/schema.sql` is what all of them together make,
+for a clean install; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from perdure.errors import SchemaError
+
+_HERE = Path(__file__).parent
+_MACRO = re.compile(r"\{(id|time):([^{}]*)\}")
+_TABLE = re.compile(r"\{(\w+)\}")
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+class Migration(NamedTuple):
+    """One step. The checksum is over its text as written, before any name is put in."""
+
+    revision: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+class Applied(NamedTuple):
+    """A step the database says it has."""
+
+    revision: int
+    name: str
+    checksum: str
+
+
+class Naming(NamedTuple):
+    """How a dialect writes tables, and ids and times for people."""
+
+    table: Callable[[str], str]
+    id: Callable[[str], str]
+    time: Callable[[str], str]
+
+
+def migrations_of(dialect: str) -> list[Migration]:
+    """All steps of a dialect, in order."""
+    folder = _HERE / dialect / "migrations"
+    found = [(match, entry) for entry in folder.iterdir() if (match := _FILE.fullmatch(entry.name))]
+    steps = [Migration(int(match[1]), match[2], entry.read_text("utf-8")) for match, entry in found]
+    return sorted(steps)
+
+
+def clean_schema(dialect: str) -> str:
+    """What a new database gets in one go."""
+    return (_HERE / dialect / "schema.sql").read_text("utf-8")
+
+
+def script(text: str, naming: Naming) -> list[str]:
+    """The statements of a migration, in this dialect's names."""
+    macros: Mapping[str, Callable[[str], str]] = {"id": naming.id, "time": naming.time}
+    plain = re.sub(r"^\s*--.*\n", "", text, flags=re.MULTILINE)
+    written = _MACRO.sub(lambda match: macros[match[1]](match[2]), plain)
+    named = _TABLE.sub(lambda match: naming.table(match[1]), written)
+    return [statement.strip() for statement in named.split(";\n") if statement.strip()]
+
+
+def pending(known: Sequence[Migration], applied: Sequence[Applied]) -> list[Migration]:
+    """What is still to be done. Refuses a database that newer code made, or whose history is not ours."""
+    ours = {step.revision: step for step in known}
+    for row in applied:
+        step = ours.get(row.revision)
+        if step is None:
+            raise SchemaError(
+                f"the database is at schema revision {row.revision} ({row.name}); this version of Perdure knows up to"
+                f" {max(ours)}: it was upgraded by a newer Perdure. Upgrade this installation, or restore the backup"
+                " made before the upgrade",
+                code="schema_newer",
+            )
+        if step.checksum != row.checksum:
+            raise SchemaError(
+                f"schema revision {row.revision} ({row.name}) was applied with other text than this version has: the"
+                " installation or the database was changed by hand. Reinstall Perdure; if that does not help, restore a"
+                " backup",
+                code="schema_changed",
+            )
+    done = {row.revision for row in applied}
+    return [step for step in known if step.revision not in done]

@@ -1,0 +1,78 @@
+"""Makes and upgrades the schema in a PostgreSQL database. Used by `runner`; the steps are in `migrate`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from perdure.errors import SchemaError
+from perdure.store import migrate
+from perdure.store.migrate import Applied, Migration
+from perdure.store.postgres.driver import translate
+from perdure.store.postgres.pool import Session
+from perdure.store.postgres.statements import NAMING, SCHEMA, table
+from perdure.version import __version__
+
+VERSIONS = table("schema_version")
+LOCK_KEY = 0x70657264757265
+"""The advisory lock that upgrades take: "perdure" in ASCII."""
+
+_PATIENCE_MS = 60_000
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def prepare(session: Session, known: Sequence[Migration], where: str, *, allowed: bool) -> list[Migration]:
+    """Bring the database to the newest schema, in the open transaction, once, however many start together.
+
+    Answers the steps that were done. Where upgrading is not allowed, an unfit schema is refused instead.
+    """
+    try:
+        connection = session.connection
+        if not migrate.pending(known, applied(connection)):
+            return []
+        if not allowed:
+            raise _missing(where) if not applied(connection) else _older(where)
+        # the others wait here, and find nothing left to do
+        connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}".encode())
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
+        steps = migrate.pending(known, applied(connection))
+        for step in steps:
+            _apply(connection, step)
+    except psycopg.Error as error:
+        raise translate(error) from error
+    return steps
+
+
+def applied(connection: Connection) -> list[Applied]:
+    """The steps the database says it has. Empty: it is not ours yet."""
+    # not to_regclass: it may answer from what this session knew before it waited for another's upgrade
+    known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema_version'"
+    if connection.execute(known, (SCHEMA,)).fetchone() is None:
+        return []
+    rows = connection.execute(f"SELECT revision, name, checksum FROM {VERSIONS} ORDER BY revision".encode())  # noqa: S608
+    return [Applied(*row) for row in rows]
+
+
+def _apply(connection: Connection, step: Migration) -> None:
+    for statement in migrate.script(step.text, NAMING):
+        connection.execute(statement.encode())
+    connection.execute(
+        f"INSERT INTO {VERSIONS} (revision, name, checksum, applied_at, perdure_version)"  # noqa: S608
+        " VALUES (%s, %s, %s, %s, %s)".encode(),
+        (step.revision, step.name, step.checksum, time.time_ns() // 1000, __version__),
+    )
+
+
+def _missing(where: str) -> SchemaError:
+    return SchemaError(
+        f"{where} has no Perdure tables yet; run perdure db upgrade once, or open it with auto_migrate=True",
+        code="schema_missing",
+    )
+
+
+def _older(where: str) -> SchemaError:
+    return SchemaError(f"{where} has an older schema; run perdure db upgrade first", code="schema_older")

@@ -1,0 +1,42 @@
+"""How PostgreSQL writes tables, and ids and times for people.
+
+Every statement as PostgreSQL gets it. Used by `session` and `tx`; the differences are in `statements.sql`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perdure.store import statements
+from perdure.store.migrate import Naming
+
+SCHEMA = "perdure"
+
+
+def table(name: str) -> str:
+    return f"{SCHEMA}.{name}"
+
+
+def marker(number: int) -> str:
+    return f"${number}"
+
+
+def _id(value: str) -> str:
+    """The uuid itself: PostgreSQL shows it as people write it."""
+    return value
+
+
+def _time(value: str) -> str:
+    moment = f"TIMESTAMP 'epoch' + ({value}) * INTERVAL '1 microsecond'"
+    return f"""to_char({moment}, 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+
+
+NAMING = Naming(table, _id, _time)
+
+
+_OWN = (Path(__file__).parent / "statements.sql").read_text("utf-8")
+_WITHOUT_LOCKS = "\n-- fragment: for_update\n"
+
+WRITING = statements.load(_OWN, table, marker)
+
+READING = statements.load(_OWN + _WITHOUT_LOCKS, table, marker)
+"""The same for those who only look: a read-only transaction may not lock rows, and need not."""

@@ -1,0 +1,260 @@
+"""Reading jobs and runs. Called through `store`.
+
+Pages go by key, so a page costs the same however deep. A statement looks at `SCANNED` entries of an index at most, so
+it costs the same however many rows there are and however few of them fit: what it did not come to is left to the next
+page. Of the indexes that can serve a filter, the one that gets furthest with so many entries is read.
+
+
+What is going on, one query per question. Called by `ops/status` through `store`; changes nothing.
+
+Each looks at `cap` rows of an index and no more, so that it costs the same however much there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+from perdure.clock import Micros
+from perdure.ids import JobId
+from perdure.job.model import JobRow, readable
+from perdure.job.states import FINAL, LIVE, RunState, State
+from perdure.job.views import Job, Run
+from perdure.store.engine import Call, Op
+from perdure.store.rows import (
+    FIRST_ID,
+    LAST_ID,
+    USUAL_LEASE_US,
+    Duplicates,
+    Durations,
+    Failures,
+    Gate,
+    Hitch,
+    JobFilter,
+    Outstanding,
+    Page,
+    Ran,
+    RunFilter,
+    Sameness,
+    Spot,
+    Stuck,
+)
+
+SCANNED = 2_500
+"""How many entries of an index a statement may look at: some milliseconds."""
+GROUPS = 100
+"""How many queues of a kind, or kinds of a queue, are looked through side by side; with more, all jobs are read."""
+
+
+def view_of(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
+    """The job as it is now. None: there is no such job."""
+    rows = (yield Call("read_job", {"job_id": job_id})).rows
+    return Job.read(rows[0], deduplicated=deduplicated) if rows else None
+
+
+def row_of(job_id: JobId) -> Op[JobRow | None]:
+    """The cold row, secrets included. None: there is no such job."""
+    rows = (yield Call("read_job_row", {"job_id": job_id})).rows
+    return JobRow._make(rows[0]) if rows else None
+
+
+class Way(NamedTuple):
+    """An index that a listing can go by, in statements `list_x` and `reach_x` for the name x."""
+
+    name: str
+    settles: frozenset[str] = frozenset()
+    """The filters that hold for all of its entries: with no others, every entry fits."""
+    groups: str | None = None
+    """The statement that tells the parts it consists of, where it is in the order of ids only in each of these."""
+    few: tuple[str, ...] = ()
+    """Statements that find something if it has too many entries. For an index in another order than that of ids."""
+
+
+_ALL = Way("all")
+_KEYS = ("business_key", "idempotency_key", "tag")
+_FEW = (State.QUEUED, State.SCHEDULED, State.RUNNING)
+_WAYS_BY_STATE: dict[str, list[Way]] = {
+    **{state: [Way(state.value, few=(f"reach_{state.value}",)), Way("live")] for state in _FEW},
+    **{state: [Way("aside", frozenset({"state"}))] for state in LIVE - {*_FEW}},
+    **{state: [Way("ended")] for state in FINAL},
+    State.COMPLETED: [Way("completed")],
+}
+
+
+def page_of_jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
+    """The jobs that fit, newest first; queued jobs of one queue in queue order instead."""
+    if wanted.state == State.QUEUED and wanted.queue is not None:
+        return (yield from _page_of_queue(wanted, after, size))
+    bounds = wanted if after is None else wanted._replace(below=after.id)
+    rows, end = yield from _listed(_ways(wanted), _ALL, bounds._asdict(), size)
+    jobs = [Job.read(row) for row in rows]
+    return Page(jobs, Spot(jobs[-1].row.id) if len(jobs) == size else end)
+
+
+def _ways(wanted: JobFilter) -> list[Way]:
+    """All indexes that know of one of the filters; the order does not matter for what is found."""
+    ways = [Way(f"by_{name}", frozenset({name})) for name in _KEYS if getattr(wanted, name) is not None]
+    match wanted.kind, wanted.queue:
+        case str(), str():
+            ways.append(Way("by_kind_and_queue", frozenset({"kind", "queue"})))
+        case str(), None:
+            ways.append(Way("by_kind", groups="queues_of_kind"))
+        case None, str():
+            ways.append(Way("by_queue", groups="kinds_of_queue"))
+        case _:
+            pass
+    return ways + _WAYS_BY_STATE.get(wanted.state or "", [])
+
+
+def _page_of_queue(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
+    begin = after or Spot(FIRST_ID, -(2**63), -(2**63))
+    params: dict[str, object] = {**wanted._asdict(), "page": size, "scan": SCANNED}
+    params |= {"rank": begin.rank, "position": begin.position, "after": begin.id}
+    reached = (yield Call("reach_queue", params)).rows
+    end = Spot(reached[0][2], *reached[0][:2]) if reached else None
+    last = end or Spot(LAST_ID, 2**63 - 1, 2**63 - 1)
+    params |= {"to_rank": last.rank, "to_position": last.position, "to_id": last.id}
+    jobs = [Job.read(row) for row in (yield Call("list_queue", params)).rows]
+    if len(jobs) == size:
+        newest = jobs[-1].row
+        end = Spot(newest.id, newest.rank, newest.position)
+    return Page(jobs, end)
+
+
+# -- bounded reading -------------------------------------------------------------------------------------------------
+
+_Rows = list[tuple[Any, ...]]
+
+
+def _listed(ways: list[Way], all_rows: Way, wanted: Mapping[str, object], size: int) -> Op[tuple[_Rows, Spot | None]]:
+    """A page of rows by the way that gets furthest, and how far that was. None: to the end."""
+    params = {**wanted, "page": size, "scan": SCANNED, "groups": GROUPS}
+    given = {name for name, value in wanted.items() if value is not None} - {"from_id", "below"}
+    for way in ways or [all_rows]:
+        if given <= way.settles:
+            return (yield Call(f"list_{way.name}", params)).rows, None
+    way, reached = yield from _furthest(ways, all_rows, params)
+    if reached == FIRST_ID:
+        return (yield Call(f"list_{way.name}", params)).rows, None
+    return (yield Call(f"list_{way.name}", params | {"from_id": reached})).rows, Spot(reached)
+
+
+def _furthest(ways: list[Way], all_rows: Way, params: Mapping[str, object]) -> Op[tuple[Way, bytes]]:
+    """Ids rise with time in every index, so how far each gets can be compared. FIRST_ID: to the end."""
+    best: Way | None = None
+    furthest = LAST_ID
+    for way in ways:
+        reached = yield from _reach(way, params)
+        if reached is not None and (best is None or reached < furthest):
+            best, furthest = way, reached
+        if furthest == FIRST_ID:
+            break
+    if best is not None and (best.groups is None or furthest == FIRST_ID):
+        return best, furthest
+    reached = cast("bytes", (yield from _reach(all_rows, params)))
+    return (all_rows, reached) if best is None or reached < furthest else (best, furthest)
+
+
+def _reach(way: Way, params: Mapping[str, object]) -> Op[bytes | None]:
+    """The id up to which `SCANNED` entries reach. None: this way cannot be taken."""
+    for statement in way.few:
+        if (yield Call(statement, params)).rows:
+            return None
+    if way.few:
+        return FIRST_ID
+    scan = SCANNED
+    if way.groups is not None:
+        parts = len((yield Call(way.groups, params)).rows)
+        if parts >= GROUPS:
+            return None
+        scan //= max(1, parts)
+    rows = (yield Call(f"reach_{way.name}", {**params, "scan": scan})).rows
+    return cast("bytes", rows[0][0]) if rows else FIRST_ID
+
+
+# -- where a job stands ----------------------------------------------------------------------------------------------
+
+
+def count_ahead(job: Job, cap: int) -> Op[int]:
+    """How many queued jobs start before this one, if less than `cap`."""
+    row = job.row
+    place = {"queue": row.queue, "rank": row.rank, "position": row.position, "job_id": row.id, "cap": cap}
+    return cast("int", (yield Call("count_ahead", place)).rows[0][0])
+
+
+def waited_for(job_id: JobId, limit: int) -> Op[list[JobId]]:
+    """The jobs that have to end before this one may start."""
+    rows = (yield Call("list_waited_for", {"job_id": job_id, "page": limit})).rows
+    return [cast("JobId", row[0]) for row in rows]
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+_ALL_RUNS = Way("runs")
+_COMMON_RUNS = (RunState.RUNNING, RunState.COMPLETED)
+
+
+def page_of_runs(wanted: RunFilter, after: Spot | None, size: int) -> Op[Page[Run]]:
+    """The runs that fit, newest first."""
+    bounds = wanted if after is None else wanted._replace(below=after.id)
+    rows, end = yield from _listed(_ways_to_runs(wanted), _ALL_RUNS, bounds._asdict(), size)
+    runs = [Run.read(row) for row in rows]
+    return Page(runs, Spot(runs[-1].row.id) if len(runs) == size else end)
+
+
+def _ways_to_runs(wanted: RunFilter) -> list[Way]:
+    ways: list[Way] = []
+    if wanted.job_id is not None:
+        ways.append(Way("runs_of_job", frozenset({"job_id"})))
+    if wanted.state == RunState.RUNNING:
+        ways.append(Way("runs_running", few=("reach_running",)))
+    if wanted.state is not None and wanted.state not in _COMMON_RUNS:
+        ways.append(Way("runs_by_state", frozenset({"state"})))
+    if wanted.kind is not None:
+        ways.append(Way("runs_of_kind", few=("reach_jobs_of_kind", "reach_runs_of_kind")))
+    return ways
+
+
+def outstanding(cap: int) -> Op[list[Outstanding]]:
+    """The live jobs by kind, queue and state."""
+    rows = (yield Call("ask_outstanding", {"cap": cap, "last_id": LAST_ID})).rows
+    return [readable(Outstanding, row)[0] for row in rows]
+
+
+def failures(since: Micros, cap: int) -> Op[list[Failures]]:
+    """The jobs that failed by kind and type of error, the most frequent first."""
+    return [readable(Failures, row)[0] for row in (yield Call("ask_failures", {"since": since, "cap": cap})).rows]
+
+
+def count_failed(since: Micros, cap: int) -> Op[int]:
+    """How many lives failed since then, if less than `cap`."""
+    [(number,)] = (yield Call("count_failed", {"since": since, "cap": cap})).rows
+    return int(number)
+
+
+def stuck(now: Micros, stale: Micros, from_id: bytes, cap: int) -> Op[list[Stuck]]:
+    """The jobs that do not get on by reason, kind and queue."""
+    params = {"now": now, "stale": stale, "usual_lease": USUAL_LEASE_US, "from_id": from_id, "cap": cap}
+    rows = (yield Call("ask_stuck", params)).rows
+    return [readable(Stuck, (Hitch(reason), *rest))[0] for reason, *rest in rows]
+
+
+def durations(from_id: bytes, cap: int) -> Op[list[Durations]]:
+    """Percentiles of duration and wait by kind."""
+    return [readable(Durations, row)[0] for row in (yield Call("ask_durations", {"from_id": from_id, "cap": cap})).rows]
+
+
+def duplicates(from_id: bytes, cap: int, limit: int) -> Op[list[Duplicates]]:
+    """Jobs that share a key, and jobs that were begun again after their node died; the most frequent first."""
+    rows = (yield Call("ask_duplicates", {"from_id": from_id, "cap": cap, "page": limit})).rows
+    return [readable(Duplicates, (Sameness(sort), *rest))[0] for sort, *rest in rows]
+
+
+def ran(from_id: bytes, cap: int) -> Op[list[Ran]]:
+    """The runs by kind and how they stand."""
+    return [readable(Ran, row)[0] for row in (yield Call("ask_ran", {"from_id": from_id, "cap": cap})).rows]
+
+
+def gates(queue: str) -> Op[list[Gate]]:
+    """The queue, and the row that stands for every queue; each only where it was ever used."""
+    return [readable(Gate, row)[0] for row in (yield Call("read_gates", {"queue": queue})).rows]

@@ -1,1 +1,0 @@
-"""The SQL store: statements written as SQL, operations as generators, one small dialect and driver per database."""

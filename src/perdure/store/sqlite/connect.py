@@ -1,0 +1,98 @@
+"""Opens SQLite connections the way Perdure needs them. Used by `database`; calls `files` and `wal`."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import NamedTuple
+
+from perdure.errors import ConfigError
+from perdure.store.sqlite.driver import translate
+from perdure.store.sqlite.wal import affected
+
+OLDEST = (3, 35, 0)  # RETURNING
+CACHE_KIB = 8_000
+"""Four times SQLite's default: a worker that empties a queue of 50,000 jobs is a twelfth faster with it."""
+SQLITE_VERSION = sqlite3.sqlite_version_info
+
+
+class Pragmas(NamedTuple):
+    """What differs between connections: how durable a commit is and how long to wait for the write lock."""
+
+    durability: str = "full"
+    busy_timeout_s: float = 5.0
+
+
+def guarded() -> bool:
+    """True on an SQLite whose checkpoints can corrupt a file that several processes write: see `wal`."""
+    return affected(SQLITE_VERSION[:3])
+
+
+def set_patience(connection: sqlite3.Connection, seconds: float) -> None:
+    """How long the connection waits for a lock that another one holds."""
+    _set(connection, f"busy_timeout={round(seconds * 1000)}")
+
+
+def open_writer(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
+    """A connection that may write. It is shared between threads under the mutex of its database."""
+    connection = _open(path, "rw", pragmas)
+    try:
+        set_durability(connection, pragmas)
+        _set(connection, f"cache_size=-{CACHE_KIB}")
+        _set(connection, "temp_store=MEMORY")  # else a savepoint of a large batch writes a file of its own
+        tame(connection)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.Error):  # the first look at the file: it may be no database, or not readable
+            raise translate(error, str(path)) from error
+        raise
+    return connection
+
+
+def set_durability(connection: sqlite3.Connection, pragmas: Pragmas) -> None:
+    """FULL: a commit returns when it is on the disk. NORMAL: when the system has it."""
+    _set(connection, f"synchronous={'FULL' if pragmas.durability == 'full' else 'NORMAL'}")
+
+
+def open_reader(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
+    """A connection that cannot write. Opened read-write all the same: a WAL reader takes part in its bookkeeping."""
+    connection = open_writer(path, pragmas)
+    _set(connection, "query_only=ON")
+    return connection
+
+
+def tame(connection: sqlite3.Connection) -> None:
+    """No checkpoints of its own on an affected SQLite. Also done to every connection that is given as `tx=`."""
+    if guarded():
+        _set(connection, "wal_autocheckpoint=0")
+
+
+def is_wal(connection: sqlite3.Connection) -> bool:
+    """Whether the file is in WAL mode already."""
+    mode: str = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    return mode == "wal"
+
+
+def use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Put the file into WAL mode. It stays there; the caller keeps other starters out."""
+    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise ConfigError(f"{path} cannot be put into WAL mode (it says {mode!r}); use a file on a local disk")
+
+
+def _open(path: Path, mode: str, pragmas: Pragmas) -> sqlite3.Connection:
+    if SQLITE_VERSION < OLDEST:
+        raise ConfigError(
+            f"this Python has SQLite {sqlite3.sqlite_version}; Perdure needs {'.'.join(map(str, OLDEST))} or newer"
+        )
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    try:
+        return sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=pragmas.busy_timeout_s
+        )
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
+
+
+def _set(connection: sqlite3.Connection, pragma: str) -> None:
+    sqlite3.Cursor(connection).execute(f"PRAGMA {pragma}").fetchall()  # the connection may make its own kind of rows

@@ -1,0 +1,490 @@
+"""One SQLite file in one process: who writes when, who reads, and when the WAL is checkpointed. Kept by `registry`."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Generator
+from contextlib import suppress
+from contextvars import ContextVar
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, TypeVar
+
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError, TransactionError
+from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
+from perdure.store.line import Line, Ticket, new_ticket
+from perdure.store.sqlite import connect
+from perdure.store.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
+from perdure.store.sqlite.connect import Pragmas
+from perdure.store.sqlite.driver import SqliteDriver, translate
+from perdure.store.sqlite.files import identity_of
+from perdure.store.sqlite.gate import gate_for
+from perdure.store.sqlite.group import GroupCommit, Member
+from perdure.store.sqlite.statements import STATEMENTS
+from perdure.store.sqlite.transaction import Transaction
+from perdure.store.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
+from perdure.uninterrupted import interruptible
+
+T = TypeVar("T")
+
+_SPARE_READERS = 8
+
+GATE_PATIENCE_S = 2.0
+SHORT_GATE_PATIENCE_S = 0.01
+HOLDER_PATIENCE_S = 0.05
+LOOK_AGAIN_S = 0.02
+MEASURE_EVERY = 24
+"""Rows written between two looks at the length of the WAL: eight single enqueues, some sixty frames."""
+
+
+_of_parent: list[Transaction] = []
+"""Transactions that a forked child found itself in: kept open, because they are the parent's to end."""
+
+_joined: ContextVar[dict[Database, Transaction] | None] = ContextVar("perdure_sqlite_transaction", default=None)
+
+
+class Retired(StoreError):
+    """The database object was closed meanwhile; nothing was written. The runner goes on with a new one."""
+
+
+class Database:
+    """The writer, the readers and the queue in front of them for one file. Get it from `registry`."""
+
+    def __init__(self, path: Path, pragmas: Pragmas) -> None:
+        self.path = path
+        self.usable = True
+        self.retired = False
+        self._reading: set[object] = set()
+        self._identity = identity_of(path)
+        self._pragmas = pragmas
+        self._gate_patience_s = GATE_PATIENCE_S
+        self._looked_until = 0.0
+        self._robbed = False
+        self._line = Line()
+        self._gate = gate_for(path)
+        self._group = GroupCommit(self._run_group)
+        self._meter = WalMeter(path)
+        self._readers: list[tuple[sqlite3.Connection, SqliteDriver]] = []
+        self._open_writer()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, make: Make[T]) -> T:
+        """Run an operation in a transaction shared with whoever writes now; returns when it is durable."""
+        if _joined.get() is None or (joined := self.joined()) is None:
+            return self._group.submit(make)
+        return joined.run(make)
+
+    async def awrite(self, make: Make[T]) -> T:
+        joined = self.joined()
+        return await self._group.asubmit(make) if joined is None else joined.run(make)
+
+    def joined(self) -> Transaction | None:
+        """The transaction of ours that this thread or task is inside of."""
+        open_ones = _joined.get()
+        found = None if open_ones is None else open_ones.get(self)
+        if found is None or found.over:
+            return None
+        found.check_in_time()  # what was meant to be a part of it must not be written without it
+        return found
+
+    def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
+        """A write transaction of its own that holds the turn at the file for as long as it is open: yields it once.
+
+        Inside another one of this thread or task it is refused, or with `join` a part of that. Should an interrupt keep
+        a `with` from going on with this generator, it ends with the last reference to it.
+        """
+        outer = self.joined()
+        if outer is not None and join:
+            with interruptible:
+                yield outer
+            return
+        if outer is not None:
+            raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
+        ticket = new_ticket()
+        joined: Transaction | None = None
+        try:
+            self._take_turn(ticket)
+            joined = Transaction(connect.open_writer(self.path, self._pragmas))
+            joined.let_go = lambda: self._end_turn(ticket)
+            connect.set_patience(joined.connection, 0)
+            self._begin(joined.connection)
+            before = _joined.get()
+            inside = {**(before or {}), self: joined}
+            _joined.set(inside)
+            try:
+                with interruptible:
+                    yield joined
+            finally:
+                if _joined.get() is inside:  # else the block was given up, and is ended from somewhere else
+                    _joined.set(before)
+            if joined.inherited:
+                raise _forked()
+            joined.commit(str(self.path))
+            ring_sleepers(self._gate.board, self._identity)
+            self._checkpoint_if_due()
+        finally:
+            try:
+                self._end_block(joined, ticket)
+            except BaseException:  # as in _run_group
+                self._end_block(joined, ticket)
+                raise
+
+    def _end_block(self, joined: Transaction | None, ticket: Ticket) -> None:
+        """May be repeated. What was not committed is rolled back, unless it belongs to a parent process."""
+        if joined is None:
+            self._end_turn(ticket)
+            return
+        if joined.inherited:
+            joined.over = True
+            _of_parent.append(joined)
+        else:
+            joined.close()
+        if joined.let_go is not None:  # else someone gave it up, and the turn is another one's by now
+            joined.let_go()
+
+    def _run_group(self, group: list[Member[Any]]) -> None:
+        ticket = new_ticket()
+        try:
+            try:
+                self._take_turn(ticket)
+                self._group.fill(group)
+                if group:
+                    self._transact(group)
+                    if self._gate.board[SLEEPERS]:
+                        ring_sleepers(self._gate.board, self._identity)
+                    if self._writer.total_changes >= self._measure_at:
+                        self._checkpoint_if_due()
+            finally:
+                try:
+                    self._end_turn(ticket)
+                except BaseException:  # an interrupt just now: what has to be done is done all the same
+                    self._end_turn(ticket)
+                    raise
+        except StoreError as error:
+            self._looked_until = 0.0
+            self._group.fill(group)
+            for member in group:
+                if not member.answered:
+                    member.fail(error)
+
+    def _take_turn(self, ticket: Ticket) -> None:
+        """This thread's turn in the process, then this process's turn at the file. The gate is fairness only.
+
+        The caller ends the turn, also when this fails.
+        """
+        if not self._line.join(ticket, self._pragmas.busy_timeout_s):
+            raise DatabaseBusy(
+                f"{self.path}: another thread of this process held the write transaction for longer than"
+                f" {self._pragmas.busy_timeout_s:g} s; nothing was written. Keep app.transaction() blocks short"
+            )
+        if not self.usable or monotonic() > self._looked_until:
+            self._check_file()
+        self._have_writer()
+        if self._gate.board[0]:
+            self._enter_gate()
+
+    def _enter_gate(self) -> None:
+        # A frozen process may stand in the gate: after one long wait the next ones are short until it is passed.
+        passed = self._gate.enter(self._gate_patience_s)
+        self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
+
+    def _end_turn(self, ticket: Ticket) -> None:
+        """May be repeated: whatever part of it an interrupt left undone is done then. Nothing, for one without a turn.
+
+        A writer that was interrupted is closed: a statement that was not read to its end would keep its snapshot, and
+        after anybody else's commit nothing could be written through it any more.
+        """
+        if self._line.has_place(ticket):
+            if not (self._at_rest or self.retired):
+                self._close_writer()
+            self._gate.leave()
+        self._line.leave(ticket)
+
+    def _have_writer(self) -> None:
+        if not self._at_rest:
+            self._close_writer()
+            self._open_writer()
+
+    def _open_writer(self) -> None:
+        self._writer = connect.open_writer(self.path, self._pragmas)
+        connect.set_patience(self._writer, 0)
+        self._holder = connect.open_writer(self.path, self._pragmas) if connect.guarded() else None
+        if self._holder is not None:
+            connect.set_patience(self._holder, HOLDER_PATIENCE_S)
+        self._write_driver = SqliteDriver(self._writer, STATEMENTS)
+        self._measure_at = 0
+        self._at_rest = True
+        """The writer is in no transaction and has read every statement to its end."""
+
+    def _close_writer(self) -> None:
+        """Ends its transaction too. May be repeated."""
+        self._at_rest = False
+        if self._holder is not None:
+            self._holder.close()
+        with suppress(sqlite3.Error):  # closed already
+            self._write_driver.close()
+        self._writer.close()
+
+    def _check_file(self) -> None:
+        """What is written to a file that was deleted or replaced is lost with it: notice that before.
+
+        A look costs as much as three of the syscalls of a small write, so for a writer it is good for a moment.
+        """
+        if self._robbed or self._gate.is_robbed():
+            self._robbed = True  # for good: what is opened now may get the numbers that old connections write to
+            raise _robbed(self.path)
+        if self.usable and identity_of(self.path) == self._identity:
+            self._looked_until = monotonic() + LOOK_AGAIN_S
+            return
+        if not self.usable:
+            raise Retired(
+                "the connections of this process were closed; nothing was written, and the file is opened again"
+            )
+        self.usable = False
+        raise DatabaseUnavailable(
+            f"{self.path} was moved or deleted while it was in use; nothing was written. Call again to use the file"
+            " that is there now",
+            code="database_replaced",
+        )
+
+    def _transact(self, members: list[Member[Any]]) -> None:
+        """All members in one transaction; if one of them fails, once more with a savepoint each."""
+        self._begin_writing()
+        try:
+            self._attempt(members)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
+            if len(members) == 1:
+                members[0].fail(error)
+            else:
+                self._begin_writing()
+                self._attempt(members, separately=True)
+
+    def _begin_writing(self) -> None:
+        self._have_writer()
+        self._at_rest = False
+        try:
+            self._begin(self._writer)
+        except StoreError:
+            self._at_rest = True
+            raise
+
+    def _attempt(self, members: list[Member[Any]], *, separately: bool = False) -> None:
+        """Run the members in the transaction that was begun, and commit it.
+
+        After an error that is neither the database's nor ours nobody knows where it hit, and the writer is closed.
+        """
+        driver, ran = self._write_driver, False
+        before = sys.exception()
+        try:
+            for member in members:
+                member.answer = _in_a_savepoint(member, driver) if separately else drive(member.make(), driver)
+            ran = True
+            self._writer.execute("COMMIT")
+            self._at_rest = True
+            for member in members:
+                member.answered = True
+        except BaseException as error:
+            self._looked_until = 0.0
+            if ran and _came_after_commit(error, before, self._writer):
+                for member in members:
+                    member.answered = True
+            else:
+                _roll_back(self._writer)
+                self._at_rest = isinstance(error, (sqlite3.Error, PerdureError))
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, str(self.path)) from error
+            raise
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Get the write lock: at once where it is free, else in turn with the other processes."""
+        try:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                self._begin_in_turn(connection)
+        except sqlite3.Error as error:
+            raise translate(error, str(self.path)) from error
+
+    def _begin_in_turn(self, connection: sqlite3.Connection) -> None:
+        """Someone writes just now, perhaps without having passed the gate."""
+        if not self._gate.inside:
+            self._enter_gate()
+        self._gate.board[0] = 1
+        connect.set_patience(connection, self._pragmas.busy_timeout_s)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        finally:
+            connect.set_patience(connection, 0)
+
+    # -- the WAL -----------------------------------------------------------------------------------------------------
+
+    def _checkpoint_if_due(self) -> None:
+        """Only on an affected SQLite, where nobody checkpoints by themselves. The caller has the turn."""
+        self._measure_at = self._writer.total_changes + MEASURE_EVERY
+        if self._holder is not None and self._meter.frames() >= CHECKPOINT_FRAMES:
+            self._at_rest = False
+            with suppress(sqlite3.Error):
+                checkpoint_guarded(self._writer, self._holder)
+            self._at_rest = True
+
+    def bell(self) -> SqliteBell:
+        """Something for a worker to sleep on until this file is written to."""
+        return SqliteBell(self._meter, self._gate, self._identity)
+
+    def wal_frames(self) -> int:
+        """Frames in the -wal that are not in the database file yet."""
+        return self._meter.frames()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, make: Make[T]) -> T:
+        """Run a reading operation on one snapshot, on a connection that cannot write."""
+        joined = self.joined()
+        if joined is not None:
+            return joined.run(make)
+        mark = object()
+        try:
+            self._reading.add(mark)  # before the look whether we are still open: `retire` closes first, then counts
+            if not self.usable or monotonic() > self._looked_until:
+                self._check_file()
+            return self._read(make)
+        finally:
+            self._reading.discard(mark)
+
+    def _read(self, make: Make[T]) -> T:
+        connection, driver = self._take_reader()
+        try:
+            connection.execute("BEGIN")
+            answer = drive(make(), driver)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._looked_until = 0.0
+            connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, str(self.path)) from error
+            raise
+        self._give_back(connection, driver)
+        return answer
+
+    def _take_reader(self) -> tuple[sqlite3.Connection, SqliteDriver]:
+        with suppress(IndexError):
+            return self._readers.pop()
+        connection = connect.open_reader(self.path, self._pragmas)
+        return connection, SqliteDriver(connection, STATEMENTS)
+
+    def _give_back(self, connection: sqlite3.Connection, driver: SqliteDriver) -> None:
+        if len(self._readers) < _SPARE_READERS:
+            self._readers.append((connection, driver))
+        else:
+            connection.close()
+
+    def strengthen(self, pragmas: Pragmas) -> None:
+        """Another app of this process uses the file too: if it wants its jobs more durable, all are."""
+        if pragmas.durability == "full" and self._pragmas.durability != "full":
+            ticket = new_ticket()
+            try:
+                self._line.join(ticket)
+                self._pragmas = self._pragmas._replace(durability="full")
+                self._close_writer()  # the next one to write opens it with these
+            finally:
+                try:
+                    self._line.leave(ticket)
+                except BaseException:  # as in _run_group
+                    self._line.leave(ticket)
+                    raise
+
+    def retire(self, patience_s: float) -> bool:
+        """Close every connection once whoever writes or reads has ended; whoever comes later opens the file afresh.
+
+        False: not in time, or this very thread is in a transaction; then nothing has changed. The last one to close a
+        file lets SQLite tidy up its -wal.
+        """
+        if self.joined() is not None:
+            return False
+        ticket = new_ticket()
+        try:
+            if not self._line.join(ticket, patience_s):
+                return False
+            if self.retired:
+                return True
+            self.usable = False
+            if not self._readers_are_back(patience_s):
+                self.usable = True
+                return False
+            self.retired = True
+            self._close_connections()
+            return True
+        finally:
+            try:
+                self._line.leave(ticket)
+            except BaseException:  # as in _run_group
+                self._line.leave(ticket)
+                raise
+
+    def _readers_are_back(self, patience_s: float) -> bool:
+        deadline = monotonic() + patience_s
+        while self._reading and monotonic() < deadline:
+            sleep(0.001)
+        return not self._reading
+
+    def _close_connections(self) -> None:
+        while self._readers:
+            self._readers.pop()[0].close()
+        self._close_writer()
+
+
+def _in_a_savepoint(member: Member[Any], driver: SqliteDriver) -> object:
+    driver.execute(BEGIN_OPERATION)
+    try:
+        answer = drive(member.make(), driver)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
+        driver.execute(UNDO_OPERATION)
+        driver.execute(END_OPERATION)
+        member.fail(error)
+        return None
+    driver.execute(END_OPERATION)
+    return answer
+
+
+def _robbed(path: Path) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"{path}: descriptors that belong to Perdure were closed by other code of this process (as os.closerange or a"
+        " daemon library does); nothing was written. Start the process again, and become a daemon before the first use",
+        code="descriptors_closed",
+    )
+
+
+def _forked() -> TransactionError:
+    return TransactionError(
+        "this process was forked inside app.transaction(); the block is the parent's to commit, and nothing was written"
+        " here. Fork before the block, or leave the child with os._exit()",
+        code="tx_forked",
+    )
+
+
+def _came_after_commit(
+    error: BaseException | None, before: BaseException | None, connection: sqlite3.Connection
+) -> bool:
+    """Whether an interrupt hit us when the COMMIT was done already: then running the group again would double it.
+
+    A COMMIT that failed may have ended the transaction too (disk full), but then the database's error is in the chain:
+    above `before`, which was being handled already when it all began (the first attempt's, or the caller's own).
+    """
+    if connection.in_transaction:
+        return False
+    while error is not None and error is not before:
+        if isinstance(error, (sqlite3.Error, StoreError)):
+            return False
+        error = error.__context__
+    return True
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """A full disk or an I/O error ends the transaction by itself; a ROLLBACK would then be an error."""
+    if connection.in_transaction:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")

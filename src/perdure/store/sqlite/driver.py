@@ -1,0 +1,249 @@
+"""Calls on a `sqlite3` connection, ours or the user's, and what SQLite's errors mean.
+
+One statement for many rows, made from a statement for one. Used by the SQLite driver, which steps through each.
+
+Fifty INSERTs of one row take a third longer than one of fifty; and at every step the interpreter's lock is let go and
+taken back, for which a busy worker has to wait.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
+from perdure.store.engine import Result, UniqueViolation
+from perdure.store.statements import Statement, Statements, row_for, rows_for
+
+_NO_ROWS: list[tuple[Any, ...]] = []
+_ONE_WRITTEN = Result(_NO_ROWS, 1)
+
+
+class SqliteDriver:
+    """Executes calls on one connection. A cursor of our own with plain tuples, whatever the connection makes."""
+
+    def __init__(self, connection: sqlite3.Connection, statements: Statements) -> None:
+        self._statements = statements
+        try:
+            self._cursor = sqlite3.Cursor(connection)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    def close(self) -> None:
+        """Let go of the last statement: until then SQLite keeps a closed connection's files open."""
+        self._cursor.close()
+
+    def execute(self, call: tuple[str, Any]) -> Result:
+        name, params = call
+        _, sql, _, returns_rows, _ = statement = self._statements[name]
+        cursor = self._cursor
+        try:
+            if params.__class__ is list:
+                return Result(_NO_ROWS, _execute_many(cursor, statement, rows_for(statement, params)))
+            cursor.execute(sql, params if params.__class__ is tuple else row_for(statement, params))
+            if returns_rows:
+                return Result(cursor.fetchall(), cursor.rowcount)
+            return _ONE_WRITTEN if cursor.rowcount == 1 else Result(_NO_ROWS, cursor.rowcount)
+        except sqlite3.OperationalError as error:
+            if not sql.startswith("SELECT") or "decode to UTF-8" not in str(error):
+                raise translate(error) from error
+            return self._read_leniently(sql, row_for(statement, params))
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
+            raise translate(error) from error
+
+    def _read_leniently(self, sql: str, params: tuple[object, ...]) -> Result:
+        """Somebody has written a text that is none: shown with its bytes spelt out, so that the other rows are read.
+
+        A factory of texts is Python code for each of them, so only now.
+        """
+        connection: Any = self._cursor.connection
+        usual = connection.text_factory
+        connection.text_factory = _spelt_out
+        try:
+            self._cursor.execute(sql, params)
+            return Result(self._cursor.fetchall(), self._cursor.rowcount)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        finally:
+            connection.text_factory = usual
+
+
+def _spelt_out(text: bytes) -> str:
+    return text.decode("utf-8", "backslashreplace")
+
+
+def _execute_many(cursor: sqlite3.Cursor, statement: Statement, rows: Sequence[tuple[object, ...]]) -> int:
+    """As many rows at a time as one statement can be said for; answers how many were written."""
+    changed, done = 0, 0
+    wide = widened(statement) if len(rows) > 1 else None
+    if wide is not None:
+        for done in range(wide.rows, len(rows) + 1, wide.rows):
+            cursor.execute(wide.sql, tuple(chain.from_iterable(rows[done - wide.rows : done])))
+            changed += cursor.rowcount
+    if done < len(rows):
+        cursor.executemany(statement.sql, rows[done:])
+        changed += cursor.rowcount
+    return changed
+
+
+_UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
+def translate(error: Exception, path: str = "the database") -> StoreError:
+    """The error a user gets for what SQLite said: what it means and what to do, with a stable code."""
+    if isinstance(error, (OverflowError, UnicodeEncodeError)):
+        return StoreError(
+            f"a value does not fit into the database ({error}); nothing was written", code="value_invalid"
+        )
+    extended = getattr(error, "sqlite_errorcode", None)
+    if extended is None:
+        return _without_code(error)
+    if extended in _UNIQUE:
+        return UniqueViolation(f"a row with this key exists already ({error})")
+    if extended == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return TransactionError(
+            "the transaction was begun as a reader (plain BEGIN) and someone else has written since, so SQLite cannot"
+            " let it write; begin it with BEGIN IMMEDIATE, or enqueue before the first SELECT",
+            code="tx_cannot_upgrade",
+        )
+    known = _BY_CODE.get(extended & 0xFF)
+    if known is None:
+        return _unknown(error)
+    cls, code, advice = known
+    return cls(f"{path}: {error}; {advice}", code=code)
+
+
+_BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
+    sqlite3.SQLITE_BUSY: (
+        DatabaseBusy,
+        "database_busy",
+        "another process held the write lock for longer than busy_timeout_s; nothing was written, try again",
+    ),
+    sqlite3.SQLITE_LOCKED: (
+        DatabaseBusy,
+        "database_busy",
+        "another connection of this process holds it; nothing was written, try again",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        DatabaseUnavailable,
+        "database_readonly",
+        "make the file and its folder writable for this user; nothing was written",
+    ),
+    sqlite3.SQLITE_FULL: (
+        DatabaseUnavailable,
+        "disk_full",
+        "free some space; nothing of this operation was written, and it can be tried again",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        DatabaseUnavailable,
+        "disk_error",
+        "the disk refused to read or write; check its health and the system log before going on",
+    ),
+    sqlite3.SQLITE_PROTOCOL: (
+        DatabaseUnavailable,
+        "disk_error",
+        "the locks of the file cannot be had; nothing was written, try again",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        DatabaseUnavailable,
+        "database_corrupt",
+        "stop writing, keep the files as they are, and restore a backup (perdure db check tells more)",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        DatabaseUnavailable,
+        "not_a_database",
+        "the file exists but is not an SQLite database; give another path, or move the file away",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        DatabaseUnavailable,
+        "database_unreachable",
+        "check that the path exists and that this user may open it",
+    ),
+}
+
+
+def _without_code(error: Exception) -> StoreError:
+    text = str(error)
+    if "closed" in text:
+        return TransactionError(
+            "the connection given as tx= is closed; give an open one, inside the transaction that the job belongs to",
+            code="tx_closed",
+        )
+    if "thread" in text:
+        return TransactionError(f"the connection given as tx= belongs to another thread ({text})", code="tx_thread")
+    return _unknown(error)
+
+
+def _unknown(error: Exception) -> StoreError:
+    text = str(error)
+    if "no such table" in text:
+        return SchemaError(
+            f"the database has no Perdure tables ({text}); open it once with Perdure(path), or run perdure db upgrade,"
+            " and make sure that tx= is a connection to the same database",
+            code="schema_missing",
+        )
+    return StoreError(f"the database refused: {text}; nothing was written")
+
+
+WIDTH = 50
+MOST_PARAMETERS = 999
+"""What every SQLite takes, however it was built."""
+
+_INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))((?:\s+ON CONFLICT [^;]* DO NOTHING)?)", re.DOTALL)
+_UPDATE = re.compile(r"(UPDATE \w+\s+SET (?:(?!SELECT|WHERE).)*?)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
+_DELETE = re.compile(r"(DELETE FROM (\w+))\s+WHERE ((\w+) = \?\d+(?: AND \w+ = \?\d+)*)")
+_MARKER = re.compile(r"\?(\d+)")
+
+
+class Wide(NamedTuple):
+    """A statement that does for `rows` rows at once what another does for one; it takes their parameters in a row."""
+
+    sql: str
+    rows: int
+
+
+@cache
+def widened(statement: Statement) -> Wide | None:
+    """None: it is none of the three plain forms that can be said for many rows in one.
+
+    A row of the table must not be meant twice: it would be changed once. Of a DELETE that compares several columns the
+    first is the key: no two rows of the table have it in common.
+    """
+    columns = len(statement.names)
+    if not columns:
+        return None
+    rows = min(WIDTH, MOST_PARAMETERS // columns)
+    if parts := _INSERT.fullmatch(statement.sql):
+        head, row, tail = parts.groups()
+        return Wide(f"{head}{_repeated(row, columns, rows)}{tail}", rows)
+    given = f"(VALUES {_repeated(_row(columns), columns, rows)}) AS v"
+    if parts := _UPDATE.fullmatch(statement.sql):
+        changes, guard = map(_of_given, parts.groups())
+        return Wide(f"{changes} FROM {given} WHERE {guard}", rows)
+    if parts := _DELETE.fullmatch(statement.sql):
+        head, table, guard, key = parts.groups()
+        found = f"SELECT {key} FROM {given} CROSS JOIN {table} ON {_of_given(guard)}"  # noqa: S608 - our own words
+        return Wide(f"{head} WHERE {key} IN ({found})", rows)
+    return None
+
+
+def _row(columns: int) -> str:
+    return f"({', '.join(f'?{number}' for number in range(1, columns + 1))})"
+
+
+def _repeated(row: str, columns: int, rows: int) -> str:
+    """The row of parameters again and again, each time with the numbers that follow."""
+    return ", ".join(_moved(row, by) for by in range(0, columns * rows, columns))
+
+
+def _moved(row: str, by: int) -> str:
+    return _MARKER.sub(lambda number: f"?{int(number[1]) + by}", row)
+
+
+def _of_given(text: str) -> str:
+    """With the columns of the given rows, as SQLite names them, in the place of parameters."""
+    return _MARKER.sub(r"v.column\1", text)

@@ -1,0 +1,249 @@
+"""The databases of this process, one per file. Used by `runner`; makes and upgrades files on first use.
+
+One per file, shared by every app that uses it, because record locks and group commit belong to the process. Before a
+fork they are all closed, and parent and child open the file afresh when they need it.
+
+
+The runner of SQLite stores: opens the file on first use, and afresh after a fork. Used by `store/open`."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from perdure.errors import DatabaseUnavailable
+from perdure.store import migrate
+from perdure.store.engine import Make
+from perdure.store.sqlite import checkup, connect, schema
+from perdure.store.sqlite import transaction as transactions
+from perdure.store.sqlite.bell import SqliteBell
+from perdure.store.sqlite.checkup import Checkup
+from perdure.store.sqlite.connect import Pragmas
+from perdure.store.sqlite.database import Database, Retired
+from perdure.store.sqlite.driver import translate
+from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
+from perdure.uninterrupted import uninterrupted
+
+_databases: dict[tuple[int, int] | None, Database] = {}
+_to_let_go: list[Callable[[], None]] = []
+_left_behind: list[Database] = []
+_in_use: set[tuple[int, int] | None] = set()
+"""In a forked child: files that its parent could not let go of before the fork."""
+_registry = threading.Lock()
+PATIENCE_S = 5.0
+"""How long a fork, or a close, waits for other threads that are just using the file."""
+
+generation: int = 0
+"""Rises in a forked child: what a store looked up before the fork is not its own any more."""
+
+
+def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_network_filesystem: bool) -> Database:
+    """The one database object of this process for this file; makes the file at the newest schema on first use.
+
+    `may_upgrade` False: nothing is made or changed; a file that is not there or not at the newest schema is refused.
+    """
+    refuse_network_filesystem(path, allow=allow_network_filesystem)
+    if not may_upgrade and not path.exists():
+        raise schema.missing(path, "does not exist")
+    create_private(path)
+    with _registry:
+        identity = identity_of(path)
+        if identity in _in_use:
+            raise _forked_in_use(path)
+        known = _databases.get(identity)
+        if known is None or not known.usable:
+            known = _prepared(path, pragmas, may_upgrade=may_upgrade)
+            _databases[identity] = known
+        known.strengthen(pragmas)
+        return known
+
+
+def upgrade_at(path: Path, pragmas: Pragmas, *, allow_network_filesystem: bool) -> schema.Upgrade:
+    """Make the file or bring it to the newest schema, whatever `auto_migrate` says, and say what was done."""
+    refuse_network_filesystem(path, allow=allow_network_filesystem)
+    create_private(path)
+    try:
+        with closing(connect.open_writer(path, pragmas)) as connection:
+            return schema.prepare(connection, path, migrate.migrations_of("sqlite"))
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
+
+
+def _prepared(path: Path, pragmas: Pragmas, *, may_upgrade: bool) -> Database:
+    connection = connect.open_writer(path, pragmas)
+    try:
+        schema.prepare(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
+        return Database(path, pragmas)
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
+    finally:
+        connection.close()
+
+
+def forget(database: Database) -> None:
+    """Close a database; the next use opens it afresh. One that is in use for longer than a moment stays open."""
+    with _registry:
+        if database.retire(PATIENCE_S):
+            _drop(database)
+
+
+def _drop(database: Database) -> None:
+    for identity in [identity for identity, known in _databases.items() if known is database]:
+        del _databases[identity]
+
+
+def _before_fork() -> None:
+    """SQLite keeps account of its locks in memory, per process and file, and a fork copies the account: a child with an
+    inherited connection believes to hold locks that the kernel knows nothing of, and loses what it writes as soon as
+    the parent closes the file. So nothing of ours is open while the process forks."""
+    if _registry.acquire(timeout=PATIENCE_S):
+        _to_let_go.append(_registry.release)
+    for identity, database in list(_databases.items()):
+        if database.retire(PATIENCE_S):
+            _drop(database)
+        else:
+            _in_use.add(identity)
+
+
+def _after_in_parent() -> None:
+    _in_use.clear()
+    while _to_let_go:
+        _to_let_go.pop()()
+
+
+def _after_in_child() -> None:
+    global _registry, generation  # noqa: PLW0603 - a forked child must not inherit a held lock
+    _registry = threading.Lock()
+    generation += 1
+    _left_behind.extend(_databases.values())
+    _databases.clear()
+    _to_let_go.clear()
+
+
+def _forked_in_use(path: Path) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"this process was forked while its parent was in a transaction on {path}: SQLite's locks cannot be trusted in"
+        " it, and nothing was written. Fork outside of transactions, or start processes afresh (spawn)",
+        code="forked_in_use",
+    )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+
+
+T = TypeVar("T")
+
+
+class SqliteRunner:
+    """Runs operations on one SQLite file. Nothing is opened before the first call."""
+
+    single_writer = True
+
+    def __init__(
+        self, path: Path, pragmas: Pragmas, *, auto_migrate: bool = True, allow_network_filesystem: bool = False
+    ) -> None:
+        self.path = path
+        self._pragmas = pragmas
+        self._auto_migrate = auto_migrate
+        self._allow_network_filesystem = allow_network_filesystem
+        self._database: Database | None = None
+        self._generation = -1
+
+    @property
+    def database(self) -> Database:
+        if self._database is None or not self._database.usable or self._generation != generation:
+            self._database = self._opened(may_upgrade=self._auto_migrate)
+            self._generation = generation
+        return self._database
+
+    def _opened(self, *, may_upgrade: bool) -> Database:
+        return database_at(
+            self.path,
+            self._pragmas,
+            may_upgrade=may_upgrade,
+            allow_network_filesystem=self._allow_network_filesystem,
+        )
+
+    def write(self, make: Make[T], *, brief: bool = False) -> T:  # noqa: ARG002 - no row is ever locked here
+        with uninterrupted:
+            while True:
+                database = self._database
+                if database is None or not database.usable or self._generation != generation:
+                    database = self.database
+                try:
+                    return database.write(make)
+                except Retired:
+                    continue
+
+    async def awrite(self, make: Make[T]) -> T:
+        while True:
+            try:
+                return await self.database.awrite(make)
+            except Retired:
+                continue
+
+    def write_within(self, tx: object, make: Make[T]) -> T:
+        with uninterrupted:
+            return transactions.write_within(tx, make, self.database.path)
+
+    def read(self, make: Make[T]) -> T:
+        with uninterrupted:
+            while True:
+                try:
+                    return self.database.read(make)
+                except Retired:
+                    continue
+
+    @contextmanager
+    def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
+        # `yield from`, not another `with`: there an interrupt could come between the two and leave the inner one open.
+        with uninterrupted:
+            while True:
+                try:
+                    return (yield from self.database.transaction(join=join))
+                except Retired:
+                    continue
+
+    def joined(self) -> object | None:
+        """The transaction of this thread or task that calls join. None: there is none."""
+        return None if self._database is None else self._database.joined()
+
+    def bell(self) -> SqliteBell:
+        with uninterrupted:
+            while True:
+                try:
+                    return self.database.bell()
+                except Retired:
+                    continue
+
+    def upgrade(self) -> str:
+        allow = self._allow_network_filesystem
+        return str(upgrade_at(self.path, self._pragmas, allow_network_filesystem=allow))
+
+    def require_current(self) -> None:
+        """Refuse a missing file, and one that the next call would have to make or upgrade; nothing is changed."""
+        checkup.require_current(self.path, self._pragmas)
+
+    def checkup(self) -> Checkup:
+        """How the file stands. Changes nothing, and upgrades nothing."""
+        return checkup.examine(self.path, self._pragmas)
+
+    def back_up(self, target: Path) -> None:
+        """Copy all that is committed now to a new file. Jobs go on meanwhile."""
+        checkup.require_file(self.path)
+        try:
+            with closing(connect.open_writer(self.path, self._pragmas)) as connection:
+                back_up(connection, target)
+        except sqlite3.Error as error:
+            raise translate(error, str(self.path)) from error
+
+    def close(self) -> None:
+        if self._database is not None and self._generation == generation:
+            forget(self._database)
+        self._database = None

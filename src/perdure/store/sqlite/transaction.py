@@ -1,0 +1,224 @@
+"""Operations inside a transaction that is open already: ours (`database`) or the user's (`tx`).
+
+Jobs inside the user's own SQLite transaction. Used by `runner`; never touches the gate or group commit.
+
+The user may hold the write lock already: waiting for the gate here could wait for ourselves.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from perdure.errors import PerdureError, StoreError, TransactionError, TransactionTooLong
+from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
+from perdure.store.sqlite.connect import tame
+from perdure.store.sqlite.driver import SqliteDriver, translate
+from perdure.store.sqlite.files import identity_of
+from perdure.store.sqlite.statements import STATEMENTS
+from perdure.store.transaction import SQLITE, behind_a_job, driver_connection, ended, not_open, refuse_control, unknown
+
+T = TypeVar("T")
+
+INTERRUPT_EVERY_S = 0.05
+
+
+class Transaction:
+    """An open transaction. One of ours is joined by plain calls on the same thread or task."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.driver = SqliteDriver(connection, STATEMENTS)
+        self.over = False
+        """True: whoever still finds it in their context, a task begun inside it, say, is not inside it any more."""
+        self.given_up: TransactionTooLong | None = None
+        """Set: it took too long and was rolled back, or is about to be. Whoever is still inside gets this error."""
+        self.let_go: Callable[[], None] | None = None
+        """Passes the turn at the file on. None: there is none, or it was passed on."""
+        self._committed = False
+        self._process = os.getpid()
+        # One statement at a time, or the commit, or `give_up`, which comes from another thread.
+        self._busy = threading.RLock()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it belongs to the process that this one was forked from, and is not to be touched."""
+        return os.getpid() != self._process
+
+    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
+        """Run a statement of the user's own in it. BEGIN, COMMIT and ROLLBACK are left to the block: refused."""
+        # By its words: an authorizer would be Python code inside SQLite, where an interrupt is taken for a refusal.
+        refuse_control(sql, SQLITE)
+        with self._busy:
+            self.check_in_time()
+            self._check_open()
+            try:
+                cursor = self.connection.execute(sql, parameters)
+            except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
+                self.check_in_time()
+                raise translate(error) from error
+            self._check_open()
+            return cursor
+
+    def run(self, make: Make[T]) -> T:
+        """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
+        with self._busy:
+            self.check_in_time()
+            try:
+                return self._run(make)
+            except StoreError:
+                self.check_in_time()
+                raise
+
+    def _run(self, make: Make[T]) -> T:
+        self._check_open()
+        self.driver.execute(BEGIN_OPERATION)
+        try:
+            answer = drive(make(), self.driver)
+        except BaseException:
+            if self.connection.in_transaction:
+                self.driver.execute(UNDO_OPERATION)
+                self.driver.execute(END_OPERATION)
+            raise
+        self.driver.execute(END_OPERATION)
+        return answer
+
+    def commit(self, path: str) -> None:
+        """Make it durable. After an error nothing of it is."""
+        with self._busy:
+            self.check_in_time()
+            self._check_open()
+            try:
+                self.connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self.check_in_time()
+                raise translate(error, path) from error
+            self._committed = True
+
+    def give_up(self, reason: str) -> bool:
+        """Roll it back from another thread and let the next writer in; whoever is inside finds out at their next
+        statement. A statement under way is interrupted. False: it had ended already, and nothing was done.
+        """
+        self.given_up = TransactionTooLong(reason)
+        while not self._busy.acquire(timeout=INTERRUPT_EVERY_S):
+            with suppress(sqlite3.Error):  # closed just now: it has ended
+                self.connection.interrupt()
+        try:
+            if self.over or self._committed:
+                self.given_up = None
+                return False
+            with suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                # a cursor that the user still has could write outside of any transaction
+                self.connection.execute("PRAGMA query_only=ON")
+            if self.let_go is not None:
+                self.let_go()
+                self.let_go = None
+            return True
+        finally:
+            self._busy.release()
+
+    def check_in_time(self) -> None:
+        if self.given_up is not None:
+            raise TransactionTooLong(self.given_up.message)
+
+    def close(self) -> None:
+        """Roll back what was not committed and close its connection. May be repeated.
+
+        The rollback comes first: as long as a cursor of the user's is in the middle of its rows, SQLite keeps a closed
+        connection and its transaction alive.
+        """
+        with self._busy:
+            self.over = True
+            with suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                self.driver.close()
+            self.connection.close()
+
+    def _check_open(self) -> None:
+        """Outside of a transaction a savepoint would begin one, and its release would commit it."""
+        try:
+            is_open = self.connection.in_transaction
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        if not is_open:
+            raise ended()
+
+
+def write_within(tx: object, make: Make[T], path: Path) -> T:
+    """Run an operation inside the user's transaction, in a savepoint; on an error nothing of it remains."""
+    tx = behind_a_job(tx)
+    if isinstance(tx, Transaction):
+        with translated(path):
+            _check_file(tx.connection, path)
+        return tx.run(make)
+    connection = driver_connection(tx)
+    if not isinstance(connection, sqlite3.Connection):
+        raise unknown(tx, "a sqlite3.Connection")
+    texts: Any = connection.text_factory  # unlike rows, texts cannot be made otherwise for one cursor only
+    try:
+        connection.text_factory = str
+        return _within(connection, make, path)
+    finally:
+        connection.text_factory = texts
+
+
+def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
+    """A transaction that had to be begun for the operation ends with it if it fails."""
+    began = False
+    try:
+        with translated(path):
+            _check_file(connection, path)
+            began = not connection.in_transaction
+            if began:
+                _begin(connection)
+            tame(connection)
+        answer = Transaction(connection).run(make)
+        if isinstance(answer, PerdureError):
+            raise answer  # here, so that a transaction that had to be begun for it ends with it
+    except BaseException:
+        if began and connection.in_transaction:
+            connection.rollback()
+        raise
+    return answer
+
+
+class translated:  # noqa: N801 - reads as the phrase it is part of
+    """`with translated(path):` what SQLite says inside becomes an error of ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, str(self._path)) from error
+
+
+def _begin(connection: Any) -> None:
+    """In implicit mode the module begins a transaction only before the first INSERT it recognises as one; a SAVEPOINT
+    outside of it would begin its own, and RELEASE would commit that behind the user's back."""
+    if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
+        raise not_open()
+    connection.execute("BEGIN IMMEDIATE")
+
+
+def _check_file(connection: sqlite3.Connection, path: Path) -> None:
+    cursor = sqlite3.Cursor(connection)
+    files = {schema: file for _, schema, file in cursor.execute("PRAGMA database_list")}
+    main = files.get("main") or ""
+    if not main or identity_of(Path(main)) != identity_of(path):
+        raise TransactionError(
+            f"tx= is a connection to {main or 'a database in memory'}, but this app's jobs live in {path}; a job and"
+            " your rows share a transaction only in the same file",
+            code="tx_wrong_database",
+        )

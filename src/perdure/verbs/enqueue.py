@@ -1,0 +1,171 @@
+"""From a draft to the rows of a new job: arguments checked, keys derived, times fixed. Called by `app`.
+
+Changing a job before it was ever claimed. Called by `app.edit`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from perdure.clock import Micros
+from perdure.errors import InvalidInput, InvalidOption, TransitionRefused, shown
+from perdure.ids import JobId
+from perdure.job.model import NewJob, Plan
+from perdure.job.states import State
+from perdure.job.transitions import waiting_state
+from perdure.job.views import Job
+from perdure.kind import Draft, Kind
+from perdure.options import KEY_LIMIT, Options, Unique, check_name, unknown_option
+from perdure.store.rows import Edit
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+
+
+principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
+"""On whose behalf jobs are enqueued from here on, unless an option says otherwise."""
+
+
+def common_tx(drafts: Sequence[object], tx: Any) -> Any:
+    """The one transaction that these drafts are to be written in: the one given, or the one their options name."""
+    for draft in drafts:
+        if not isinstance(draft, Draft):
+            raise InvalidInput(
+                f"expected jobs made by kind.new(…), not {shown(draft)}; kind.enqueue_many takes arguments",
+                code="draft_invalid",
+            )
+        wanted = draft.options.tx
+        if wanted is not None and tx is not None and wanted is not tx:
+            raise InvalidOption(
+                "these jobs were given different tx=; jobs that are enqueued together share one transaction",
+                code="tx_mixed",
+            )
+        tx = wanted if wanted is not None else tx
+    return tx
+
+
+def new_job(draft: Draft, job_id: JobId, now: Micros) -> NewJob:
+    """Check a draft and lay out its job. Raises InvalidPayload or InvalidOption; nothing is written here."""
+    return laid_out(*draft, job_id, now)
+
+
+def laid_out(
+    kind: Kind[..., Any, ..., Any],
+    arguments: Mapping[str, Any],
+    options: Options,
+    plan: Plan,
+    job_id: JobId,
+    now: Micros,
+) -> NewJob:
+    """The same from what a draft holds."""
+    payload, secrets = kind.codec.encode(arguments)
+    if plan.direct and principal.get() is None:
+        return NewJob(job_id, plan, payload, secrets, now, now, _QUEUED)
+    if plan.principal is None and principal.get() is not None:
+        plan = plan._replace(principal=_principal(), plain=False, direct=False)
+    run_at = options.start_at(now)
+    state = _SCHEDULED if run_at > now else _QUEUED
+    if options.idempotency_key is None and options.business_key is None and options.unique is None:
+        return NewJob(job_id, plan, payload, secrets, now, run_at, state)
+    return _keyed(NewJob(job_id, plan, payload, secrets, now, run_at, state), kind, options)
+
+
+_QUEUED, _SCHEDULED = State.QUEUED.value, State.SCHEDULED.value
+
+
+def _keyed(new: NewJob, kind: Kind[..., Any, ..., Any], options: Options) -> NewJob:
+    """The same job with its keys: those given, and the one that `Unique` derives."""
+    plan = new.plan
+    idempotency_key, business_key = options.idempotency_key, options.business_key
+    if options.unique is not None:
+        derived = _derived_key(options.unique, plan, new.payload, new.secrets)
+        if options.unique.until == "ever":
+            idempotency_key = idempotency_key or derived
+        else:
+            business_key, plan = business_key or derived, plan._replace(conflict=options.unique.conflict)
+    fingerprint = None
+    if idempotency_key is not None:
+        fingerprint = kind.codec.fingerprint(new.payload, new.secrets)
+    return new._replace(plan=plan, idempotency_key=idempotency_key, business_key=business_key, fingerprint=fingerprint)
+
+
+def _principal() -> str | None:
+    name = principal.get()
+    return None if name is None else check_name(name, "principal", KEY_LIMIT)
+
+
+def _derived_key(unique: Unique, plan: Plan, payload: str, secrets: str | None) -> str:
+    """The same text for the same arguments of the same kind; a digest, so that neither length nor secrets show.
+
+    Under the oldest name of the kind: a release that knows it by that name only derives the same.
+    """
+    kind = plan.names[-1]
+    arguments: dict[str, Any] = json.loads(payload)
+    if unique.names is None:
+        if secrets is not None:
+            arguments |= json.loads(secrets)
+    else:
+        arguments = {name: _argument(arguments, name, plan.kind) for name in unique.names}
+    canonical = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"{kind}:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def _argument(arguments: dict[str, Any], name: str, kind: str) -> Any:
+    if name not in arguments:
+        raise InvalidOption(
+            f"Unique(by={name!r}) on {kind!r}: this job was enqueued without that argument (or it is secret); pass it,"
+            " or make the job unique by something else",
+            code="unique_invalid",
+        )
+    return arguments[name]
+
+
+EDITABLE = ("payload", "params", "tags", "principal", "queue", "run_at", "delay", "timeout")
+
+
+def edited(app: Perdure, job: Job, changes: Mapping[str, Any], tx: object) -> Edit | None:
+    """The rows as they will be, of the job as `tx` sees it. None: nothing to change."""
+    for name in changes:
+        if name not in EDITABLE:
+            raise unknown_option(name, EDITABLE)
+    if not changes:
+        return None
+    row, live = app.store.row(job.row.id, tx), app.store.live(job.row.id, tx)
+    if row is None or live is None:
+        raise TransitionRefused(
+            f"cannot edit job {job.id}: it has ended; enqueue another, or retry it as it was", code="edit_refused"
+        )
+    now = app.clock.now()
+    options = Options(queue=live.queue).changed({name: value for name, value in changes.items() if name != "payload"})
+    if "payload" in changes:
+        kind = app.kinds.get(job.kind)
+        payload, secrets = kind.codec.encode(changes["payload"])
+        row = row._replace(payload=payload, secrets=secrets, kind_version=kind.version)
+    row = row._replace(
+        params=options.params_json if "params" in changes else row.params,
+        principal=options.principal if "principal" in changes else row.principal,
+        options=_with_timeout(row.options, options.timeout_ms) if "timeout" in changes else row.options,
+        queue=options.queue,
+    )
+    live = live._replace(
+        queue=options.queue,
+        kind_version=row.kind_version,
+        run_at=options.start_at(now) if {"run_at", "delay"} & changes.keys() else live.run_at,
+        timeout_ms=options.timeout_ms if "timeout" in changes else live.timeout_ms,
+        updated_at=now,
+        version=live.version + 1,
+    )
+    live = live._replace(state=waiting_state(live, now), park_reason=None)
+    return Edit(row, live, tuple(options.tags) if "tags" in changes else job.tags)
+
+
+def _with_timeout(stored: str | None, timeout_ms: int | None) -> str | None:
+    """The stored options, so that a retry by hand knows the new time-out too."""
+    kept: dict[str, Any] = json.loads(stored) if stored else {}
+    kept.pop("timeout_ms", None)
+    if timeout_ms is not None:
+        kept["timeout_ms"] = timeout_ms
+    return json.dumps(kept, separators=(",", ":")) if kept else None

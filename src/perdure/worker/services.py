@@ -1,0 +1,224 @@
+"""Ends a job in one transaction with rows of the handler's own. Called through the context, in the handler's thread.
+
+Where a database lets one writer in at a time (SQLite), the transaction keeps everybody else waiting. So it is watched:
+a warning first, and then it is rolled back and the next writer let in.
+
+
+What stands behind a handler's context: reading, drafting, and ending the job from inside. Made by `worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+from perdure.clock import Clock, Micros
+from perdure.errors import DatabaseBusy, JobNotFound, TransactionError
+from perdure.ids import IdFactory, JobId
+from perdure.job.model import NewJob
+from perdure.job.reports import Completed, Finish
+from perdure.job.views import Job, Run
+from perdure.kind import Draft
+from perdure.store.protocols import Store
+from perdure.store.rows import Answer, RunFilter, not_found
+from perdure.uninterrupted import interruptible, uninterrupted
+from perdure.worker.context import JobContext
+from perdure.worker.signals import Interrupted, Stop
+
+WARN_AFTER_S = 1.0
+LIMIT_S = 5.0
+"""For databases with a single writer only."""
+
+_FOREIGN = re.compile(r"(?:[\s\ufeff;]|--[^\n]*\n|/\*.*?\*/)*(?:ATTACH|DETACH)\b", re.IGNORECASE | re.DOTALL)
+
+
+class JobTransaction:
+    """What `ctx.transaction()` gives, and what the function of `Done(write=…)` is called with."""
+
+    def __init__(self, tx: Any, ctx: JobContext) -> None:
+        self.__perdure_transaction__ = tx  # so that kind.options(tx=…) takes it
+        self._ctx = ctx
+        self.text: str | None = None
+
+    def execute(self, sql: str, parameters: Any = ()) -> Any:
+        """Run a statement of your own in it, as the database's driver writes it. Answers the cursor.
+
+        COMMIT, ROLLBACK, ATTACH and the like are refused: the transaction belongs to the job.
+        """
+        if _FOREIGN.match(sql):
+            raise TransactionError(
+                f"{sql.strip()[:40]!r} inside a job's own transaction: other files cannot take part in it; read them"
+                " before, on a connection of your own",
+                code="tx_managed",
+            )
+        return self.__perdure_transaction__.execute(sql, parameters)
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
+        """The same statement once for each of these rows."""
+        for parameters in rows:
+            self.execute(sql, parameters)
+
+    def result(self, value: Any) -> None:
+        """What the job results in. InvalidPayload if that cannot be kept."""
+        self.text = self._ctx.kind.codec.encode_result(value, is_shown=self._ctx.claim.secrets is None)
+
+
+def transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) -> AbstractContextManager[JobTransaction]:
+    """Inside, the handler writes; the end of the block is the end of the job, fenced by its run."""
+    if store.single_writer and _in_a_loop():
+        raise TransactionError(
+            "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each other;"
+            " end the job with `return Done(result, write=function)`, whose function writes in the same transaction",
+            code="tx_in_coroutine",
+        )
+    return _transaction(store, clock, ids, ctx)
+
+
+@contextmanager
+def _transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) -> Generator[JobTransaction, None, None]:
+    ctx.check_open("transaction")
+    children = ctx.children
+    try:
+        with uninterrupted, _Watch(store, ctx) as watch:
+            with store.transaction() as tx:
+                watch.begin(tx)
+                own = JobTransaction(tx, ctx)
+                with interruptible:
+                    yield own
+                _finish(store, clock, ids, ctx, own.text)
+            ctx.closed = True
+    except BaseException:
+        if not ctx.closed:
+            ctx.children = children  # what was asked for inside goes with the rest of it
+        raise
+
+
+def complete(
+    store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result: str | None, write: Callable[[Any], object]
+) -> None:
+    """The same for `Done(result, write=…)`: called once, whatever comes of it."""
+    with uninterrupted, _Watch(store, ctx) as watch:
+        with store.transaction() as tx:
+            watch.begin(tx)
+            with interruptible:
+                write(JobTransaction(tx, ctx))
+            _finish(store, clock, ids, ctx, result)
+        ctx.closed = True
+
+
+def _finish(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result: str | None) -> None:
+    """The last statement. If the job is not this run's any more, nothing of the transaction remains."""
+    finish = Finish(ctx.claim.live, Completed(result), JobId(ids.new()), ctx.telling(), ctx.children)
+    (finished,) = store.finish([finish], clock.now())
+    if finished.answer is Answer.WAITS:
+        raise DatabaseBusy(
+            "the job, or a key or dependent of it, was locked by another transaction for too long, so its end could not"
+            " be written, nor anything of this transaction"
+        )
+    if finished.answer is not Answer.APPLIED:
+        ctx.stop = ctx.stop or Stop.LOST
+        raise Interrupted(Stop.LOST)
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class _Watch:
+    """Sees to it that a single writer's transaction does not last. Its thread is there before the lock is taken."""
+
+    def __init__(self, store: Store, ctx: JobContext) -> None:
+        self._ctx = ctx
+        self._said: SimpleQueue[Callable[[str], bool] | None] | None = SimpleQueue() if store.single_writer else None
+
+    def __enter__(self) -> Self:
+        if self._said is not None:
+            args = (self._said, self._ctx)
+            threading.Thread(target=_watch, args=args, name="perdure-transaction", daemon=True).start()
+        return self
+
+    def begin(self, tx: Any) -> None:
+        """The transaction has the lock."""
+        if self._said is not None:
+            self._said.put(tx.give_up)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._said is not None:
+            self._said.put(None)
+
+
+def _watch(said: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> None:
+    """In its thread. `said`: how to give the transaction up, once it has begun; None when it is over."""
+    give_up = said.get()
+    if give_up is None or _is_over(said, WARN_AFTER_S):
+        return
+    ctx.log.warning(
+        "the transaction that is to end this job has been open for %g s and keeps all other writers out; it is rolled"
+        " back after %g s",
+        WARN_AFTER_S,
+        LIMIT_S,
+    )
+    if _is_over(said, max(0.0, LIMIT_S - WARN_AFTER_S)):
+        return
+    reason = (
+        f"the transaction that was to end the job was open for longer than {LIMIT_S:g} s and kept all other writers"
+        " out; it was rolled back. Do the slow work before it, and write in it"
+    )
+    if give_up(reason):
+        ctx.log.error("%s", reason)
+
+
+def _is_over(said: SimpleQueue[Callable[[str], bool] | None], within_s: float) -> bool:
+    try:
+        said.get(timeout=within_s)
+    except Empty:
+        return False
+    return True
+
+
+LayOut = Callable[[Draft], NewJob]
+"""From a draft to the rows of a new job; the app's own way of doing it."""
+
+
+class Stage:
+    """The real one, on a store."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdFactory, lay_out: LayOut) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._lay_out = lay_out
+
+    def get_job(self, ctx: JobContext) -> Job:
+        found = self._store.get(ctx.claim.job_id)
+        if found is None:
+            raise not_found(ctx.claim.job_id)
+        return found
+
+    def get_run(self, ctx: JobContext) -> Run:
+        for run in self._store.runs(RunFilter(job_id=ctx.claim.job_id), None, 100).items:
+            if run.row.id == ctx.claim.run_id:
+                return run
+        raise JobNotFound(f"there is no run {ctx.run_id}")
+
+    def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob:
+        new = self._lay_out(draft)
+        return new._replace(parent_id=ctx.claim.job_id, plan=new.plan._replace(conflict="return"))
+
+    def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]:
+        return transaction(self._store, self._clock, self._ids, ctx)
+
+    def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:
+        complete(self._store, self._clock, self._ids, ctx, result, write)
+
+    def now(self) -> Micros:
+        return self._clock.now()

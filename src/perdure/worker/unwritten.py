@@ -1,0 +1,158 @@
+"""What becomes of a run whose end the database refuses: it goes down a ladder, and stops no other. Used by `node`.
+
+In full; else as failed, with the reason; else the job stays as it is, and the next reckoning releases it.
+
+
+What runs have said on the way and the database does not know yet: log lines, artifacts, metrics. Kept by `node`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Sequence
+
+from perdure.clock import Clock
+from perdure.errors import PerdureError
+from perdure.ids import IdFactory, JobId, RunId, to_uuid
+from perdure.job.model import Failure, LiveJob
+from perdure.job.reports import Failed, Finish, Released
+from perdure.store.protocols import AWAY, Locked, Store
+from perdure.store.rows import Answer, LogLine, Notes, Turn
+from perdure.worker.context import JobContext, Told
+from perdure.worker.lifecycle import tell_of_end, tell_of_ends
+from perdure.worker.run import Ended
+
+logger = logging.getLogger("perdure.worker")
+
+
+class Ladder:
+    """Writes ends one at a time, and remembers those that could not be written in any form."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdFactory) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._given_up: set[RunId] = set()
+
+    def write_each(self, unwritten: list[Ended], waiting: list[Ended]) -> None:
+        """Take from the front of the list what is written or given up. An outage: what has not been tried remains.
+
+        What somebody's lock keeps from being written goes to `waiting`: nothing is wrong with it.
+        """
+        while unwritten:
+            if unwritten[0].written:
+                tell_of_ends(unwritten[:1], ())
+            else:
+                try:
+                    self._write(unwritten[0])
+                except Locked:
+                    waiting.append(unwritten[0])
+            unwritten.pop(0)
+
+    def give_back(self, unknown: Iterable[LiveJob]) -> None:
+        """Release these, each by itself: one that the database refuses stays for the next reckoning, and stops nobody.
+
+        The attempt is given back where the handler never started.
+        """
+        for live in unknown:
+            assert live.run_id is not None
+            report = Released(counts=live.run_id in self._given_up)
+            try:
+                self._store.finish([Finish(live, report, JobId(self._ids.new()))], self._clock.now())
+            except AWAY:
+                raise
+            except PerdureError as error:
+                logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - said
+
+    def forget_all_but(self, running: Container[RunId | None]) -> None:
+        """The others have been closed, by whomever."""
+        self._given_up = {run_id for run_id in self._given_up if run_id in running}
+
+    def _write(self, ended: Ended) -> None:
+        claim, next_id = ended.ctx.claim, JobId(self._ids.new())
+        whole = Finish(claim.live, ended.report, next_id, ended.telling, ended.ctx.children)
+        reason = self._refusal(ended, whole)
+        if reason is not None and self._refusal(ended, Finish(claim.live, _refused(reason), next_id)) is not None:
+            self._given_up.add(claim.run_id)
+
+    def _refusal(self, ended: Ended, finish: Finish) -> str | None:
+        """Why it is not written. None: it is."""
+        try:
+            (finished,) = self._store.finish([finish], self._clock.now())
+        except AWAY:
+            raise
+        except PerdureError as error:
+            fit = ended.ctx.fit  # a database may quote what it was given
+            logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), fit(str(error)))
+            return fit(error.message)
+        tell_of_end(ended, finish.report, finished)
+        if finished.answer is Answer.WAITS:
+            raise Locked(f"job {to_uuid(finish.live.job_id)} is locked")
+        return None
+
+
+def _refused(reason: str) -> Failed:
+    message = f"the run ended, but the database refused its report: {reason}"
+    return Failed(Failure("FinishRefused", message, permanent=True))
+
+
+EVERY_S = 1.0
+"""How often runs that go on are asked."""
+
+
+class Notepad:
+    """Gathers notes for the next turn, and has them again for the one after if that turn fails."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._untold: list[tuple[JobContext, Told]] = []
+        self.next = 0.0
+        """When runs that go on will be asked again, by `boottime`."""
+
+    def gather(self, ended: Iterable[JobContext], going_on: Iterable[JobContext]) -> Notes | None:
+        """What ended runs have said, now; what the others have said, about once a second."""
+        contexts = list(ended)
+        at = self._clock.boottime()
+        if at >= self.next and not self._untold:  # during an outage runs keep their newest lines themselves
+            self.next = at + EVERY_S
+            contexts += going_on
+        self._untold += [(ctx, said) for ctx in contexts if (said := ctx.take_notes()) is not None]
+        told = self._untold
+        if not told:
+            return None
+        return Notes(
+            lines=[line for _, said in told for line in said.lines],
+            artifacts=[(ctx.claim.run_id, said.artifacts) for ctx, said in told if said.artifacts],
+            metrics=[(ctx.claim.run_id, said.metrics) for ctx, said in told if said.metrics is not None],
+            kept_from=list({line.run_id: line for line in _dropped(told)}.values()),  # of one run the last counts
+        )
+
+    def clear(self) -> None:
+        """The database has it all."""
+        self._untold = []
+
+    def write_alone(self, ended: Iterable[JobContext]) -> None:
+        """After a refusal, by itself. What the database cannot take is dropped: it must not stop the node."""
+        notes = self.gather(ended, ())
+        try:
+            if notes is not None:
+                self._store.turn(Turn(notes=notes), self._clock.now())
+        except AWAY:
+            raise
+        except PerdureError as error:
+            logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._untold), error)
+        self.clear()
+
+
+def _dropped(told: Sequence[tuple[JobContext, Told]]) -> list[LogLine]:
+    """For each run that said too much, the line that stands for those dropped."""
+    return [
+        said.lines[0]._replace(
+            line=said.first_kept - 1,
+            level="…",
+            message=f"{said.first_kept} earlier lines were dropped",
+            fields=None,
+        )
+        for _, said in told
+        if said.first_kept and said.lines
+    ]
