@@ -12,9 +12,10 @@ import pytest
 
 from perdure import Job, State
 from perdure import Perdure as App
-from perdure.cli import bulk
+from perdure.cli import control
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory
+from perdure.ops import lookup
 from perdure.verbs.bulk import TAKEN
 from tests.cli.terminal import Perdure, Ran, at_a_keyboard, in_a_terminal, refusal
 
@@ -337,7 +338,7 @@ def test_of_very_many_the_first_are_taken_and_the_command_can_be_repeated(
     limit: list[str],
     more: bool,
 ) -> None:
-    monkeypatch.setattr(bulk, "MOST", 2)
+    monkeypatch.setattr(lookup, "AT_ONCE", 2)
     command = ("cancel", "--kind", "resize", "-y", *limit)
 
     lines = ["2 jobs cancelled, or asked to stop."]
@@ -362,7 +363,7 @@ def test_the_question_says_that_there_are_more(
             return True
 
     monkeypatch.setattr(sys, "stdin", Keyboard("y\n"))
-    bulk.agreed("cancel", waiting, 10_000, yes=False, json=False, more=True)
+    control.confirm("cancel", waiting, 10_000, yes=False, json=False, more=True)
 
     out = capsys.readouterr().out
     assert "… and 9,997 more jobs\n" in out

@@ -17,9 +17,8 @@ from typing import IO
 import pytest
 
 from perdure import Perdure, State
-from perdure.cli.demo import closing, jobs, programme
-from perdure.cli.demo.express import PINGS
-from perdure.cli.demo.screen import Screen
+from perdure.cli.demo import report, shop
+from perdure.cli.demo.steps import PINGS
 from perdure.ops.doctor import examine
 from tests.cli.terminal import SOURCE, Ran, process, surroundings
 
@@ -67,7 +66,7 @@ def test_it_ends_well_and_says_what_was_proven(ran: Ran) -> None:
 
 def test_its_counts_add_up(ran: Ran) -> None:
     counts = figures(ran)
-    parents = 1 + sum(draft.kind.name == "order" for draft in programme.drafts(JOBS))
+    parents = 1 + sum(draft.kind.name == "order" for draft in shop.drafts(JOBS))
 
     assert counts["jobs accepted"] == JOBS + 2 + 1 + PINGS + JOBS
     assert counts["jobs ended"] == counts["jobs accepted"] + parents
@@ -110,7 +109,7 @@ def test_where_the_program_is_on_the_path_its_name_is_enough(
     (tmp_path / "perdure").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    closing.point_on(Screen(plain=True), None)
+    report.print_next_steps(report.Screen(plain=True), None)
 
     assert re.findall(r"^ +(perdure .*)$", capsys.readouterr().out, re.MULTILINE) == ["perdure init", "perdure --help"]
 
@@ -127,7 +126,7 @@ def test_the_kept_database_is_whole_and_holds_what_was_told(ran: Ran, kept: Path
         1 for run in app.runs(state="failed") if run.job_id != failed.id
     )
     assert failed.error == "the card has expired"
-    assert {job.state for job in app.jobs(kind=jobs.report.name)} == {State.COMPLETED}
+    assert {job.state for job in app.jobs(kind=shop.report.name)} == {State.COMPLETED}
     assert [found.name for found in examine(app.store) if found.severity == "violation"] == []
     app.close()
 

@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 
 from perdure import Perdure as App
-from perdure.cli import target
-from perdure.cli.following import KNOWN
-from perdure.cli.plain import JOB_KEYS, RUN_KEYS
+from perdure.cli.render import KNOWN
 from perdure.ids import IdFactory
+from perdure.ops import lookup
+from perdure.ops.forms import JOB_KEYS, RUN_KEYS
 from tests.cli.terminal import Perdure, refusal, started
 
 
@@ -168,7 +168,7 @@ def test_a_tail_of_none_says_how_far_was_looked(
 def test_beyond_that_only_the_whole_id_finds_a_job(
     perdure: Perdure, ran: App, folder: Path, database: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "LOOKED_THROUGH", 2)
+    monkeypatch.setattr(lookup, "LOOKED_THROUGH", 2)
     *_, oldest = ran.jobs()
 
     assert "[job_not_found]" in refusal(perdure("job", tail_of(oldest.id), cwd=folder, **database))

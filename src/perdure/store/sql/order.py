@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from perdure.clock import Micros
-from perdure.errors import PerdureError, TransitionRefused
+from perdure.errors import PerdureError, Remedy, TransitionRefused
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
 from perdure.job.job import Job
@@ -107,12 +107,14 @@ def _target(live: LiveJob, target_id: JobId) -> Op[LiveJob | PerdureError]:
     if target.queue != live.queue:
         return _unfit(target_id, f"it waits in queue {target.queue!r}, and this one in {live.queue!r}")
     if target.rank != live.rank:
-        return _unfit(target_id, "they have different priorities; set_priority gives both the same")
+        same = "gives both the same"
+        remedy = Remedy(f"set_priority {same}", f"perdure priority {same}")
+        return _unfit(target_id, "they have different priorities", remedy)
     return target
 
 
-def _unfit(target_id: JobId, why: str) -> TransitionRefused:
-    return TransitionRefused(f"cannot move next to job {to_uuid(target_id)}: {why}", code="move_refused")
+def _unfit(target_id: JobId, why: str, remedy: Remedy | None = None) -> TransitionRefused:
+    return TransitionRefused(f"cannot move next to job {to_uuid(target_id)}: {why}", code="move_refused", remedy=remedy)
 
 
 def _beside(live: LiveJob, target: LiveJob, now: Micros, *, in_front: bool) -> Op[int | PerdureError]:
