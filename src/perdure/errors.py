@@ -10,7 +10,7 @@ PerdureError
 ├── JobNotFound             no job has this id
 ├── TransitionRefused       the job's state does not allow this
 ├── JobFailed               `wait` saw the job end without a result
-├── WaitTimeout             `wait` gave up; the job goes on
+├── WaitTimeout             `wait` gave up; the job continues
 ├── LockNotHeld             a named lease that is not, or no longer, ours
 └── StoreError              the database said no
     ├── DatabaseUnavailable     cannot be opened, read or written at all

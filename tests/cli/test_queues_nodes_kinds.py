@@ -45,7 +45,7 @@ def test_a_queue_is_paused_and_resumed(perdure: Perdure, here: App, folder: Path
     paused = perdure("queues", "pause", "mail", cwd=folder, **URL)
     assert paused.out == "queue mail is paused; 1 job queued in it, 0 running\n"
     assert here.queues.list()[0].paused
-    assert perdure("queues", "resume", "mail", cwd=folder, **URL).out == "queue mail goes on\n"
+    assert perdure("queues", "resume", "mail", cwd=folder, **URL).out == "queue mail is open\n"
     assert not here.queues.list()[0].paused
 
 

@@ -114,7 +114,7 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "resume",
             "perdure.cli.control:resume",
-            "Let paused or parked jobs go on.",
+            "Let paused or parked jobs continue.",
             ("resume 3fa2c1d0", "resume --state parked"),
         ),
         Entry(

@@ -84,7 +84,7 @@ pause = _command(
 )
 resume = _command(
     "resume",
-    """Let paused or parked jobs go on.
+    """Let paused or parked jobs continue.
 
     Those named, or all that fit the filters. With filters it shows what it would touch, and asks.
     """,

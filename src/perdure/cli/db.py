@@ -63,7 +63,7 @@ def backup(
     url: Url = None,
     app: App = None,
 ) -> None:
-    """Copy an SQLite database to a new file, while jobs go on. Only you may read the copy."""
+    """Copy an SQLite database to a new file, while jobs run. Only you may read the copy."""
     from perdure.ops.database_check import back_up
 
     with database(url, app) as store:

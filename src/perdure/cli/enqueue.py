@@ -182,7 +182,7 @@ def _by_name(kind: Kind[..., Any, ..., Any], values: Sequence[str]) -> dict[str,
 
 
 def _shown_of(kind: Kind[..., Any, ..., Any], given: object, otherwise: str) -> str:
-    """What was typed; of a kind that takes secrets it may be one."""
+    """What was given, unless the kind takes secrets: then it may be one."""
     return otherwise if kind.codec.secret_names else shown(given)
 
 

@@ -36,8 +36,8 @@ Follow = Annotated[
     typer.Option(
         "--follow",
         "-f",
-        help="Go on and print what is new or has changed, until Ctrl-C; with --json one per line. Changes are seen in"
-        " the newest 200 or so.",
+        help="Keep printing what is new or has changed, until Ctrl-C; with --json one per line. Changes are seen in the"
+        " newest 200 or so.",
     ),
 ]
 

@@ -56,7 +56,8 @@ StartedUntil = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Started before it; written as for --since.")
 ]
 FollowLog = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on until the job has ended, or Ctrl-C; with --json one per line.")
+    bool,
+    typer.Option("--follow", "-f", help="Keep printing until the job has ended, or Ctrl-C; with --json one per line."),
 ]
 
 

@@ -9,14 +9,23 @@ import typer
 
 from perdure.cli.discovery import hint_without_app
 from perdure.cli.render import Json, plural, print_json, print_table
-from perdure.cli.target import App, AppArgument, Url, existing_database, named_app, once
+from perdure.cli.target import App, AppArgument, Url, app_name, existing_database, named_app
 from perdure.clock import span
 from perdure.errors import ConfigError, PerdureError, StoreError
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.kind import Kind
     from perdure.ops.kinds import StoredKind
+
+CodeOnly = Annotated[bool, typer.Option("--code-only", help="Look at the code alone, not at the stored jobs.")]
+
+
+class Unrunnable(NamedTuple):
+    """One thing that would go wrong. `live`: how many stored jobs it keeps from running; 0 for the code itself."""
+
+    kind: str
+    live: int
+    problem: str
 
 
 def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
@@ -24,13 +33,16 @@ def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
 
     Of the jobs, those that have not ended.
     """
+    from perdure.ops.forms import kind_json, stored_kind_json
+
     found = named_app(url, app)
     stored = _stored(url, app, needed=found is None)
-    rows = (
-        [] if found is None else [_declared(kind, stored) for kind in sorted(found.kinds, key=lambda kind: kind.name)]
-    )
+    declared = [] if found is None else sorted(found.kinds, key=lambda kind: kind.name)
     known = set[str]() if found is None else set(found.kinds.versions())
-    rows += [_undeclared(kind, by_app=found is not None) for kind in stored if kind.name not in known]
+    rows = [kind_json(kind, stored) for kind in declared]
+    rows += [
+        stored_kind_json(kind, declared=None if found is None else False) for kind in stored if kind.name not in known
+    ]
     if json:
         print_json(rows)
     elif not rows:
@@ -58,44 +70,6 @@ def _stored(url: str | None, app: str | None, *, needed: bool) -> list[StoredKin
         return []
 
 
-def _declared(kind: Kind[..., Any, ..., Any], stored: list[StoredKind]) -> dict[str, object]:
-    names = kind.names
-    timeout = kind.defaults.timeout_ms
-    return {
-        "name": kind.name,
-        "aliases": list(kind.aliases),
-        "version": kind.version,
-        "queue": kind.defaults.queue,
-        "max_attempts": kind.defaults.policy.max_attempts,
-        "timeout_s": None if timeout is None else timeout / 1000,
-        "isolation": _isolation(kind),
-        "place": kind.place,
-        "declared": True,
-        "live": sum(known.live for known in stored if known.name in names),
-    }
-
-
-def _undeclared(kind: StoredKind, *, by_app: bool) -> dict[str, object]:
-    return {
-        "name": kind.name,
-        "aliases": [],
-        "version": kind.version,
-        "queue": None,
-        "max_attempts": None,
-        "timeout_s": None,
-        "isolation": None,
-        "place": None,
-        "declared": False if by_app else None,
-        "live": kind.live,
-    }
-
-
-def _isolation(kind: Kind[..., Any, ..., Any]) -> str:
-    if kind.isolation is not None:
-        return kind.isolation
-    return "loop" if kind.is_async else "thread"
-
-
 def _row(kind: dict[str, Any]) -> tuple[str, ...]:
     retry, timeout = kind["max_attempts"], kind["timeout_s"]
     return (
@@ -120,17 +94,6 @@ def _short(place: str | None) -> str | None:
         return place
 
 
-CodeOnly = Annotated[bool, typer.Option("--code-only", help="Look at the code alone, not at the stored jobs.")]
-
-
-class Problem(NamedTuple):
-    """One thing that would go wrong. `live`: how many stored jobs it keeps from running; 0 for the code itself."""
-
-    kind: str
-    live: int
-    problem: str
-
-
 def check(
     target: AppArgument = None, *, code_only: CodeOnly = False, url: Url = None, app: App = None, json: Json = False
 ) -> None:
@@ -140,7 +103,7 @@ def check(
     whose kind is gone, or that were written by newer code, are problems. Exits with 1 if there is one. Without a
     database only the code is checked.
     """
-    perdure = named_app(url, once(target, app))
+    perdure = named_app(url, app_name(target, app))
     if perdure is None:
         raise ConfigError(
             "check needs the app to check; give MODULE:APP or --app, set PERDURE_APP, or write app under"
@@ -149,7 +112,7 @@ def check(
         )
     try:
         problems = _of_kinds(perdure)
-        looked, gone = (False, list[Problem]()) if code_only else _of_jobs(perdure)
+        looked, gone = (False, list[Unrunnable]()) if code_only else _of_jobs(perdure)
     finally:
         perdure.close()
     problems += gone
@@ -162,22 +125,22 @@ def check(
     raise typer.Exit(1 if problems else 0)
 
 
-def _of_kinds(perdure: Perdure) -> list[Problem]:
+def _of_kinds(perdure: Perdure) -> list[Unrunnable]:
     """Kinds that would be refused when they are first used."""
     from perdure.worker.executors.whereabouts import place_of_kind
 
-    problems: list[Problem] = []
+    problems: list[Unrunnable] = []
     for kind in perdure.kinds:
         try:
             _ = kind.codec
             if kind.isolation == "process":
                 place_of_kind(kind)
         except PerdureError as error:
-            problems.append(Problem(kind.name, 0, str(error)))
+            problems.append(Unrunnable(kind.name, 0, str(error)))
     return problems
 
 
-def _of_jobs(perdure: Perdure) -> tuple[bool, list[Problem]]:
+def _of_jobs(perdure: Perdure) -> tuple[bool, list[Unrunnable]]:
     """Stored jobs this code cannot run. False: there is no database yet."""
     from perdure.ops.database_check import require_current
     from perdure.ops.kinds import orphans, stored_kinds
@@ -186,7 +149,7 @@ def _of_jobs(perdure: Perdure) -> tuple[bool, list[Problem]]:
         return False, []
     require_current(perdure.store)
     found = orphans(stored_kinds(perdure.store), perdure.kinds.versions())
-    return True, [Problem(each.kind.name, each.kind.live, each.reason) for each in found]
+    return True, [Unrunnable(each.kind.name, each.kind.live, each.reason) for each in found]
 
 
 def _has_database(perdure: Perdure) -> bool:
@@ -199,7 +162,7 @@ def _has_database(perdure: Perdure) -> bool:
     return not is_sqlite(url) or sqlite_path(url).exists()
 
 
-def _print_check(problems: list[Problem], kinds: int, *, looked: bool, code_only: bool) -> None:
+def _print_check(problems: list[Unrunnable], kinds: int, *, looked: bool, code_only: bool) -> None:
     without = (
         "" if looked else " Only the code was checked." if code_only else " No database yet: only the code was checked."
     )

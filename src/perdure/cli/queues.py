@@ -47,7 +47,7 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
 
 @queues.command(cls=Command)
 def pause(name: Name, *, new: New = False, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Claim nothing more from this queue. Jobs that run go on; `resume` ends it."""
+    """Claim nothing more from this queue. Running jobs continue; `resume` opens it again."""
     with existing_app(url, app) as perdure:
         _check(perdure, name, new=new)
         perdure.queues.pause(name)
@@ -56,7 +56,7 @@ def pause(name: Name, *, new: New = False, url: Url = None, app: App = None, jso
 
 @queues.command(cls=Command)
 def resume(name: Name, *, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Let a paused queue go on."""
+    """Open a paused queue again."""
     with existing_app(url, app) as perdure:
         _check(perdure, name, new=False)
         perdure.queues.resume(name)
@@ -94,7 +94,7 @@ def _print_state(perdure: Perdure, name: str, *, json: bool) -> None:
         return
     what = "every queue" if name == EVERY_QUEUE else visible(f"queue {name}")
     if queue is None or not queue.paused:
-        print(f"{what} goes on")
+        print(f"{what} is open")
     else:
         where = "in them" if name == EVERY_QUEUE else "in it"
         queued = plural(queue.queued, "job") if not queue.more_queued else f"{queue.queued:,}+ jobs"

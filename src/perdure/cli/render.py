@@ -238,7 +238,7 @@ def print_heading(text: str) -> None:
 
 
 def print_line(columns: Sequence[tuple[str, int]], *, drop: int) -> None:
-    """One line of a list that goes on, at once: each text padded to its width, the last one as it is.
+    """One line of a list that is followed, at once: each text padded to its width, the last one as it is.
 
     Where there is no room, the column `drop` is left out, and then the widest cut.
     """

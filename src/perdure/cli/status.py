@@ -66,7 +66,7 @@ Watch = Annotated[
     typer.Option(
         "--watch",
         "-w",
-        help="Go on, every 2 s, until Ctrl-C. Without a terminal once; with --json one line each time.",
+        help="Repeat every 2 s, until Ctrl-C. Without a terminal once; with --json one line each time.",
     ),
 ]
 
@@ -262,7 +262,7 @@ _QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Answer]], ...] = (
 
 
 class Space(NamedTuple):
-    """How much room there is for each answer, and what hints end with."""
+    """How much room there is below each question, and what hints end with."""
 
     width: int
     rows: int = MOST_ROWS
@@ -327,7 +327,7 @@ def table(
 
 def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
     """The numbers of the columns for which there is room, with texts as narrow as they get: the last ones have to go,
-    but before them the queue, and never the texts that are the answer."""
+    but before them the queue, and never the texts that say what is wrong."""
     least = [_least(column, cells) for column, *cells in zip(columns, *rows, strict=True)]
     wanted = list(range(len(columns)))
     for number in sorted(wanted[1:], key=lambda number: (columns[number] != "queue", -number)):

@@ -23,7 +23,7 @@ _SHOWN = 6
 
 
 def none_like_that(perdure: Perdure, what: str, filters: Mapping[str, Any]) -> str:
-    """The sentence for an empty answer. With filters, it names what they ask for that is not there."""
+    """The sentence for an empty listing. With filters, it names what they ask for that does not exist."""
     if not filters:
         return f"{what}."
     text = f"{what} like that"

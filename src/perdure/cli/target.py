@@ -99,7 +99,7 @@ def _nearest(url: str | None, app: str | None) -> Named:
     )
 
 
-def once(argument: str | None, option: str | None) -> str | None:
+def app_name(argument: str | None, option: str | None) -> str | None:
     """The app, where a command takes it as its argument too."""
     if argument is not None and option is not None:
         raise typer.BadParameter("name the app once: as the argument, or with --app")

@@ -15,7 +15,7 @@ import typer
 from perdure.cli.discovery import find_app
 from perdure.cli.render import json_text, plural, visible
 from perdure.cli.suggest import no_queue_called, queue_names
-from perdure.cli.target import App, AppArgument, Url, once
+from perdure.cli.target import App, AppArgument, Url, app_name
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -82,7 +82,7 @@ def worker(
     The first SIGTERM or SIGINT lets running jobs finish for the grace, the second releases them at once. Exits with 0
     when all is well, 3 if handlers had to be left behind, 75 if the connection to the database hung.
     """
-    found, name = find_app(url, once(target, app))
+    found, name = find_app(url, app_name(target, app))
     log_on_stderr(log_format, log_level)
     running = found.worker(
         queue or None,

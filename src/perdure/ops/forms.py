@@ -5,9 +5,9 @@ Secret arguments are in none of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from perdure.clock import Micros, iso
@@ -17,7 +17,9 @@ from perdure.job.model import json_of
 if TYPE_CHECKING:
     from perdure.job.job import Job
     from perdure.job.run import Run
+    from perdure.kind import Kind
     from perdure.ops.doctor import Finding
+    from perdure.ops.kinds import StoredKind
     from perdure.ops.status import Status
     from perdure.store.answers import LogLine, NodeRow
     from perdure.store.protocols import Store
@@ -107,12 +109,42 @@ def kind_names(node: NodeRow) -> list[str]:
     return [name if version == 1 else f"{name} v{version}" for name, version in (kinds_of(node) or {}).items()]
 
 
+def kind_json(kind: Kind[..., Any, ..., Any], stored: Iterable[StoredKind]) -> dict[str, object]:
+    """A kind that an app declares. `live`: how many of the stored jobs have one of its names and have not ended."""
+    timeout = kind.defaults.timeout_ms
+    return {
+        "name": kind.name,
+        "aliases": list(kind.aliases),
+        "version": kind.version,
+        "queue": kind.defaults.queue,
+        "max_attempts": kind.defaults.policy.max_attempts,
+        "timeout_s": None if timeout is None else timeout / 1000,
+        "isolation": kind.isolation or ("loop" if kind.is_async else "thread"),
+        "place": kind.place,
+        "declared": True,
+        "live": sum(known.live for known in stored if known.name in kind.names),
+    }
+
+
+def stored_kind_json(kind: StoredKind, *, declared: bool | None) -> dict[str, object]:
+    """A kind that only stored jobs name. `declared` None: no app was asked."""
+    unknown = dict.fromkeys(("queue", "max_attempts", "timeout_s", "isolation", "place"))
+    return {
+        "name": kind.name,
+        "aliases": [],
+        "version": kind.version,
+        **unknown,
+        "declared": declared,
+        "live": kind.live,
+    }
+
+
 def queue_json(queue: Queue) -> dict[str, object]:
     return _read(queue, _QUEUE_KEYS)
 
 
 def status_json(found: Status) -> dict[str, object]:
-    """What is going on; the keys of each row are those of `store/tallies`."""
+    """What is going on; the keys of each row are its fields in the store."""
     rows = {name: [_row_json(row._asdict()) for row in getattr(found, name)] for name in _QUESTIONS}
     return {"at": _instant(found.at), "complete": found.is_complete, **rows}
 

@@ -51,7 +51,7 @@ def _check_new(path: Path) -> None:
 
 
 class Interrupted(Exception):
-    """The demo was told to end."""
+    """A signal asked the demo to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

@@ -55,7 +55,7 @@ class Figures:
     """The jobs that the killed worker held."""
     rescue_s: float = 0.0
     surprises: list[str] = field(default_factory=list[str])
-    """What did not go as the acts say."""
+    """What did not go as the steps say."""
 
 
 def spoken(seconds: float) -> str:
@@ -312,7 +312,7 @@ def _counts(figures: Figures, proof: Proof) -> Iterator[Row]:
     yield "jobs ended", f"{proof.completed + proof.failed:,}", f"{proof.failed} of them failed, as it was meant to"
     yield "attempts", f"{proof.runs:,}", "each recorded, with its end"
     yield (
-        "tried again",
+        "retried",
         f"{proof.failures + proof.lost:,}",
         (f"{proof.failures} after an error, {proof.lost} lost with the killed worker"),
     )

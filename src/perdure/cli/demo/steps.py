@@ -325,7 +325,7 @@ def enqueue(demo: Demo, count: int) -> Job:
         "enqueue",
         f"{len(figures.accepted):,} jobs of {len({draft.kind.name for draft in drafts})} kinds are queued: coroutines,"
         " functions in threads, and one kind in processes of its own. When enqueue returns, a job is on the disk."
-        " Some will fail and be tried again, one will fail for good.",
+        " Some will fail and be retried, one will fail for good.",
     )
     if again.deduplicated and again.id == first.id:
         demo.screen.say("key", "The idempotency key order-17 was used twice, and there is one job of it.")
@@ -353,7 +353,7 @@ def _enqueue_all(demo: Demo, drafts: Sequence[Draft]) -> Job:
 
 
 def explain(demo: Demo, job: Job) -> None:
-    demo.screen.say("explain", f'Why does job {tail(job)} not run? app.explain answers: "{demo.app.explain(job)}"')
+    demo.screen.say("explain", f'Why does job {tail(job)} not run? app.explain says: "{demo.app.explain(job)}"')
 
 
 def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
@@ -440,7 +440,7 @@ def drain(demo: Demo, watch: Watch, other: WorkerProcess) -> None:
     runs = [run for run in app.runs() if run.kind not in (shop.ping.name, shop.nothing.name)]
     figures.mixed, figures.mixed_rate = watch.total, watch.rate(runs)
     failed = sum(run.state is RunState.FAILED for run in runs)
-    demo.screen.say("retry", f"{failed} attempts failed; all but the one meant to fail for good were tried again.")
+    demo.screen.say("retry", f"{failed} attempts failed; all but the one meant to fail for good were retried.")
     ended = _completed_on(runs, node_of(other), figures.in_hand)
     demo.screen.say(
         "drain",
