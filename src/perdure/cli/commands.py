@@ -25,145 +25,100 @@ class InvalidValue(typer.BadParameter):
 
 
 class Entry(NamedTuple):
-    """One command. `place`: the function, or the group, that is loaded for it."""
+    """One command. `module`: where in this package the function or group of that name is."""
 
     name: str
-    place: str
+    module: str
     summary: str
     examples: tuple[str, ...] = ()
 
 
 COMMANDS: dict[str, tuple[Entry, ...]] = {
     "Start": (
-        Entry(
-            "demo",
-            "perdure.cli.demo:demo",
-            "See it work: failures, a killed worker, its jobs rescued.",
-            ("demo",),
-        ),
-        Entry("init", "perdure.cli.init:init", "Write a small app that works, and say how to run it.", ("init",)),
+        Entry("demo", "demo", "See it work: failures, a killed worker, its jobs rescued.", ("demo",)),
+        Entry("init", "init", "Write a small app that works, and say how to run it.", ("init",)),
         Entry(
             "worker",
-            "perdure.cli.worker:worker",
+            "worker",
             "Run jobs until a signal says stop.",
             ("worker shop.jobs:app --concurrency 20", "worker shop.jobs:app --queue mail --until-idle"),
         ),
         Entry(
             "enqueue",
-            "perdure.cli.enqueue:enqueue",
+            "enqueue",
             "Enqueue a job of an app's kind and print it.",
             (
                 "enqueue send to=ann@example.org --app shop.jobs:app",
                 "enqueue resize --payload '{\"width\": 80}' --delay 10m --tag night",
             ),
         ),
-        Entry(
-            "check",
-            "perdure.cli.kinds:check",
-            "Check that an app can run the jobs that are stored.",
-            ("check shop.jobs:app",),
-        ),
+        Entry("check", "kinds", "Check that an app can run the jobs that are stored.", ("check shop.jobs:app",)),
     ),
     "Look at jobs": (
-        Entry(
-            "status",
-            "perdure.cli.status:status",
-            "Answer six questions about what is going on.",
-            ("status", "status --watch"),
-        ),
-        Entry(
-            "explain",
-            "perdure.cli.jobs:explain",
-            "Say why a job is not running, or how it ended.",
-            ("explain 3fa2c1d0",),
-        ),
+        Entry("status", "status", "Answer six questions about what is going on.", ("status", "status --watch")),
+        Entry("explain", "jobs", "Say why a job is not running, or how it ended.", ("explain 3fa2c1d0",)),
         Entry(
             "jobs",
-            "perdure.cli.jobs:jobs",
+            "jobs",
             "List jobs, the newest first.",
             ("jobs --state failed --since 1h", "jobs --queue mail --state queued", "jobs --kind send --follow"),
         ),
-        Entry("job", "perdure.cli.jobs:job", "Show everything about one job.", ("job 3fa2c1d0", "job 3fa2c1d0 --json")),
+        Entry("job", "jobs", "Show everything about one job.", ("job 3fa2c1d0", "job 3fa2c1d0 --json")),
         Entry(
             "runs",
-            "perdure.cli.jobs:runs",
+            "jobs",
             "List attempts, of all jobs or of one, the newest first.",
             ("runs 3fa2c1d0", "runs --state failed --since 1d", "runs --follow"),
         ),
-        Entry("logs", "perdure.cli.jobs:logs", "Print what a job has logged.", ("logs 3fa2c1d0 --follow",)),
+        Entry("logs", "jobs", "Print what a job has logged.", ("logs 3fa2c1d0 --follow",)),
     ),
     "Decide about jobs": (
         Entry(
             "retry",
-            "perdure.cli.control:retry",
+            "control",
             "Run failed or cancelled jobs again.",
             ("retry 3fa2c1d0", "retry --kind send --since 1d", "retry --state cancelled --tag import --yes"),
         ),
         Entry(
             "cancel",
-            "perdure.cli.control:cancel",
+            "control",
             "Cancel waiting jobs, and ask running ones to stop.",
             ("cancel 3fa2c1d0", "cancel --queue mail --state queued --limit 100"),
         ),
         Entry(
             "pause",
-            "perdure.cli.control:pause",
+            "control",
             "Set waiting jobs aside until they are resumed.",
             ("pause 3fa2c1d0 77b0e912", "pause --kind send"),
         ),
-        Entry(
-            "resume",
-            "perdure.cli.control:resume",
-            "Let paused or parked jobs continue.",
-            ("resume 3fa2c1d0", "resume --state parked"),
-        ),
+        Entry("resume", "control", "Let paused or parked jobs continue.", ("resume 3fa2c1d0", "resume --state parked")),
         Entry(
             "move",
-            "perdure.cli.control:move",
+            "control",
             "Give a waiting job another place in its queue.",
             ("move 3fa2c1d0 --to front", "move 3fa2c1d0 --before 77b0e912"),
         ),
-        Entry(
-            "priority",
-            "perdure.cli.control:priority",
-            "Give a waiting job another priority.",
-            ("priority 3fa2c1d0 10",),
-        ),
-        Entry(
-            "delete", "perdure.cli.control:delete", "Remove ended jobs with their runs and logs.", ("delete 3fa2c1d0",)
-        ),
+        Entry("priority", "control", "Give a waiting job another priority.", ("priority 3fa2c1d0 10",)),
+        Entry("delete", "control", "Remove ended jobs with their runs and logs.", ("delete 3fa2c1d0",)),
     ),
     "Queues and workers": (
         Entry(
             "queues",
-            "perdure.cli.queues:queues",
+            "queues",
             "List queues and what is in them; pause and resume them.",
             ("queues", "queues pause mail", "queues resume mail"),
         ),
-        Entry("nodes", "perdure.cli.nodes:nodes", "List the workers that live, and the last ones that stopped."),
+        Entry("nodes", "nodes", "List the workers that live, and the last ones that stopped."),
+        Entry("kinds", "kinds", "List the kinds of an app, and of the jobs stored.", ("kinds --app shop.jobs:app",)),
         Entry(
-            "kinds",
-            "perdure.cli.kinds:kinds",
-            "List the kinds of an app, and of the jobs stored.",
-            ("kinds --app shop.jobs:app",),
-        ),
-        Entry(
-            "health",
-            "perdure.cli.health:health",
-            "Tell whether the database answers and a worker lives.",
-            ("health --max-beat-age 30",),
+            "health", "health", "Tell whether the database answers and a worker lives.", ("health --max-beat-age 30",)
         ),
     ),
     "Look after it": (
-        Entry(
-            "doctor",
-            "perdure.cli.doctor:doctor",
-            "Look for broken promises in the database.",
-            ("doctor", "doctor --repair"),
-        ),
+        Entry("doctor", "doctor", "Look for broken promises in the database.", ("doctor", "doctor --repair")),
         Entry(
             "db",
-            "perdure.cli.db:db",
+            "db",
             "Create, upgrade, check, show and back up the database.",
             ("db check", "db upgrade", "db backup copy.db"),
         ),
@@ -190,7 +145,7 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure db upgrade": "migrate upgrade create setup",
     "perdure db backup": "backup dump",
 }
-MEANT: dict[tuple[str, str], str] = {
+MEANINGS: dict[tuple[str, str], str] = {
     **{("perdure", name): command for command, names in _OTHER_NAMES.items() for name in names.split()},
     **{("db", name): "perdure db upgrade" for name in ("create", "init", "migrate", "setup", "update", "make", "new")},
     **{("db", name): "perdure db check" for name in ("show", "status", "info", "version", "verify")},
@@ -201,8 +156,6 @@ MEANT: dict[tuple[str, str], str] = {
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
 }
 """What people type who come from elsewhere: the group and the word, and the command that does it here."""
-
-
 SHARED = ("url", "app", "json")
 
 
@@ -252,7 +205,7 @@ class Commands(TyperGroup):
 
     def _suggestion(self, ctx: Any, name: str) -> str:
         """The command that has this name elsewhere, or one that is spelt nearly so."""
-        found = MEANT.get((ctx.info_name, name.lower()))
+        found = MEANINGS.get((ctx.info_name, name.lower()))
         if found is None:
             near = get_close_matches(name.lower(), self.list_commands(ctx), n=1)
             found = f"{ctx.command_path} {near[0]}" if near else None
@@ -286,8 +239,7 @@ class Program(Commands):
 
 def build(entry: Entry) -> Any:
     """The command itself, ready to be run."""
-    module, _, name = entry.place.partition(":")
-    found = getattr(import_module(module), name)
+    found = getattr(import_module(f"perdure.cli.{entry.module}"), entry.name)
     title = "Example" if len(entry.examples) == 1 else "Examples"
     epilog = "\n".join((f"{title}:", *(f"  perdure {one}" for one in entry.examples))) if entry.examples else None
     if isinstance(found, typer.Typer):

@@ -59,10 +59,14 @@ def find_app(url: str | None, app: str | None) -> tuple[Perdure, str]:
         if url:
             found.url = url
         return found, name
-    raise ConfigError(
-        f"no app was named; give module:app or --app, set {APP_VARIABLE}, or write app under [tool.perdure] in"
-        f" pyproject.toml{hint_without_app()}",
-        code="app_not_found",
+    raise no_app("no app was named; give module:app or --app")
+
+
+def no_app(what: str) -> ConfigError:
+    """The error for someone who named no app, with those that are here, or how to get one."""
+    hint = _hint_apps_here() or "; perdure init writes one to begin with"
+    return ConfigError(
+        f"{what}, set {APP_VARIABLE}, or write app under [tool.perdure] in pyproject.toml{hint}", code="app_not_found"
     )
 
 
@@ -206,11 +210,6 @@ def only_app_here() -> str | None:
     """The app in the working directory. None: there is none, or more than one."""
     found = _apps_here()
     return found[0] if len(found) == 1 else None
-
-
-def hint_without_app() -> str:
-    """A hint for someone who named no app: those that are here, or how to get one."""
-    return _hint_apps_here() or "; perdure init writes one to begin with"
 
 
 def hint_databases_here() -> str:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from perdure.cli.discovery import hint_without_app
+from perdure.cli.discovery import no_app
 from perdure.cli.filters import moment_of, span_of
 from perdure.cli.render import Json, ago, print_json, visible
 from perdure.cli.target import App, Url, named_app
-from perdure.errors import ConfigError, InvalidPayload, Problem, shown
+from perdure.errors import InvalidPayload, Problem, shown
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -83,11 +83,8 @@ def enqueue(
     """Enqueue a job of an app's kind and print it."""
     perdure = named_app(url, app)
     if perdure is None:
-        raise ConfigError(
-            "enqueue checks the arguments against the kind, so it needs the app that declares it; give --app"
-            f" MODULE:APP, set PERDURE_APP, or write app under [tool.perdure] in pyproject.toml{hint_without_app()}",
-            code="app_not_found",
-        )
+        needs = "enqueue checks the arguments against the kind, so it needs the app that declares it"
+        raise no_app(f"{needs}; give --app MODULE:APP")
     wanted: dict[str, Any] = {
         "queue": queue,
         "delay": None if delay is None else span_of(delay, "--delay"),

@@ -15,7 +15,7 @@ from perdure.cli.render import (
     PAUSE_S,
     Json,
     ago,
-    first_line,
+    error_line,
     id_text,
     moment,
     news,
@@ -189,18 +189,14 @@ def _note(job: Job) -> str:
     if job.unreadable:
         return f"unreadable: {', '.join(job.unreadable)}"
     if job.state == "scheduled":
-        return f"due {ago(job.run_at)}" + (f" after {first_line(job.error)}" if job.error else "")
+        return f"due {ago(job.run_at)}" + (f" after {error_line(None, job.error)}" if job.error else "")
     if job.state == "parked":
         return (job.park_reason or "").replace("_", " ")
     if job.cancel_requested and not job.is_final:
         return "asked to stop"
     if job.superseded_by is not None:
         return f"superseded by {id_text(job.superseded_by)}"
-    return _typed_error(job.error_type, first_line(job.error)) if job.error else ""
-
-
-def _typed_error(error_type: str | None, message: str | None) -> str:
-    return ": ".join(part for part in (error_type, message) if part)
+    return error_line(job.error_type, job.error) if job.error else ""
 
 
 def _print_runs(found: Sequence[Run], *, of_one: bool) -> None:
@@ -233,7 +229,7 @@ def _took(run: Run) -> str:
 def _error(run: Run) -> str:
     if run.unreadable:
         return f"unreadable: {', '.join(run.unreadable)}"
-    return _typed_error(run.error_type, first_line(run.error_message))
+    return error_line(run.error_type, run.error_message)
 
 
 def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:
@@ -297,7 +293,7 @@ def _fields(job: Job) -> Iterator[tuple[str, str | None]]:
     for name, reason in job.unreadable.items():
         yield f"unreadable {name}", reason
     yield "result", None if "result" in job.unreadable or job.result is None else _indented(job.result)
-    yield "error", _typed_error(job.error_type, job.error) if job.error else None
+    yield "error", ": ".join(filter(None, (job.error_type, job.error))) if job.error else None
 
 
 def _values(payload: dict[str, object]) -> Iterator[tuple[str, str]]:

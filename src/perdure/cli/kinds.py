@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from perdure.cli.discovery import hint_without_app
+from perdure.cli.discovery import no_app
 from perdure.cli.render import Json, plural, print_json, print_table
 from perdure.cli.target import App, AppArgument, Url, app_name, existing_database, named_app
 from perdure.clock import span
@@ -105,11 +105,7 @@ def check(
     """
     perdure = named_app(url, app_name(target, app))
     if perdure is None:
-        raise ConfigError(
-            "check needs the app to check; give MODULE:APP or --app, set PERDURE_APP, or write app under"
-            f" [tool.perdure] in pyproject.toml{hint_without_app()}",
-            code="app_not_found",
-        )
+        raise no_app("check needs the app to check; give MODULE:APP or --app")
     try:
         problems = _of_kinds(perdure)
         looked, gone = (False, list[Unrunnable]()) if code_only else _of_jobs(perdure)

@@ -110,8 +110,9 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]
+def error_line(error_type: str | None, message: str | None) -> str:
+    """The type of an error and the first line of its message."""
+    return ": ".join(filter(None, (error_type, (message or "").strip().partition("\n")[0])))
 
 
 def print_json(value: object) -> None:

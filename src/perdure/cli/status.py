@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from perdure.cli.render import Json, console, first_line, print_json, print_json_line, put, visible
+from perdure.cli.render import Json, console, error_line, print_json, print_json_line, put, visible
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.clock import measured, span
 from perdure.ids import to_uuid
@@ -178,7 +178,7 @@ def _failed(found: Status, space: Space) -> Answer:
                 row.kind,
                 number(row.jobs),
                 since(row.last, found.at),
-                ": ".join(part for part in (row.error_type, first_line(row.message)) if part) or "-",
+                error_line(row.error_type, row.message) or "-",
             )
             for row in found.failed
         ],
