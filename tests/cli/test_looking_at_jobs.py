@@ -32,7 +32,7 @@ def ran(here: App) -> App:
     """The shop after a day: one mail sent, one that could not be, one for later, and one that waits."""
     here.kinds.get("send").options(tags=["digest"], business_key="b-1").enqueue(to="ann", token="hunter2")
     here.kinds.get("send").options(idempotency_key="k-1").enqueue(to="nobody")
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
     here.kinds.get("resize").options(delay=3600, priority=5).enqueue(width=80)
     here.kinds.get("resize").enqueue(width=90, note="\x1b[31mred\x1b[0m")
     return here
@@ -364,7 +364,7 @@ def test_following_runs_prints_their_starts_and_ends(here: App, folder: Path) ->
 
     with started("runs", "--follow", cwd=folder, PERDURE_URL="shop.db", COLUMNS="80") as going_on:
         assert going_on.stdout is not None
-        here.worker().run(until_idle=True)
+        here.worker(poll_s=0.02).run(until_idle=True)
         line = going_on.stdout.readline()
         while "completed" not in line:  # it may have been seen running before
             line = going_on.stdout.readline()

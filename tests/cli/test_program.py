@@ -210,7 +210,7 @@ def test_a_live_view_that_is_ended_by_ctrl_c_ends_well_and_without_a_word(
     here: App, folder: Path, view: tuple[str, ...]
 ) -> None:
     job = here.enqueue("send", {"to": "nobody"})
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
     here.retry(job)  # it has runs and log lines, and has not ended
 
     of_one = (str(job.id),) if view[0] == "logs" else ()
