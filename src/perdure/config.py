@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, cast
 
-from perdure.errors import ConfigError, InvalidOption, not_among, shown
+from perdure.errors import ConfigError, InvalidOption, Remedy, not_among, shown
 from perdure.store.protocols import StoreSettings
 
 URL_VARIABLE = "PERDURE_URL"
@@ -89,8 +89,12 @@ def resolve_url(url: str | os.PathLike[str] | None) -> str:
     found = _text(url) if url is not None else os.environ.get(URL_VARIABLE)
     if not found:
         raise ConfigError(
-            f"no database was named; pass a path or URL, as in Perdure('jobs.db'), or set {URL_VARIABLE}",
+            "no database was named",
             code="url_missing",
+            remedy=Remedy(
+                f"pass a path or URL, as in Perdure('jobs.db'), or set {URL_VARIABLE}",
+                f"give --url, name it in Perdure('jobs.db'), or set {URL_VARIABLE}",
+            ),
         )
     return found
 

@@ -10,7 +10,7 @@ PerdureError
 ├── JobNotFound             no job has this id
 ├── TransitionRefused       the job's state does not allow this
 ├── JobFailed               `wait` saw the job end without a result
-├── WaitTimeout             `wait` gave up; the job goes on
+├── WaitTimeout             `wait` gave up; the job continues
 ├── LockNotHeld             a named lease that is not, or no longer, ours
 └── StoreError              the database said no
     ├── DatabaseUnavailable     cannot be opened, read or written at all
@@ -20,13 +20,14 @@ PerdureError
         └── TransactionTooLong      it kept all other writers out for too long and was rolled back
 
 Each error has a stable `code` (see docs/errors.md) and a message that says what happened, which value it was, and what
-to do next. Codes are finer than classes: catch the class, report the code.
+to do next. Codes are finer than classes: catch the class, report the code. Where the command line says it in other
+words, the error carries them: `option` and `remedy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 
 def shown(value: object) -> str:
@@ -49,14 +50,32 @@ def not_among(what: str, value: object, known: Sequence[str]) -> str:
     return f"{what} must be {listed}, not {shown(value)}{hint}"
 
 
+class Remedy(NamedTuple):
+    """What to do next: `python` for a program, `shell` for someone at a terminal.
+
+    In `shell`, `{database}` stands where a command takes the options that name the database.
+    """
+
+    python: str
+    shell: str
+
+
 class PerdureError(Exception):
-    """The root of every error Perdure raises on purpose."""
+    """The root of every error Perdure raises on purpose.
+
+    `option`: the option or setting that is wrong; its name is the beginning of the message. `remedy`: its `python` is
+    the end of the message, after a semicolon.
+    """
 
     default_code: ClassVar[str] = "perdure_error"
 
-    def __init__(self, message: str, *, code: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, *, code: str | None = None, option: str | None = None, remedy: Remedy | None = None
+    ) -> None:
+        super().__init__(message if remedy is None else f"{message}; {remedy.python}")
         self.code = code or self.default_code
+        self.option = option
+        self.remedy = remedy
 
     @property
     def message(self) -> str:
@@ -64,13 +83,6 @@ class PerdureError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.message, self.code))
-
-
-def _rebuild(cls: type[PerdureError], message: str, code: str) -> PerdureError:
-    return cls(message, code=code)
 
 
 class ConfigError(PerdureError):
@@ -85,8 +97,26 @@ class InvalidInput(PerdureError, ValueError):
     default_code = "input_invalid"
 
 
+class Problem(NamedTuple):
+    """What is wrong with one argument: where it is, quoted, and where a value is wrong, that value as it is shown."""
+
+    place: str
+    wrong: str
+    value: str | None = None
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"{self.place} {self.wrong}"
+        return f"{self.place}: {self.wrong}, got {self.value}" if self.place else f"{self.wrong}, got {self.value}"
+
+
 class InvalidPayload(InvalidInput):
+    """`kind`, `problems` and `parameters` (the text of the signature): of arguments that do not fit their kind."""
+
     default_code = "payload_invalid"
+    kind: str | None = None
+    problems: Sequence[Problem] = ()
+    parameters: str = ""
 
 
 class InvalidOption(InvalidInput):

@@ -205,17 +205,20 @@ def unknown_option(name: str, known: Iterable[str]) -> InvalidOption:
 def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
     """Refuse what cannot be a name: not text, empty, too long, or with characters no database keeps."""
     if not isinstance(value, str):
-        raise InvalidOption(f"{what} must be text, not {type(value).__name__}", code="name_invalid")
+        raise InvalidOption(f"{what} must be text, not {type(value).__name__}", code="name_invalid", option=what)
     if not value.strip():
-        raise InvalidOption(f"{what} is empty; give it a name", code="name_empty")
+        raise InvalidOption(f"{what} is empty; give it a name", code="name_empty", option=what)
     if len(value) > limit:
         raise InvalidOption(
-            f"{what} has {len(value)} characters, the limit is {limit}: {value[:40]!r}…", code="name_too_long"
+            f"{what} has {len(value)} characters, the limit is {limit}: {value[:40]!r}…",
+            code="name_too_long",
+            option=what,
         )
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise InvalidOption(
             f"{what} contains a NUL or half a surrogate pair, which not every database keeps: {value[:40]!r}",
             code="name_invalid",
+            option=what,
         )
     return value
 
@@ -228,11 +231,13 @@ def check_queue(value: object) -> str:
             f"queue {name!r} would be all of them, so none can be called that; a worker that is given no queues serves"
             " all",
             code="name_invalid",
+            option="queue",
         )
     if name.startswith("-"):
         raise InvalidOption(
             f"queue {name!r} would be taken for an option where commands are typed; choose another name",
             code="name_invalid",
+            option="queue",
         )
     return name
 
@@ -270,7 +275,9 @@ def _checked_tags(tags: object) -> tuple[str, ...]:
 def _check_integer(priority: object) -> None:
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_LIMIT:
         raise InvalidOption(
-            f"priority must be a whole number between ±{PRIORITY_LIMIT}, not {shown(priority)}", code="priority_invalid"
+            f"priority must be a whole number between ±{PRIORITY_LIMIT}, not {shown(priority)}",
+            code="priority_invalid",
+            option="priority",
         )
 
 
@@ -284,6 +291,7 @@ def _moment(value: object) -> datetime:
         raise InvalidOption(
             f"run_at must be a datetime with a time zone, not {shown(value)}; for seconds from now use delay=",
             code="run_at_invalid",
+            option="run_at",
         )
     return value
 
@@ -306,5 +314,6 @@ def _seconds(value: object, what: str) -> float:
         raise InvalidOption(
             f"{what} must be seconds (a number, not negative) or a timedelta, not {shown(value)}",
             code=f"{what}_invalid",
+            option=what,
         )
     return float(value)

@@ -12,8 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from perdure import Fail, JobContext, Perdure, Retry
-from perdure.cli.demo.figures import Figures, percentile
-from perdure.cli.demo.proof import prove
+from perdure.cli.demo.report import Figures, percentile, prove
 
 
 class Played(NamedTuple):

@@ -164,7 +164,7 @@ def test_a_worker_whose_process_has_ended_is_no_health(perdure: Perdure, here: A
 
 
 def test_no_worker_is_no_health(perdure: Perdure, here: App, folder: Path) -> None:
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
 
     ran = perdure("health", "--app", "shop:app", cwd=folder)
 

@@ -12,9 +12,10 @@ import pytest
 
 from perdure import Job, State
 from perdure import Perdure as App
-from perdure.cli import bulk
+from perdure.cli import control
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory
+from perdure.ops import lookup
 from perdure.verbs.find import TAKEN
 from tests.cli.terminal import Perdure, Ran, at_a_keyboard, in_a_terminal, refusal
 
@@ -30,7 +31,7 @@ def waiting(here: App) -> list[Job]:
 def failed(here: App) -> list[Job]:
     """Two mails that could not be sent."""
     jobs = [here.enqueue("send", {"to": "nobody"}) for _ in range(2)]
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
     return jobs
 
 
@@ -76,7 +77,7 @@ def test_what_is_impossible_is_said_in_commands_not_in_python(
     perdure: Perdure, here: App, failed: list[Job], waiting: list[Job], folder: Path
 ) -> None:
     done, broken, queued = here.enqueue("resize", {"width": 9}), failed[0], waiting[0]
-    here.worker(["default"]).run(until_idle=True)
+    here.worker(["default"], poll_s=0.02).run(until_idle=True)
     again = here.enqueue("resize", {"width": 1})
 
     def said(*command: str) -> str:
@@ -209,7 +210,7 @@ def enqueued(
 
     job = fails.options(**wish).enqueue()
     if verb in ("retry", "delete", "runs"):
-        app.worker().run(until_idle=True)
+        app.worker(poll_s=0.02).run(until_idle=True)
     elif verb == "resume":
         app.pause(job)
     found = app.existing(job)
@@ -337,7 +338,7 @@ def test_of_very_many_the_first_are_taken_and_the_command_can_be_repeated(
     limit: list[str],
     more: bool,
 ) -> None:
-    monkeypatch.setattr(bulk, "MOST", 2)
+    monkeypatch.setattr(lookup, "AT_ONCE", 2)
     command = ("cancel", "--kind", "resize", "-y", *limit)
 
     lines = ["2 jobs cancelled, or asked to stop."]
@@ -362,7 +363,7 @@ def test_the_question_says_that_there_are_more(
             return True
 
     monkeypatch.setattr(sys, "stdin", Keyboard("y\n"))
-    bulk.agreed("cancel", waiting, 10_000, yes=False, json=False, more=True)
+    control.confirm("cancel", waiting, 10_000, yes=False, json=False, more=True)
 
     out = capsys.readouterr().out
     assert "… and 9,997 more jobs\n" in out
@@ -379,7 +380,7 @@ def test_the_command_takes_the_states_that_the_front_door_takes(
     failed = here.enqueue("send", {"to": "nobody"})
     here.pause(paused)
     here.cancel(cancelled)
-    here.worker(queues=["mail"]).run(until_idle=True)
+    here.worker(queues=["mail"], poll_s=0.02).run(until_idle=True)
     assert states(here, [queued, paused, cancelled, failed]) == ["queued", "paused", "cancelled", "failed"]
 
     done = perdure(verb, "--since", "1h", "-y", "--json", cwd=folder, **URL).json()

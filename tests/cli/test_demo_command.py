@@ -17,9 +17,8 @@ from typing import IO
 import pytest
 
 from perdure import Perdure, State
-from perdure.cli.demo import closing, jobs, programme
-from perdure.cli.demo.express import PINGS
-from perdure.cli.demo.screen import Screen
+from perdure.cli.demo import report, shop
+from perdure.cli.demo.steps import PINGS
 from perdure.ops.doctor import examine
 from tests.cli.terminal import SOURCE, Ran, process, surroundings
 
@@ -34,14 +33,26 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> Ran:
-    """One whole demo that keeps its database; the folder it may use is empty afterwards."""
-    folder = tmp_path_factory.mktemp("temporary")
+    """One whole demo that keeps its database; the folder it may use is empty afterwards.
+
+    It sends itself a SIGINT in the moment in which the file is made.
+    """
+    folder, site = tmp_path_factory.mktemp("temporary"), tmp_path_factory.mktemp("site")
+    (site / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'open' and str(arguments[0]).endswith('kept.db'):\n"
+        f"        os.close(os.open({str(kept.with_name('signalled'))!r}, os.O_CREAT))\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.addaudithook(hook)\n"
+    )
     ran = process(
         *("demo", "--jobs", str(JOBS), "--keep", str(kept)),
         cwd=folder,
         TMPDIR=str(folder),
         COLUMNS="80",
         PATH="/usr/bin:/bin",
+        PYTHONPATH=f"{site}:{SOURCE}",
     )
     assert_nothing_left(folder)
     return ran
@@ -67,11 +78,11 @@ def test_it_ends_well_and_says_what_was_proven(ran: Ran) -> None:
 
 def test_its_counts_add_up(ran: Ran) -> None:
     counts = figures(ran)
-    parents = 1 + sum(draft.kind.name == "order" for draft in programme.drafts(JOBS))
+    parents = 1 + sum(draft.kind.name == "order" for draft in shop.drafts(JOBS))
 
     assert counts["jobs accepted"] == JOBS + 2 + 1 + PINGS + JOBS
     assert counts["jobs ended"] == counts["jobs accepted"] + parents
-    assert counts["attempts"] == counts["jobs ended"] + counts["tried again"]
+    assert counts["attempts"] == counts["jobs ended"] + counts["retried"]
     assert counts["handler starts"] <= counts["attempts"]
     assert counts["doctor"] == 0
 
@@ -110,7 +121,7 @@ def test_where_the_program_is_on_the_path_its_name_is_enough(
     (tmp_path / "perdure").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    closing.point_on(Screen(plain=True), None)
+    report.print_next_steps(report.Screen(plain=True), None)
 
     assert re.findall(r"^ +(perdure .*)$", capsys.readouterr().out, re.MULTILINE) == ["perdure init", "perdure --help"]
 
@@ -121,13 +132,11 @@ def test_the_kept_database_is_whole_and_holds_what_was_told(ran: Ran, kept: Path
     (failed,) = app.jobs(state="failed")
 
     assert f"perdure status --url {kept}" in ran.out
-    assert [path.name for path in kept.parent.iterdir() if "kept" not in path.name] == []
+    assert [path.name for path in kept.parent.iterdir() if "kept" not in path.name] == ["signalled"]
     assert sum(1 for _ in app.jobs()) == figures(ran)["jobs ended"]
-    assert len(lost) == figures(ran)["tried again"] - sum(
-        1 for run in app.runs(state="failed") if run.job_id != failed.id
-    )
+    assert len(lost) == figures(ran)["retried"] - sum(1 for run in app.runs(state="failed") if run.job_id != failed.id)
     assert failed.error == "the card has expired"
-    assert {job.state for job in app.jobs(kind=jobs.report.name)} == {State.COMPLETED}
+    assert {job.state for job in app.jobs(kind=shop.report.name)} == {State.COMPLETED}
     assert [found.name for found in examine(app.store) if found.severity == "violation"] == []
     app.close()
 
@@ -222,29 +231,11 @@ def test_a_demo_that_is_killed_takes_its_workers_along(tmp_path: Path, stage: by
     assert_no_process_left(tmp_path)
 
 
-def test_a_signal_while_the_database_is_kept_comes_too_late(tmp_path: Path) -> None:
-    """It is sent by the demo to itself in the moment in which the file is made."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import os, signal, sys\n"
-        "def hook(event, arguments):\n"
-        "    if event == 'open' and str(arguments[0]).endswith('kept.db'):\n"
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.addaudithook(hook)\n"
-    )
-    kept = tmp_path / "kept.db"
-
-    ran = process(
-        *("demo", "--jobs", "100", "--keep", str(kept)),
-        cwd=tmp_path,
-        TMPDIR=str(tmp_path),
-        PYTHONPATH=f"{tmp_path / 'site'}:{SOURCE}",
-    )
-
+def test_a_signal_while_the_database_is_kept_comes_too_late(ran: Ran, kept: Path) -> None:
+    assert kept.with_name("signalled").exists()
     assert (ran.status, ran.err) == (0, "")
     assert f"perdure status --url {kept}" in ran.out
     assert kept.exists()
-    assert_nothing_left(tmp_path)
 
 
 def test_ctrl_c_in_a_terminal_leaves_no_half_drawn_display(tmp_path: Path) -> None:

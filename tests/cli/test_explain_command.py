@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.typed import as_typed, options_of, start_a_worker
+from perdure.cli.target import completed, database_options, worker_command
 from perdure.clock import ManualClock, SystemClock
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import Failure
@@ -181,7 +181,7 @@ def test_the_worker_it_asks_for_is_the_one_that_works_as_typed_here(
 def test_a_password_is_in_no_command_that_is_offered() -> None:
     url = "postgresql://shop:hunter2@db.example.org/shop"
 
-    offered = [start_a_worker(url, "shop"), as_typed("perdure retry 3fa2", url, None), options_of(url, "shop")]
+    offered = [worker_command(url, "shop"), completed("perdure retry 3fa2", url, None), database_options(url, "shop")]
     assert [command for command in offered if "hunter2" in command or "db.example.org" not in command] == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.show import one_line
+from perdure.cli.render import one_line
 from perdure.version import __version__
 from tests.cli.terminal import Perdure, Ran, process, refusal
 

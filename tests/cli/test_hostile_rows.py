@@ -70,7 +70,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(COPIES):
         own = send.options(tags=(f"t{number}",), idempotency_key=f"i{number}", business_key=f"b{number}")
         own.enqueue(to="nobody" if number % 2 else "somebody", token="hidden")
-    assert app.worker().run(until_idle=True) == 0
+    assert app.worker(poll_s=0.02).run(until_idle=True) == 0
     for number in range(COPIES):
         own = send.options(business_key=f"live {number}", params={"a": 1}, tags=("u",), queue=f"queue {number}")
         own.options(delay=3600 if number % 3 else None).enqueue(to="later")
@@ -96,7 +96,7 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 def _read_columns() -> list[tuple[str, str, bool]]:
     """Every column of these tables, and whether it may be empty."""
-    text = (Path(__file__).parents[2] / "src/perdure/store/sqlite/schema.sql").read_text()
+    text = (Path(__file__).parents[2] / "src/perdure/store/sql/schema/sqlite.sql").read_text()
     found: list[tuple[str, str, bool]] = []
     for table, body in re.findall(r"^CREATE TABLE \{(\w+)\} \((.*?);$", text, re.DOTALL | re.MULTILINE):
         if table in TABLES:

@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 
 from perdure import Perdure as App
-from perdure.cli import target
-from perdure.cli.following import KNOWN
-from perdure.cli.plain import JOB_KEYS, RUN_KEYS
+from perdure.cli.render import KNOWN
 from perdure.ids import IdFactory
+from perdure.ops import lookup
+from perdure.ops.forms import JOB_KEYS, RUN_KEYS
 from tests.cli.terminal import Perdure, refusal, started
 
 
@@ -32,7 +32,7 @@ def ran(here: App) -> App:
     """The shop after a day: one mail sent, one that could not be, one for later, and one that waits."""
     here.kinds.get("send").options(tags=["digest"], business_key="b-1").enqueue(to="ann", token="hunter2")
     here.kinds.get("send").options(idempotency_key="k-1").enqueue(to="nobody")
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
     here.kinds.get("resize").options(delay=3600, priority=5).enqueue(width=80)
     here.kinds.get("resize").enqueue(width=90, note="\x1b[31mred\x1b[0m")
     return here
@@ -168,7 +168,7 @@ def test_a_tail_of_none_says_how_far_was_looked(
 def test_beyond_that_only_the_whole_id_finds_a_job(
     perdure: Perdure, ran: App, folder: Path, database: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "LOOKED_THROUGH", 2)
+    monkeypatch.setattr(lookup, "LOOKED_THROUGH", 2)
     *_, oldest = ran.jobs()
 
     assert "[job_not_found]" in refusal(perdure("job", tail_of(oldest.id), cwd=folder, **database))
@@ -364,7 +364,7 @@ def test_following_runs_prints_their_starts_and_ends(here: App, folder: Path) ->
 
     with started("runs", "--follow", cwd=folder, PERDURE_URL="shop.db", COLUMNS="80") as going_on:
         assert going_on.stdout is not None
-        here.worker().run(until_idle=True)
+        here.worker(poll_s=0.02).run(until_idle=True)
         line = going_on.stdout.readline()
         while "completed" not in line:  # it may have been seen running before
             line = going_on.stdout.readline()

@@ -18,7 +18,7 @@ def busy(here: App) -> App:
     """Every list has something in it, with long names and errors."""
     here.enqueue("send", {"to": "nobody"})
     here.enqueue("resize", {"width": 1}, queue="a queue with a rather long name")
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
     here.enqueue("resize", {"width": 1}, delay=3_600)
     here.queues.pause("mail")
     return here

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Perdure as App
-from perdure.cli.commands import COMMANDS, Entry
-from perdure.cli.groups import built
+from perdure.cli.commands import COMMANDS, Entry, build
 from tests.cli.terminal import PROGRAM, Perdure, in_a_terminal, process, refusal, started, surroundings
 
 ENTRIES = [entry for entries in COMMANDS.values() for entry in entries]
@@ -50,7 +49,7 @@ def test_every_command_is_listed_under_a_heading(perdure: Perdure, tmp_path: Pat
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])
 def test_every_command_can_be_loaded_and_its_examples_parsed(entry: Entry) -> None:
-    command = built(entry)
+    command = build(entry)
 
     assert command.name == entry.name
     for example in entry.examples:
@@ -211,7 +210,7 @@ def test_a_live_view_that_is_ended_by_ctrl_c_ends_well_and_without_a_word(
     here: App, folder: Path, view: tuple[str, ...]
 ) -> None:
     job = here.enqueue("send", {"to": "nobody"})
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
     here.retry(job)  # it has runs and log lines, and has not ended
 
     of_one = (str(job.id),) if view[0] == "logs" else ()

@@ -45,7 +45,7 @@ def test_a_queue_is_paused_and_resumed(perdure: Perdure, here: App, folder: Path
     paused = perdure("queues", "pause", "mail", cwd=folder, **URL)
     assert paused.out == "queue mail is paused; 1 job queued in it, 0 running\n"
     assert here.queues.list()[0].paused
-    assert perdure("queues", "resume", "mail", cwd=folder, **URL).out == "queue mail goes on\n"
+    assert perdure("queues", "resume", "mail", cwd=folder, **URL).out == "queue mail is open\n"
     assert not here.queues.list()[0].paused
 
 
@@ -56,7 +56,7 @@ def test_all_queues_are_paused_by_a_star(perdure: Perdure, here: App, folder: Pa
     assert paused.out == "every queue is paused; 1 job queued in them, 0 running\n"
     rows = perdure("queues", cwd=folder, **URL).out.splitlines()[2:]
     assert [row.split()[0] for row in rows if " paused " in row] == ["*", "mail"]
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
     assert next(here.jobs()).state == "queued"
 
 
@@ -71,7 +71,7 @@ def test_a_mistyped_queue_is_refused_with_what_was_meant(perdure: Perdure, here:
 
 
 def test_nodes_are_listed_with_what_they_do(perdure: Perdure, here: App, folder: Path) -> None:
-    here.worker().run(until_idle=True)
+    here.worker(poll_s=0.02).run(until_idle=True)
     silent = NodeId(here.ids.new())
     here.store.register(silent, '{"send": 1, "a,b": 2}', Process("far", 7), Micros(here.clock.now() - 120_000_000))
     live = NodeId(here.ids.new())

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from perdure.cli.answers import screen
-from perdure.cli.layout import space_in
+from perdure.cli.status import screen, space_in
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory, to_uuid
 from perdure.job.model import Failure, Telling

@@ -104,6 +104,7 @@ def test_it_runs_the_jobs_and_says_where_they_are(folder: Path, here: App) -> No
 def test_a_database_that_is_not_there_is_made_and_that_is_said(folder: Path) -> None:
     told = header(process("worker", "shop", "--until-idle", cwd=folder))
 
+    assert told["app"] == "shop:app", "the one that was found in the module"
     assert told["database"] == f"{folder / 'jobs.db'} (created)"
     assert (folder / "jobs.db").exists()
 
@@ -198,22 +199,16 @@ def test_a_level_counts_where_the_app_keeps_its_own_logging(folder: Path, here: 
 
 
 def test_a_queue_that_nobody_has_used_is_told_of_at_the_start(folder: Path, here: App) -> None:
+    """One that a kind has is known before its first job: `other`."""
     here.enqueue("send", {"to": "you"}, queue="mail")
 
-    ran = process("worker", "shop", "--until-idle", "-q", "mial", "-q", "mail", "-q", "nosuch", cwd=folder)
+    queues = ("-q", "mial", "-q", "mail", "-q", "nosuch", "-q", "other")
+    ran = process("worker", "shop", "--until-idle", *queues, cwd=folder)
 
     assert ran.status == 0
     [near, strange] = [line.partition("WARNING ")[2] for line in ran.err.splitlines() if "no queue" in line]
     assert near == "no queue is called 'mial' yet; did you mean 'mail'?"
     assert strange == "no queue is called 'nosuch' yet; there are default, mail, other"
-
-
-def test_a_queue_of_a_kind_is_known_before_its_first_job(folder: Path, here: App) -> None:
-    assert "no queue" not in process("worker", "shop", "--until-idle", "--queue", "other", cwd=folder).err
-
-
-def test_the_first_screen_names_the_app_that_was_found(folder: Path, here: App) -> None:
-    assert header(process("worker", "shop", "--until-idle", cwd=folder))["app"] == "shop:app"
 
 
 def test_the_first_screen_counts_the_other_nodes(folder: Path, here: App) -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from perdure.cli.layout import since
-from perdure.cli.show import ago
+from perdure.cli.render import ago
+from perdure.cli.status import since
 from perdure.clock import Clock, ManualClock, Micros, SystemClock, iso, span, to_datetime, to_micros
 from perdure.errors import InvalidInput, InvalidOption
 from perdure.ops.spans import distance, length

@@ -7,12 +7,16 @@ import pickle
 import re
 from pathlib import Path
 
+import pytest
+
 import perdure
 from perdure import errors
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, Remedy
+from perdure.payload.codec import Codec
 
 PACKAGE = Path(perdure.__file__).parent
 DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
+EVERY_ERROR = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, PerdureError)]
 CODE = re.compile(r"^\| `([a-z_<>]+)`", re.MULTILINE)
 
 
@@ -54,11 +58,27 @@ def test_every_documented_code_exists() -> None:
 
 def test_the_drawn_tree_is_the_tree() -> None:
     drawn = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) | {"PerdureError"}
-    real = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, PerdureError)}
-    assert drawn == real
+    assert drawn == {cls.__name__ for cls in EVERY_ERROR}
 
 
-def test_an_error_crosses_processes_with_its_code() -> None:
-    error = errors.DatabaseBusy("held", code="database_busy")
+@pytest.mark.parametrize("cls", EVERY_ERROR)
+def test_an_error_crosses_processes_with_all_that_it_carries(cls: type[PerdureError]) -> None:
+    remedy = Remedy("retry it", "perdure retry 5{database} runs it")
+    error = cls("queue is held", code="some_code", option="queue", remedy=remedy)
+
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), again.message, again.code) == (errors.DatabaseBusy, "held", "database_busy")
+
+    assert (type(again), str(again)) == (cls, "queue is held; retry it [some_code]")
+    assert vars(again) == {"code": "some_code", "option": "queue", "remedy": remedy}
+
+
+def test_what_was_wrong_with_the_arguments_crosses_processes() -> None:
+    def send(to: str, count: int) -> None: ...
+
+    with pytest.raises(errors.InvalidPayload) as refused:
+        Codec(send, "send").encode({"too": 1, "to": "ann", "count": "x"})
+    again = pickle.loads(pickle.dumps(refused.value))
+
+    assert (again.kind, again.parameters) == ("send", "to: str, count: int")
+    assert [problem.place for problem in again.problems] == ["'count'", "'too'"]
+    assert str(again) == str(refused.value)

@@ -1,150 +1,124 @@
-"""Every command: where it is, what it is for, and examples. Read by `main`; a command's module is loaded when it runs.
+"""Every command: where it is, what it is for, examples, and how its arguments are read. Read by `main`.
 
-The sentences are for the list of all commands; the whole help of each is its docstring.
+A command's module is loaded when it runs. The sentences are for the list of all commands; the whole help of each is its
+docstring. An option of the program given before the command counts as if it were given after it; where both are, the
+last counts. Numbers and choices are read here: typer would refuse them in pydantic's words, and take 80 ms to build an
+adapter for every parameter of a command, given or not.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from difflib import get_close_matches
+from enum import EnumType
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from perdure.errors import PerdureError
+
+
+class InvalidValue(typer.BadParameter):
+    """Its message names the option by itself."""
 
 
 class Entry(NamedTuple):
-    """One command. `place`: the function, or the group, that is loaded for it."""
+    """One command. `module`: where in this package the function or group of that name is."""
 
     name: str
-    place: str
-    says: str
+    module: str
+    summary: str
     examples: tuple[str, ...] = ()
 
 
 COMMANDS: dict[str, tuple[Entry, ...]] = {
     "Start": (
-        Entry(
-            "demo",
-            "perdure.cli.demo:demo",
-            "See it work: failures, a killed worker, its jobs rescued.",
-            ("demo",),
-        ),
-        Entry("init", "perdure.cli.init:init", "Write a small app that works, and say how to run it.", ("init",)),
+        Entry("demo", "demo", "See it work: failures, a killed worker, its jobs rescued.", ("demo",)),
+        Entry("init", "init", "Write a small app that works, and say how to run it.", ("init",)),
         Entry(
             "worker",
-            "perdure.cli.worker:worker",
+            "worker",
             "Run jobs until a signal says stop.",
             ("worker shop.jobs:app --concurrency 20", "worker shop.jobs:app --queue mail --until-idle"),
         ),
         Entry(
             "enqueue",
-            "perdure.cli.enqueue:enqueue",
+            "enqueue",
             "Enqueue a job of an app's kind and print it.",
             (
                 "enqueue send to=ann@example.org --app shop.jobs:app",
                 "enqueue resize --payload '{\"width\": 80}' --delay 10m --tag night",
             ),
         ),
-        Entry(
-            "check",
-            "perdure.cli.check:check",
-            "Check that an app can run the jobs that are stored.",
-            ("check shop.jobs:app",),
-        ),
+        Entry("check", "kinds", "Check that an app can run the jobs that are stored.", ("check shop.jobs:app",)),
     ),
     "Look at jobs": (
-        Entry(
-            "status",
-            "perdure.cli.status:status",
-            "Answer six questions about what is going on.",
-            ("status", "status --watch"),
-        ),
-        Entry(
-            "explain",
-            "perdure.cli.explain:explain",
-            "Say why a job is not running, or how it ended.",
-            ("explain 3fa2c1d0",),
-        ),
+        Entry("status", "status", "Answer six questions about what is going on.", ("status", "status --watch")),
+        Entry("explain", "jobs", "Say why a job is not running, or how it ended.", ("explain 3fa2c1d0",)),
         Entry(
             "jobs",
-            "perdure.cli.jobs:jobs",
+            "jobs",
             "List jobs, the newest first.",
             ("jobs --state failed --since 1h", "jobs --queue mail --state queued", "jobs --kind send --follow"),
         ),
-        Entry("job", "perdure.cli.job:job", "Show everything about one job.", ("job 3fa2c1d0", "job 3fa2c1d0 --json")),
+        Entry("job", "jobs", "Show everything about one job.", ("job 3fa2c1d0", "job 3fa2c1d0 --json")),
         Entry(
             "runs",
-            "perdure.cli.runs:runs",
+            "jobs",
             "List attempts, of all jobs or of one, the newest first.",
             ("runs 3fa2c1d0", "runs --state failed --since 1d", "runs --follow"),
         ),
-        Entry("logs", "perdure.cli.lines:logs", "Print what a job has logged.", ("logs 3fa2c1d0 --follow",)),
+        Entry("logs", "jobs", "Print what a job has logged.", ("logs 3fa2c1d0 --follow",)),
     ),
     "Decide about jobs": (
         Entry(
             "retry",
-            "perdure.cli.verbs:retry",
+            "control",
             "Run failed or cancelled jobs again.",
             ("retry 3fa2c1d0", "retry --kind send --since 1d", "retry --state cancelled --tag import --yes"),
         ),
         Entry(
             "cancel",
-            "perdure.cli.verbs:cancel",
+            "control",
             "Cancel waiting jobs, and ask running ones to stop.",
             ("cancel 3fa2c1d0", "cancel --queue mail --state queued --limit 100"),
         ),
         Entry(
             "pause",
-            "perdure.cli.verbs:pause",
+            "control",
             "Set waiting jobs aside until they are resumed.",
             ("pause 3fa2c1d0 77b0e912", "pause --kind send"),
         ),
-        Entry(
-            "resume",
-            "perdure.cli.verbs:resume",
-            "Let paused or parked jobs go on.",
-            ("resume 3fa2c1d0", "resume --state parked"),
-        ),
+        Entry("resume", "control", "Let paused or parked jobs continue.", ("resume 3fa2c1d0", "resume --state parked")),
         Entry(
             "move",
-            "perdure.cli.order:move",
+            "control",
             "Give a waiting job another place in its queue.",
             ("move 3fa2c1d0 --to front", "move 3fa2c1d0 --before 77b0e912"),
         ),
-        Entry(
-            "priority", "perdure.cli.order:priority", "Give a waiting job another priority.", ("priority 3fa2c1d0 10",)
-        ),
-        Entry(
-            "delete", "perdure.cli.verbs:delete", "Remove ended jobs with their runs and logs.", ("delete 3fa2c1d0",)
-        ),
+        Entry("priority", "control", "Give a waiting job another priority.", ("priority 3fa2c1d0 10",)),
+        Entry("delete", "control", "Remove ended jobs with their runs and logs.", ("delete 3fa2c1d0",)),
     ),
     "Queues and workers": (
         Entry(
             "queues",
-            "perdure.cli.queues:queues",
+            "queues",
             "List queues and what is in them; pause and resume them.",
             ("queues", "queues pause mail", "queues resume mail"),
         ),
-        Entry("nodes", "perdure.cli.nodes:nodes", "List the workers that live, and the last ones that stopped."),
+        Entry("nodes", "nodes", "List the workers that live, and the last ones that stopped."),
+        Entry("kinds", "kinds", "List the kinds of an app, and of the jobs stored.", ("kinds --app shop.jobs:app",)),
         Entry(
-            "kinds",
-            "perdure.cli.kinds:kinds",
-            "List the kinds of an app, and of the jobs stored.",
-            ("kinds --app shop.jobs:app",),
-        ),
-        Entry(
-            "health",
-            "perdure.cli.health:health",
-            "Tell whether the database answers and a worker lives.",
-            ("health --max-beat-age 30",),
+            "health", "health", "Tell whether the database answers and a worker lives.", ("health --max-beat-age 30",)
         ),
     ),
     "Look after it": (
-        Entry(
-            "doctor",
-            "perdure.cli.doctor:doctor",
-            "Look for broken promises in the database.",
-            ("doctor", "doctor --repair"),
-        ),
+        Entry("doctor", "doctor", "Look for broken promises in the database.", ("doctor", "doctor --repair")),
         Entry(
             "db",
-            "perdure.cli.db:db",
+            "db",
             "Create, upgrade, check, show and back up the database.",
             ("db check", "db upgrade", "db backup copy.db"),
         ),
@@ -171,7 +145,7 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure db upgrade": "migrate upgrade create setup",
     "perdure db backup": "backup dump",
 }
-MEANT: dict[tuple[str, str], str] = {
+MEANINGS: dict[tuple[str, str], str] = {
     **{("perdure", name): command for command, names in _OTHER_NAMES.items() for name in names.split()},
     **{("db", name): "perdure db upgrade" for name in ("create", "init", "migrate", "setup", "update", "make", "new")},
     **{("db", name): "perdure db check" for name in ("show", "status", "info", "version", "verify")},
@@ -182,3 +156,179 @@ MEANT: dict[tuple[str, str], str] = {
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
 }
 """What people type who come from elsewhere: the group and the word, and the command that does it here."""
+SHARED = ("url", "app", "json")
+
+
+class Command(TyperCommand):
+    """A command whose examples are shown as they are written."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        prepare(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """An error about an option of Python's is about the option of the same name here."""
+        try:
+            return super().invoke(ctx)
+        except PerdureError as error:
+            for param in self.params:
+                if param.name == error.option and param.param_type_name == "option":
+                    error.args = (_name(param) + error.message.removeprefix(param.name),)
+            raise
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The parts of the usage line: `[OPTIONS]`, `ID`, `[NAME=VALUE]...`."""
+        options = [self.options_metavar] if self.options_metavar else []
+        return options + [_spelt(param) for param in self.get_params(ctx) if param.param_type_name == "argument"]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        _write_as_it_is(formatter, self.epilog)
+
+
+class Commands(TyperGroup):
+    """Commands that take over --url, --app and --json from before their name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        prepare(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        wanted = args[0] if args else "-"
+        if not (wanted.startswith("-") or ctx.resilient_parsing or wanted in self.list_commands(ctx)):
+            ctx.fail(f"there is no command {wanted!r}{self._suggestion(ctx, wanted)}")
+        found = super().resolve_command(ctx, args)
+        before: dict[str, Any] = ctx.default_map or {}
+        handed = before | {name: ctx.params[name] for name in SHARED if ctx.params.get(name)}
+        if handed and found[0] is not None:
+            ctx.default_map = {found[0]: handed}
+        return found
+
+    def _suggestion(self, ctx: Any, name: str) -> str:
+        """The command that has this name elsewhere, or one that is spelt nearly so."""
+        found = MEANINGS.get((ctx.info_name, name.lower()))
+        if found is None:
+            near = get_close_matches(name.lower(), self.list_commands(ctx), n=1)
+            found = f"{ctx.command_path} {near[0]}" if near else None
+        return "" if found is None else f"; did you mean {found}?"
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        _write_as_it_is(formatter, self.epilog)
+
+
+class Program(Commands):
+    """All commands of `COMMANDS`, under their headings; each is loaded when it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._entries = {entry.name: entry for entries in COMMANDS.values() for entry in entries}
+        self.commands: Any = dict.fromkeys(self._entries)  # their names, for suggestions and completion
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
+        return list(self._entries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's signature
+        entry = self._entries.get(cmd_name)
+        return None if entry is None else build(entry)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        widest = max(map(len, self._entries))
+        for heading, entries in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(entry.name.ljust(widest), entry.summary) for entry in entries])
+
+
+def build(entry: Entry) -> Any:
+    """The command itself, ready to be run."""
+    found = getattr(import_module(f"perdure.cli.{entry.module}"), entry.name)
+    title = "Example" if len(entry.examples) == 1 else "Examples"
+    epilog = "\n".join((f"{title}:", *(f"  perdure {one}" for one in entry.examples))) if entry.examples else None
+    if isinstance(found, typer.Typer):
+        group: Any = typer.main.get_group(found)
+        group.name, group.epilog = entry.name, epilog
+        return group
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    # A priority such as -5 is a number, not an option.
+    settings = {"ignore_unknown_options": True} if entry.name == "priority" else None
+    single.command(entry.name, cls=Command, epilog=epilog, context_settings=settings)(found)
+    return typer.main.get_command(single)
+
+
+def _write_as_it_is(formatter: Any, text: str | None) -> None:
+    """Examples are lines, which typer would run together."""
+    if text:
+        formatter.write(f"\n{text.rstrip()}\n")
+
+
+def _spelt(param: Any) -> str:
+    name = _bare(param)
+    return (name if param.required else f"[{name}]") + ("..." if param.nargs != 1 else "")
+
+
+def _bare(param: Any) -> str:
+    return str(param.metavar or param.name.upper())
+
+
+def prepare(params: Sequence[Any]) -> None:
+    """Let these parameters read their values, and be listed in the help, as it is done here."""
+    for param in params:
+        if not (hasattr(param, "get_runtime_param") and hasattr(param, "type_descriptor")):
+            continue  # older typers do without
+        param.get_runtime_param = _Reader(param).itself
+        if param.param_type_name == "argument":
+            param.display_type_rich = _no_type
+
+
+def _no_type(ctx: Any) -> str:  # noqa: ARG001 - typer's signature
+    """The type of an argument, which would be listed as `ID <str>`."""
+    return ""
+
+
+class _Reader:
+    """Takes text, numbers, choices, and what is of its type already; asks typer for all others."""
+
+    def __init__(self, param: Any) -> None:
+        self._wanted: Any = param.type_descriptor.annotation
+        self._ask_typer = param.get_runtime_param
+
+    def itself(self) -> _Reader:
+        return self
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if self._wanted == list[str] and not isinstance(value, str):
+            return list(value)
+        if self._wanted in (int, float):
+            return _number(self._wanted, value, param, ctx)
+        if isinstance(self._wanted, EnumType):
+            return _choice(self._wanted, value, param, ctx)
+        return value if type(value) is self._wanted else self._ask_typer().coerce(value, param=param, ctx=ctx)
+
+
+def _number(wanted: type[int | float], value: Any, param: Any, ctx: Any) -> int | float:
+    least, most = param.min, param.max
+    bound = "" if least is None else f", at least {least}"
+    try:
+        number = wanted(value)
+        if most is not None and number > most:
+            bound = f", at most {most:,}"
+        elif least is None or number >= least:
+            return number
+    except ValueError:
+        pass
+    what = "a whole number" if wanted is int else "a number"
+    raise InvalidValue(f"{_name(param)} must be {what}{bound}, not {value!r}", ctx=ctx)
+
+
+def _choice(wanted: Any, value: Any, param: Any, ctx: Any) -> Any:
+    """The member of this enumeration that has the value."""
+    choices = [str(choice.value) for choice in wanted]
+    if isinstance(value, wanted) or value in choices:
+        return wanted(value)
+    near = get_close_matches(str(value).lower(), choices, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InvalidValue(f"{_name(param)} must be one of {', '.join(choices)}, not {value!r}{hint}", ctx=ctx)
+
+
+def _name(param: Any) -> str:
+    return _bare(param) if param.param_type_name == "argument" else str(max(param.opts, key=len))

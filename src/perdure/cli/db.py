@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.groups import Command, Commands
-from perdure.cli.show import Json, one_line, print_json, visible
-from perdure.cli.tables import print_table
+from perdure.cli.commands import Command, Commands
+from perdure.cli.render import Json, one_line, print_json, print_table, visible
 from perdure.cli.target import App, Url, database
 
 db = typer.Typer(
@@ -64,7 +63,7 @@ def backup(
     url: Url = None,
     app: App = None,
 ) -> None:
-    """Copy an SQLite database to a new file, while jobs go on. Only you may read the copy."""
+    """Copy an SQLite database to a new file, while jobs run. Only you may read the copy."""
     from perdure.ops.database import back_up
 
     with database(url, app) as store:

@@ -1,26 +1,36 @@
-"""Which app a command is about, and how it is imported. Called by `target` and `worker`; imports the user's module.
+"""Which app a command is about, how it is imported, and hints where there is none. Called by `target` and `worker`.
 
-The places are asked in order: the command's arguments, the environment, pyproject.toml in the working directory. What
-to say when there is no such app comes from `instead`.
+The places are asked in order: the command's arguments, the environment, pyproject.toml in the working directory. Hints
+look at file names and at the text of modules in the working directory and its src/; they import nothing.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from perdure.cli import instead
 from perdure.errors import ConfigError
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
 
+
 APP_VARIABLE = "PERDURE_APP"
+_FILES = 300
+"""How many files are looked at: a hint may not take long in a big folder."""
+_BYTES = 200_000
+_SHOWN = 4
+_SKIPPED = ("tests", "node_modules", "venv", "build", "dist")
+_AN_APP = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:\w+\.)?Perdure\(", re.MULTILINE)
 
 
 class Named(NamedTuple):
@@ -49,10 +59,14 @@ def find_app(url: str | None, app: str | None) -> tuple[Perdure, str]:
         if url:
             found.url = url
         return found, name
-    raise ConfigError(
-        f"no app was named; give module:app or --app, set {APP_VARIABLE}, or write app under [tool.perdure] in"
-        f" pyproject.toml{instead.of_nothing()}",
-        code="app_not_found",
+    raise no_app("no app was named; give module:app or --app")
+
+
+def no_app(what: str) -> ConfigError:
+    """The error for someone who named no app, with those that are here, or how to get one."""
+    hint = _hint_apps_here() or "; perdure init writes one to begin with"
+    return ConfigError(
+        f"{what}, set {APP_VARIABLE}, or write app under [tool.perdure] in pyproject.toml{hint}", code="app_not_found"
     )
 
 
@@ -76,27 +90,29 @@ def _loaded(name: str) -> tuple[Perdure, str]:
     for part in attribute.split("."):
         if not hasattr(found, part):
             what = f"there is no {attribute!r} in {module_name}"
-            raise ConfigError(f"{what}; {instead.of_name(module, attribute, _apps(module))}", code="app_not_found")
+            raise ConfigError(
+                f"{what}; {_hint_for_name(module, attribute, _apps_in_module(module))}", code="app_not_found"
+            )
         found = getattr(found, part)
     if not isinstance(found, Perdure):
         what = f"{name} is of type {type(found).__name__}, not a Perdure app"
-        raise ConfigError(f"{what}; {instead.in_module(module, _apps(module))}", code="app_invalid")
+        raise ConfigError(f"{what}; {_hint_of_module(module, _apps_in_module(module))}", code="app_invalid")
     return found, name
 
 
 def _only_app(module: ModuleType) -> tuple[Perdure, str]:
     """The app of a module that was named alone, and its variable: `app`, or the only one there is."""
-    apps = _apps(module)
+    apps = _apps_in_module(module)
     name = "app" if "app" in apps else next(iter(apps), "")
     if name == "app" or len(set(map(id, apps.values()))) == 1:
         return apps[name], name
     raise ConfigError(
-        f"{module.__name__} does not say which app is meant; {instead.in_module(module, apps)}",
+        f"{module.__name__} does not say which app is meant; {_hint_of_module(module, apps)}",
         code="app_not_found",
     )
 
 
-def _apps(module: ModuleType) -> dict[str, Perdure]:
+def _apps_in_module(module: ModuleType) -> dict[str, Perdure]:
     from perdure.app import Perdure
 
     return {name: value for name, value in vars(module).items() if isinstance(value, Perdure)}
@@ -120,9 +136,9 @@ def _why_not(name: str, here: str, error: BaseException) -> str:
     missing = (
         isinstance(error, ModuleNotFoundError) and error.name is not None and f"{name}.".startswith(f"{error.name}.")
     )
-    if missing or (isinstance(error, TypeError | ValueError) and not instead.is_module_name(name)):
-        return f"there is no module {name!r} to import from {here}{instead.of_module(name)}"
-    where = instead.line_of(error)
+    if missing or (isinstance(error, TypeError | ValueError) and not _is_module_name(name)):
+        return f"there is no module {name!r} to import from {here}{_hint_for_module(name)}"
+    where = _line_of(error)
     return f"the module {name!r} fails when it is imported ({type(error).__name__}: {error}){where}"
 
 
@@ -152,3 +168,110 @@ def _table(content: Mapping[str, object], name: str) -> Mapping[str, object]:
     if not isinstance(table, dict):
         raise ConfigError(f"[{name}] in pyproject.toml must be a table", code="pyproject_invalid")
     return cast("Mapping[str, object]", table)
+
+
+def _hint_of_module(module: ModuleType, apps: Iterable[str]) -> str:
+    """Which apps the module holds."""
+    named = [f"{module.__name__}:{name}" for name in apps]
+    if not named:
+        return f"{module.__name__} holds no Perdure app; write module:name for the variable that holds it"
+    return f"{module.__name__} holds {', '.join(named)}"
+
+
+def _hint_for_name(module: ModuleType, attribute: str, apps: Iterable[str]) -> str:
+    """What a misspelt name of an app may have been meant to be."""
+    apps = list(apps)
+    near = get_close_matches(attribute, apps, n=1)
+    return f"did you mean {module.__name__}:{near[0]}?" if near else _hint_of_module(module, apps)
+
+
+def _hint_for_module(name: str) -> str:
+    """A hint for a module that is not there: one in src/, one of nearly that name, or those that hold an app."""
+    in_src = _file(Path("src"), name)
+    if in_src is not None:
+        return f"; {in_src} is there: set PYTHONPATH=src, or install your project with pip install -e ."
+    known = dict(_modules())
+    near = get_close_matches(name, list(known), n=1, cutoff=0.75)
+    if near:
+        return f"; did you mean {_with_app(near[0], known[near[0]])}?"
+    return _hint_apps_here() or "; start the command in the folder that holds it"
+
+
+def _hint_apps_here() -> str:
+    """A hint that names the apps in the working directory. Empty: none was seen."""
+    found = _apps_here()
+    if not found:
+        return ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"; found here: {', '.join(found[:_SHOWN])}{more}"
+
+
+def only_app_here() -> str | None:
+    """The app in the working directory. None: there is none, or more than one."""
+    found = _apps_here()
+    return found[0] if len(found) == 1 else None
+
+
+def hint_databases_here() -> str:
+    """A hint that names database files and apps in the working directory. Empty: none was seen."""
+    files = sorted(file.name for file in islice(Path().glob("*.db"), _FILES))
+    found = [f"--url {name}" for name in files[:_SHOWN]] + [f"--app {name}" for name in _apps_here()[:_SHOWN]]
+    return f"; found here: {', '.join(found)}" if found else ""
+
+
+def _apps_here() -> list[str]:
+    return [f"{dotted}:{name}" for dotted, file in _modules() for name in _apps_in_file(file)]
+
+
+def _is_module_name(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _line_of(error: BaseException) -> str:
+    """Where in the user's files an import failed. Empty: not in the working directory."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" at {error.filename}:{error.lineno}"
+    here = str(Path.cwd())
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename.startswith(here)]
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    path = folder.joinpath(*name.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    """The modules of the working directory and the packages below it, by dotted name."""
+    for file in islice(_python_files(Path(), 3), _FILES):
+        parts = file.with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
+
+
+def _python_files(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if entry.suffix == ".py" and entry.stem.isidentifier() and entry != Path("__init__.py"):
+            yield entry
+    for entry in entries:
+        if depth and entry.name.isidentifier() and entry.name not in _SKIPPED and entry.is_dir():
+            yield from _python_files(entry, depth - 1)
+
+
+def _apps_in_file(file: Path) -> list[str]:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            return _AN_APP.findall(opened.read(_BYTES))
+    except OSError:
+        return []
+
+
+def _with_app(dotted: str, file: Path) -> str:
+    apps = _apps_in_file(file)
+    return f"{dotted}:{apps[0]}" if apps else dotted

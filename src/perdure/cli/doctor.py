@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.show import Json, print_json
-from perdure.cli.tables import print_table
+from perdure.cli.render import Json, Yes, print_json, print_table
 from perdure.cli.target import App, Url, database
 
 if TYPE_CHECKING:
@@ -17,14 +16,14 @@ if TYPE_CHECKING:
     from perdure.ops.repairs import Repair
     from perdure.store.protocols import Store
 
-Mend = Annotated[bool, typer.Option("--repair", help="Put right what can be: shows what would be done, and asks.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions.")]
+Repairing = Annotated[bool, typer.Option("--repair", help="Put right what can be: shows what would be done, and asks.")]
 
 
-def doctor(url: Url = None, app: App = None, repair: Mend = False, yes: Yes = False, json: Json = False) -> None:
+def doctor(url: Url = None, app: App = None, repair: Repairing = False, yes: Yes = False, json: Json = False) -> None:
     """Look for broken promises in the database. Exits with 1 if there is a violation, or one is left after --repair."""
     from perdure.ops.database import require_current
     from perdure.ops.doctor import examine, is_healthy
+    from perdure.ops.forms import finding_json
 
     if repair and json and not yes:
         raise typer.BadParameter("--json prints nothing else, so it cannot ask: add --yes to repair")
@@ -41,8 +40,8 @@ def doctor(url: Url = None, app: App = None, repair: Mend = False, yes: Yes = Fa
     left = _left(findings, done) if repair else {}
     if json:
         repaired = {name: changed for name, changed in done.items() if changed}
-        told = {"healthy": is_healthy(findings), "findings": list(map(_plain, findings)), "repaired": repaired}
-        print_json({**told, "left": left})
+        found = list(map(finding_json, findings))
+        print_json({"healthy": is_healthy(findings), "findings": found, "repaired": repaired, "left": left})
     else:
         if any(done.values()):
             _print_findings(findings)
@@ -52,7 +51,7 @@ def doctor(url: Url = None, app: App = None, repair: Mend = False, yes: Yes = Fa
 
 
 def _repair(store: Store, findings: Sequence[Finding], *, yes: bool) -> dict[str, int]:
-    """Apply the cures for these findings and for what they bring to light. Answers how much each one changed."""
+    """Apply the cures for these findings and for what they bring to light. Returns how much each one changed."""
     from perdure.ops.doctor import examine
     from perdure.ops.repairs import repair, repairs_for
 
@@ -124,14 +123,3 @@ def _print_findings(findings: Sequence[Finding]) -> None:
         for found in findings
     ]
     print_table(columns, rows, keep=("finding", "severity", "count", "examples", "repair"))
-
-
-def _plain(found: Finding) -> dict[str, object]:
-    return {
-        "name": found.name,
-        "severity": found.severity,
-        "explanation": found.explanation,
-        "count": found.count,
-        "examples": found.examples,
-        "repair": found.repair,
-    }

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json as json_text
+import re
 from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from perdure.cli.choosing import moment_of, span_of
-from perdure.cli.instead import of_nothing
-from perdure.cli.show import Json, ago, print_json, visible
+from perdure.cli.discovery import no_app
+from perdure.cli.filters import moment_of, span_of
+from perdure.cli.render import Json, ago, print_json, visible
 from perdure.cli.target import App, Url, named_app
-from perdure.cli.wording import about_arguments, as_options
-from perdure.errors import ConfigError, InvalidPayload, shown
+from perdure.errors import InvalidPayload, Problem, shown
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -38,11 +38,30 @@ RunAt = Annotated[
     str | None, typer.Option(metavar="TIME", help="Not before then: 2026-01-31T12:00Z; UTC without zone.")
 ]
 Priority = Annotated[int | None, typer.Option(metavar="N", help="Higher starts earlier; 0 is usual.")]
-Key = Annotated[
+IdempotencyKey = Annotated[
     str | None, typer.Option("--key", metavar="KEY", help="Idempotency key: one job of this kind for it, for ever.")
 ]
 BusinessKey = Annotated[str | None, typer.Option(metavar="KEY", help="One live job for it, of whatever kind.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="A tag; may be given again.")]
+
+_INPUT = "Input should be "
+_RAISED = "Value error, "
+_LIST = "a list such as [1, 2]"
+_WANTED = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+    "a valid datetime": "a time such as 2026-01-31T12:00Z",
+    "a valid date": "a date such as 2026-01-31",
+    "a valid list": _LIST,
+    "a valid tuple": _LIST,
+    "a valid set": _LIST,
+    "a valid dictionary": 'an object such as {"a": 1}',
+}
+"""How pydantic says it, and how people do."""
+_SECRET = re.compile(r"Annotated\[([^\[\]]*), <class '[\w.]*\.Secret'>\]")
+_MODULES = re.compile(r"(?<!['\w.])(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
 
 
 def enqueue(
@@ -54,7 +73,7 @@ def enqueue(
     delay: Delay = None,
     run_at: RunAt = None,
     priority: Priority = None,
-    key: Key = None,
+    idempotency_key: IdempotencyKey = None,
     business_key: BusinessKey = None,
     tag: Tags = None,
     url: Url = None,
@@ -62,58 +81,76 @@ def enqueue(
     json: Json = False,
 ) -> None:
     """Enqueue a job of an app's kind and print it."""
-    door = named_app(url, app)
-    if door is None:
-        raise ConfigError(
-            "enqueue checks the arguments against the kind, so it needs the app that declares it; give --app"
-            f" MODULE:APP, set PERDURE_APP, or write app under [tool.perdure] in pyproject.toml{of_nothing()}",
-            code="app_not_found",
-        )
+    perdure = named_app(url, app)
+    if perdure is None:
+        needs = "enqueue checks the arguments against the kind, so it needs the app that declares it"
+        raise no_app(f"{needs}; give --app MODULE:APP")
     wanted: dict[str, Any] = {
         "queue": queue,
         "delay": None if delay is None else span_of(delay, "--delay"),
         "run_at": None if run_at is None else moment_of(run_at, "--run-at"),
         "priority": priority,
-        "idempotency_key": key,
+        "idempotency_key": idempotency_key,
         "business_key": business_key,
         "tags": tag or None,
     }
     options: Any = {name: value for name, value in wanted.items() if value is not None}
     try:
-        job = _enqueued(door, kind, values or (), payload, options)
+        job = _enqueued(perdure, kind, values or (), payload, options)
     finally:
-        door.close()
+        perdure.close()
     if json:
-        from perdure.cli.plain import plain_job
+        from perdure.ops.forms import job_json
 
-        print_json(plain_job(job) | {"deduplicated": job.deduplicated})
+        print_json(job_json(job) | {"deduplicated": job.deduplicated})
     else:
-        print(visible(_told(job)))
+        print(visible(_result(job)))
 
 
-_OPTIONS = {
-    "queue": "--queue",
-    "delay": "--delay",
-    "run_at": "--run-at",
-    "priority": "--priority",
-    "idempotency_key": "--key",
-    "business_key": "--business-key",
-    "tag": "--tag",
-}
-
-
-def _enqueued(door: Perdure, name: str, values: Sequence[str], payload: str | None, options: OptionFields) -> Job:
-    kind = door.kinds.get(name)
+def _enqueued(perdure: Perdure, name: str, values: Sequence[str], payload: str | None, options: OptionFields) -> Job:
+    kind = perdure.kinds.get(name)
     if options.get("delay") is not None and options.get("run_at") is not None:
         raise typer.BadParameter("give --delay or --run-at, not both: each says when the job may start")
     if payload is not None and values:
         raise typer.BadParameter("give the arguments as name=value or with --payload, not both")
     arguments = _from_json(kind, payload) if payload is not None else _by_name(kind, values)
     try:
-        with as_options(**_OPTIONS):
-            return door.enqueue(name, arguments, **options)
+        return perdure.enqueue(name, arguments, **options)
     except InvalidPayload as error:
-        raise about_arguments(error) from error
+        raise _in_one_sentence(error) from error
+
+
+def _in_one_sentence(error: InvalidPayload) -> InvalidPayload:
+    """The same refusal of a job's arguments, in one sentence that names each of them and says what there is."""
+    if error.kind is None:
+        return error
+    wrong = "; ".join(map(_in_words, error.problems))
+    takes = _MODULES.sub("", _SECRET.sub(r"secret \1", error.parameters)).replace(" = ...", " (optional)")
+    return InvalidPayload(f"{error.kind}: {wrong}; it takes {takes or 'no arguments'}", code=error.code)
+
+
+def _in_words(problem: Problem) -> str:
+    from perdure.payload.signature import MISSING, UNKNOWN
+
+    name = problem.place.strip("'")
+    if problem.wrong == UNKNOWN:
+        return f"{name} is none of its arguments"
+    if problem.wrong in (MISSING, "Field required"):
+        return f"{name} is missing"
+    if problem.value is not None and problem.wrong.startswith(_INPUT):
+        return f"{name} must be {_wanted(problem.wrong.removeprefix(_INPUT))}, not {problem.value}"
+    if problem.value is not None and problem.wrong.startswith(_RAISED):
+        text = problem.wrong.removeprefix(_RAISED)
+        return f"{name if text.startswith('must') else problem.place + ':'} {text}: {problem.value}"
+    return str(problem)
+
+
+def _wanted(wanted: str) -> str:
+    """What pydantic wants, as people say it; the rest of its sentence says why the value is not that."""
+    head = wanted.partition(", ")[0].partition(" or ")[0]
+    if head in _WANTED:
+        return _WANTED[head]
+    return wanted.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 
 
 def _from_json(kind: Kind[..., Any, ..., Any], payload: str) -> dict[str, object]:
@@ -142,7 +179,7 @@ def _by_name(kind: Kind[..., Any, ..., Any], values: Sequence[str]) -> dict[str,
 
 
 def _shown_of(kind: Kind[..., Any, ..., Any], given: object, otherwise: str) -> str:
-    """What was typed; of a kind that takes secrets it may be one."""
+    """What was given, unless the kind takes secrets: then it may be one."""
     return otherwise if kind.codec.secret_names else shown(given)
 
 
@@ -171,7 +208,7 @@ def _json_or_text(value: str) -> object:
         return value
 
 
-def _told(job: Job) -> str:
+def _result(job: Job) -> str:
     if job.deduplicated:
         return f"{job.id} {job.kind}: was enqueued before, {job.state}"
     when = f", due {ago(job.run_at)}" if job.state == "scheduled" else ""

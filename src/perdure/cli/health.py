@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from perdure.cli.show import Json, one_line, print_json, visible
+from perdure.cli.render import Json, one_line, plural, print_json, visible
 from perdure.cli.target import App, Url, database
 from perdure.errors import StoreError
 
@@ -62,7 +62,7 @@ def _look(store: Store, max_beat_age: float | None) -> Health:
         return Health(False, True, 0, None, f"the database answers, but {why}")
     now = SystemClock().now()
     age = max(0.0, (now - max(node.beat_at for node in there)) / 1_000_000)
-    workers = f"{len(there)} worker{'' if len(there) == 1 else 's'}"
+    workers = plural(len(there), "worker")
     is_one_awake = not all(node.is_silent(now) for node in there) if max_beat_age is None else age <= max_beat_age
     if not is_one_awake:
         return Health(False, True, len(there), age, f"{workers}, but the last beat is {age:.1f} s ago")

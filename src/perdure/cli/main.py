@@ -1,6 +1,6 @@
 """`perdure`: the program, and how errors become one line. Called by the console script and `python -m perdure`.
 
-`groups` loads a command when it runs: `perdure --version` must not wait for what a worker needs.
+`commands` loads a command when it runs: `perdure --version` must not wait for what a worker needs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from perdure.cli.groups import Program
-from perdure.cli.show import one_line, visible
-from perdure.cli.target import App, Url
-from perdure.cli.usage import NoSuchValue
+from perdure.cli.commands import InvalidValue, Program
+from perdure.cli.render import error_text, one_line, visible
+from perdure.cli.target import App, Url, database_options_in
 from perdure.errors import PerdureError
 from perdure.version import __version__
 
@@ -55,7 +54,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def perdure(
-    url: Url = None,  # these three are handed down by `groups`
+    url: Url = None,  # these three are handed down by `commands`
     app: App = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with the commands that can.")] = False,
     _debug: Annotated[bool, typer.Option(DEBUG, help="Show where an error comes from.")] = False,
@@ -95,10 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except _USAGE_ERROR as error:
         _explain_usage(error)
     except PerdureError as error:
-        from perdure.cli.typed import options_in
-        from perdure.cli.wording import in_words
-
-        _fail(in_words(error, options_in(given)), error if debug else None)
+        _fail(error_text(error, database_options_in(given)), error if debug else None)
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
         _fail(f"unexpected {type(error).__name__}: {error} [internal_error]", error if debug else None)
     sys.exit(status if isinstance(status, int) else 0)
@@ -113,14 +109,14 @@ def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _explain_usage(error: Any) -> NoReturn:
-    """What is wrong with the command as typed, and where to read on. Help that was asked for is no error."""
+    """What is wrong with the command line, and where to read more. Help that was asked for is no error."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message())
         sys.exit(0)
     path = "perdure" if error.ctx is None else error.ctx.command_path
-    ours = isinstance(error, NoSuchValue) or (isinstance(error, typer.BadParameter) and error.param is None)
-    said = error.message if ours else error.format_message()  # which would say `Invalid value:` before it
-    _fail(f"{said.rstrip('.')} (see {path} --help) [usage_error]")
+    ours = isinstance(error, InvalidValue) or (isinstance(error, typer.BadParameter) and error.param is None)
+    text = error.message if ours else error.format_message()  # which would say `Invalid value:` before it
+    _fail(f"{text.rstrip('.')} (see {path} --help) [usage_error]")
 
 
 def _fail(message: str, error: BaseException | None = None, status: int = ERROR) -> NoReturn:

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.show import Json, ago, print_json
-from perdure.cli.tables import id_text, print_table
-from perdure.cli.target import App, Url, existing
-from perdure.cli.typed import start_a_worker
+from perdure.cli.render import Json, ago, id_text, print_json, print_table
+from perdure.cli.target import App, Url, existing_database, worker_command
 from perdure.clock import SystemClock, to_datetime
 from perdure.ids import to_uuid
 
@@ -21,21 +19,21 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="H
 
 def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = False) -> None:
     """List the workers that live, and the last ones that stopped."""
-    from perdure.cli.plain import plain_node
+    from perdure.ops.forms import node_json
     from perdure.ops.workers import Standing, standing_of
     from perdure.worker.liveness import ProcLiveness
 
-    with existing(url, app) as store:
+    with existing_database(url, app) as store:
         live = store.live_nodes()
         stopped = [node for node in store.nodes(limit + len(live)) if node.stopped_at is not None][:limit]
         found = [(node, len(store.held_by(node.id))) for node in [*reversed(live), *stopped]]
     now, liveness = SystemClock().now(), ProcLiveness()
     states = [standing_of(node, now, liveness) for node, _ in found]
     if json:
-        print_json([plain_node(node, state, running) for (node, running), state in zip(found, states, strict=True)])
+        print_json([node_json(node, state, running) for (node, running), state in zip(found, states, strict=True)])
     elif not found:
         why = "No worker has run here yet." if limit else "No worker is live."
-        print(f"{why} Start one with: {start_a_worker(url, app)}")
+        print(f"{why} Start one with: {worker_command(url, app)}")
     else:
         columns = ("node", "state", "jobs", "started", "beat", "process", "kinds")
         rows = [_row(node, state, running) for (node, running), state in zip(found, states, strict=True)]
@@ -51,7 +49,7 @@ def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = Fa
 
 
 def _row(node: NodeRow, state: str, running: int) -> tuple[str, ...]:
-    from perdure.cli.plain import kind_names
+    from perdure.ops.forms import kind_names
 
     beat = ago(to_datetime(node.beat_at))
     if node.stopped_at is not None:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.groups import Command, Commands
-from perdure.cli.missing import no_queue_called, queue_names
-from perdure.cli.show import Json, ago, moment_json, plural, print_json, visible
-from perdure.cli.tables import print_table
-from perdure.cli.target import App, Url, front_door
+from perdure.cli.commands import Command, Commands
+from perdure.cli.render import Json, ago, plural, print_json, print_table, visible
+from perdure.cli.suggest import no_queue_called, queue_names
+from perdure.cli.target import App, Url, existing_app
 from perdure.errors import InvalidOption
 from perdure.store.rows import EVERY_QUEUE
 
@@ -30,10 +29,12 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
     """List queues and what is in them; pause and resume them."""
     if context.invoked_subcommand is not None:
         return
-    with front_door(url, app) as door:
-        found = _read(door)
+    from perdure.ops.forms import queue_json
+
+    with existing_app(url, app) as perdure:
+        found = _read(perdure)
     if json:
-        print_json([_plain(queue) for queue in found])
+        print_json(list(map(queue_json, found)))
     elif not found:
         print("No queues yet: the first job makes one.")
     else:
@@ -46,32 +47,32 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
 
 @queues.command(cls=Command)
 def pause(name: Name, *, new: New = False, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Claim nothing more from this queue. Jobs that run go on; `resume` ends it."""
-    with front_door(url, app) as door:
-        _check(door, name, new=new)
-        door.queues.pause(name)
-        _tell(door, name, json=json)
+    """Claim nothing more from this queue. Running jobs continue; `resume` opens it again."""
+    with existing_app(url, app) as perdure:
+        _check(perdure, name, new=new)
+        perdure.queues.pause(name)
+        _print_state(perdure, name, json=json)
 
 
 @queues.command(cls=Command)
 def resume(name: Name, *, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Let a paused queue go on."""
-    with front_door(url, app) as door:
-        _check(door, name, new=False)
-        door.queues.resume(name)
-        _tell(door, name, json=json)
+    """Open a paused queue again."""
+    with existing_app(url, app) as perdure:
+        _check(perdure, name, new=False)
+        perdure.queues.resume(name)
+        _print_state(perdure, name, json=json)
 
 
-def _check(door: Perdure, name: str, *, new: bool) -> None:
+def _check(perdure: Perdure, name: str, *, new: bool) -> None:
     """A mistyped name would pause a queue that nobody uses, and look as if it had worked."""
-    known = queue_names(door)
+    known = queue_names(perdure)
     if name not in (*known, EVERY_QUEUE) and not new:
         raise InvalidOption(no_queue_called(name, known), code="queue_unknown")
 
 
-def _read(door: Perdure) -> list[Queue]:
+def _read(perdure: Perdure) -> list[Queue]:
     """All queues; what stands for all of them counts their jobs, and while it is paused, so are they."""
-    found = door.queues.list()
+    found = perdure.queues.list()
     all_of_them = next((queue for queue in found if queue.name == EVERY_QUEUE), None)
     if all_of_them is None:
         return found
@@ -84,14 +85,16 @@ def _read(door: Perdure) -> list[Queue]:
     ]
 
 
-def _tell(door: Perdure, name: str, *, json: bool) -> None:
-    queue = next((queue for queue in _read(door) if queue.name == name), None)
+def _print_state(perdure: Perdure, name: str, *, json: bool) -> None:
+    from perdure.ops.forms import queue_json
+
+    queue = next((queue for queue in _read(perdure) if queue.name == name), None)
     if json:
-        print_json(None if queue is None else _plain(queue))
+        print_json(None if queue is None else queue_json(queue))
         return
     what = "every queue" if name == EVERY_QUEUE else visible(f"queue {name}")
     if queue is None or not queue.paused:
-        print(f"{what} goes on")
+        print(f"{what} is open")
     else:
         where = "in them" if name == EVERY_QUEUE else "in it"
         queued = plural(queue.queued, "job") if not queue.more_queued else f"{queue.queued:,}+ jobs"
@@ -108,16 +111,3 @@ def _row(queue: Queue) -> tuple[str, ...]:
 
 def _number(counted: int, more: bool) -> str:
     return f"{counted:,}+" if more else str(counted)
-
-
-def _plain(queue: Queue) -> dict[str, object]:
-    return {
-        "name": queue.name,
-        "paused": queue.paused,
-        "paused_at": moment_json(queue.paused_at),
-        "queued": queue.queued,
-        "running": queue.running,
-        "live": queue.live,
-        "more_queued": queue.more_queued,
-        "more_live": queue.more_live,
-    }

@@ -1,36 +1,72 @@
-"""`perdure status`: what is going on, in six answers. Asks `ops/status`; `answers` lays them out."""
+"""`perdure status`: what is going on, as six questions and what was found. Asks `ops/status`.
+
+Everything fits into 80 columns; where something is wrong, a line says which command to type next.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from itertools import islice
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from perdure.cli.show import Json, moment_json, print_json, print_json_line
-from perdure.cli.target import App, Url, existing
-from perdure.cli.typed import options_of
+from perdure.cli.render import Json, console, error_line, print_json, print_json_line, put, visible
+from perdure.cli.target import App, Url, database_options, existing_database
+from perdure.clock import measured, span
+from perdure.ids import to_uuid
+from perdure.store.rows import Duplicates, Hitch, Sameness
 
 if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+
     from perdure.clock import Micros
     from perdure.ops.status import Status
     from perdure.store.protocols import Store
 
+
+Answer = Iterator["RenderableType"]
+
 EVERY_S = 2.0
 _PIPED = 100
-_INSTANTS = ("since", "last")
-_ANSWERS = ("outstanding", "failed", "stuck", "durations", "duplicates", "ran")
+MOST_ROWS = 10
+_ROOMY = 50
+_FRAME = 32
+_TIGHT_FRAME = 13
+"""How many lines are not rows: headings, heads of tables, and where there is room blanks and hints."""
+_RED = ("failed", "lost")
+_TEXTS = ("kind", "queue", "error", "why", "what they share")
+_NAMES = ("kind", "queue")
+_NEVER_DROPPED = ("error", "why", "what they share")
+_LEAST = 8
+_ENOUGH = 14
+"""Names give way first, but not further than this."""
+_GAP = 2
+_CUT = "  (perdure status shows more)"
+_STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
+_HITCHES = {
+    Hitch.LOST: "on a worker that has stopped",
+    Hitch.SILENT: "on a worker not heard of for long",
+    Hitch.OVERTIME: "running past the time-out",
+    Hitch.SLOW: "running far longer than usual",
+    Hitch.LONG: "running long, none to compare it with",
+    Hitch.PARKED: "parked: no worker here can run it",
+    Hitch.DUE: "due, and no worker has queued it",
+    Hitch.PAUSED: "first of a paused queue",
+    Hitch.WAITING: "first in queue, nobody takes it",
+}
 
 Watch = Annotated[
     bool,
     typer.Option(
         "--watch",
         "-w",
-        help="Go on, every 2 s, until Ctrl-C. Without a terminal once; with --json one line each time.",
+        help="Repeat every 2 s, until Ctrl-C. Without a terminal once; with --json one line each time.",
     ),
 ]
 
@@ -43,41 +79,37 @@ def status(
     *, watch: Watch = False, stuck_after: StuckAfter = 300, url: Url = None, app: App = None, json: Json = False
 ) -> None:
     """Answer six questions: what is outstanding, failed, stuck, slow, duplicated, and what ran in the last hour."""
-    with existing(url, app) as store:
+    with existing_database(url, app) as store:
         ask = partial(_ask, store, stuck_after)
         if not watch or not (json or sys.stdout.isatty()):
-            _once(ask(), options_of(url, app), json=json)
+            _print_once(ask(), database_options(url, app), json=json)
             return
         with suppress(KeyboardInterrupt):  # that is how a live view ends
             if json:
-                _lines(ask)
+                _print_lines(ask)
             else:
-                _live(ask, options_of(url, app))
+                _show_live(ask, database_options(url, app))
 
 
-def _once(found: Status, options: str, *, json: bool) -> None:
+def _print_once(found: Status, options: str, *, json: bool) -> None:
     if json:
-        print_json(plain_status(found))
-    else:
-        from perdure.cli.answers import screen
-        from perdure.cli.layout import Space
-        from perdure.cli.tables import console, put
+        from perdure.ops.forms import status_json
 
+        print_json(status_json(found))
+    else:
         put(screen(found, Space(console(_PIPED).width, options=options)), piped=_PIPED, crop=False)
 
 
-def _lines(ask: Callable[[], Status]) -> None:
+def _print_lines(ask: Callable[[], Status]) -> None:
+    from perdure.ops.forms import status_json
+
     while True:
-        print_json_line(plain_status(ask()))
+        print_json_line(status_json(ask()))
         time.sleep(EVERY_S)
 
 
-def _live(ask: Callable[[], Status], options: str) -> None:
+def _show_live(ask: Callable[[], Status], options: str) -> None:
     from rich.live import Live
-
-    from perdure.cli.answers import screen
-    from perdure.cli.layout import space_in
-    from perdure.cli.tables import console
 
     out = console()
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
@@ -89,30 +121,249 @@ def _live(ask: Callable[[], Status], options: str) -> None:
 
 def _ask(store: Store, stuck_after: int) -> Status:
     from perdure.clock import SystemClock
-    from perdure.ops.status import status as asked
+    from perdure.ops.status import status as status_of
 
-    return asked(store, SystemClock().now(), stuck_after * 1_000_000)
-
-
-def plain_status(found: Status) -> dict[str, object]:
-    """The answers as JSON data; the keys are those of `store/tallies`."""
-    answers = {name: [_plain(row._asdict()) for row in getattr(found, name)] for name in _ANSWERS}
-    return {"at": _instant(found.at), "complete": found.is_complete, **answers}
+    return status_of(store, SystemClock().now(), stuck_after * 1_000_000)
 
 
-def _plain(row: dict[str, object]) -> dict[str, object]:
-    from perdure.ids import to_uuid
+def screen(found: Status, space: Space) -> Group:
+    """All six, one below the other."""
+    from rich.console import Group
 
-    shown = dict(row)
-    for name, value in row.items():
-        if name in _INSTANTS and isinstance(value, int):
-            shown[name] = _instant(value)  # type: ignore[arg-type]
-        elif isinstance(value, bytes):
-            shown[name] = str(to_uuid(value))
-    return shown
+    parts: list[RenderableType] = []
+    for question, answer in _QUESTIONS:
+        given = list(answer(found, space))
+        if space.tight:
+            parts += [_tight_heading(question, space, cut=len(given) > 1), given[0]]
+        else:
+            parts += [heading(f"\n{question}" if parts else question), *given]
+    if not found.is_complete:
+        parts.append(
+            line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
+        )
+    return Group(*parts)
 
 
-def _instant(at: Micros) -> str | None:
-    from perdure.clock import to_datetime
+def _tight_heading(question: str, space: Space, *, cut: bool) -> RenderableType:
+    """On one line, however narrow: the rows below are counted."""
+    more = (_CUT if len(question + _CUT) <= space.width else " …") if cut else ""
+    return heading(question[: space.width - len(more)] + more)
 
-    return moment_json(to_datetime(at))
+
+def _outstanding(found: Status, space: Space) -> Answer:
+    by_lane: dict[tuple[str, str], dict[str, int]] = {}
+    oldest: dict[tuple[str, str], Micros] = {}
+    for row in found.outstanding:
+        lane = (row.kind, row.queue)
+        by_lane.setdefault(lane, {})[row.state] = row.jobs
+        oldest[lane] = min(oldest.get(lane, row.since), row.since)
+    states = [state for state in _STATES if any(state in counts for counts in by_lane.values())]
+    lanes = sorted(by_lane, key=lambda lane: -sum(by_lane[lane].values()))
+    yield from table(
+        ("kind", "queue", *states, "oldest"),
+        [
+            (*lane, *(number(by_lane[lane].get(state, 0)) for state in states), since(oldest[lane], found.at))
+            for lane in lanes
+        ],
+        space,
+        none="Nothing: no job waits or runs.",
+    )
+
+
+def _failed(found: Status, space: Space) -> Answer:
+    yield from table(
+        ("kind", "jobs", "last", "error"),
+        [
+            (
+                row.kind,
+                number(row.jobs),
+                since(row.last, found.at),
+                error_line(row.error_type, row.message) or "-",
+            )
+            for row in found.failed
+        ],
+        space,
+        none="Nothing.",
+        style="green",
+    )
+    yield from hints((f"perdure jobs --state failed --kind {quote(row.kind)}" for row in found.failed), space)
+
+
+def _stuck(found: Status, space: Space) -> Answer:
+    yield from table(
+        ("kind", "queue", "jobs", "for", "why"),
+        [
+            (row.kind, row.queue, number(row.jobs), since(row.since, found.at), _HITCHES[row.reason])
+            for row in found.stuck
+        ],
+        space,
+        none="Nothing.",
+        style="green",
+    )
+    yield from hints((f"perdure explain {to_uuid(row.example)}" for row in found.stuck), space)
+
+
+def _durations(found: Status, space: Space) -> Answer:
+    yield from table(
+        ("kind", "runs", "p50", "p95", "p99", "wait p50", "p95 ", "p99 "),
+        [
+            (row.kind, number(row.runs), *map(measured, row[2:]))
+            for row in sorted(found.durations, key=lambda row: -row.runs)
+        ],
+        space,
+        none="No run has completed.",
+    )
+
+
+def _duplicates(found: Status, space: Space) -> Answer:
+    yield from table(
+        ("kind", "jobs", "what they share"),
+        [(row.kind, number(row.jobs), _shared(row)) for row in found.duplicates],
+        space,
+        none="None.",
+        style="green",
+    )
+    yield from hints(map(_look_closer, found.duplicates), space)
+
+
+def _shared(row: Duplicates) -> str:
+    if row.sort is Sameness.BEGUN_AGAIN:
+        return "begun again after their worker died"
+    return f"{row.sort.replace('_', ' ')} {row.key}"
+
+
+def _look_closer(row: Duplicates) -> str:
+    if row.sort is Sameness.BUSINESS_KEY and row.key is not None:
+        return f"perdure jobs --business-key {quote(row.key)}"
+    if row.sort is Sameness.BEGUN_AGAIN:
+        return f"perdure runs --state lost --kind {quote(row.kind)}"
+    return f"perdure job {to_uuid(row.example)}"
+
+
+def _ran(found: Status, space: Space) -> Answer:
+    columns = ("kind", "runs", "completed", "failed", "retried", "lost", "other", "running")
+    kinds = sorted(found.ran, key=lambda row: -row.runs)
+    yield from table(
+        columns,
+        [(row.kind, *(number(getattr(row, column)) for column in columns[1:])) for row in kinds],
+        space,
+        none="Nothing.",
+    )
+
+
+_QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Answer]], ...] = (
+    ("What is outstanding?", _outstanding),
+    ("What failed in the last 24 hours, and why?", _failed),
+    ("What is stuck?", _stuck),
+    ("How long do jobs take?", _durations),
+    ("Are there duplicates?", _duplicates),
+    ("What ran in the last hour?", _ran),
+)
+
+
+class Space(NamedTuple):
+    """How much room there is below each question, and what hints end with."""
+
+    width: int
+    rows: int = MOST_ROWS
+    tight: bool = False
+    """No blank lines and no hints, only the tables."""
+    options: str = ""
+    """What the commands in hints need, to be about the same database."""
+
+
+def space_in(width: int, height: int) -> Space:
+    """Room for all six at once on a screen of this size: rather fewer rows than a question that is not seen."""
+    tight = height < _ROOMY
+    frame = _TIGHT_FRAME if tight else _FRAME
+    return Space(width, max(1, min(MOST_ROWS, (height - frame) // 6)), tight)
+
+
+def heading(text: str) -> RenderableType:
+    return line(text, "bold")
+
+
+def line(text: str, style: str = "") -> RenderableType:
+    from rich.text import Text
+
+    return Text(visible(text), style=style)
+
+
+def hints(commands: Iterable[str], space: Space) -> Answer:
+    """The commands that show more: for the first few, each once, on one line however long."""
+    from rich.text import Text
+
+    for command in islice(dict.fromkeys(commands), 3):
+        yield Text(f"  {visible(command)}{space.options}", style="dim", no_wrap=True, overflow="ignore")
+
+
+def table(
+    columns: Sequence[str], found: Sequence[Sequence[str]], space: Space, *, none: str, style: str = ""
+) -> Answer:
+    """Columns of numbers to the right, texts cut where there is too little room, and what is left out: columns in a
+    narrow terminal, and rows. Without any rows, the sentence `none`."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not found:
+        yield line(none, style)
+        return
+    shown = [[visible(cell) for cell in row] for row in found[: space.rows]]
+    wanted = _fitting(columns, shown, space.width)
+    left_out = [column.strip() for number, column in enumerate(columns) if number not in wanted]
+    columns, shown = [columns[number] for number in wanted], [[row[number] for number in wanted] for row in shown]
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    for column, width in zip(columns, _widths(columns, shown, space.width), strict=True):
+        justify: Literal["left", "right"] = "left" if column in _TEXTS else "right"
+        table.add_column(column, justify=justify, width=width, no_wrap=True, overflow="ellipsis")
+    for row in shown:
+        table.add_row(*(Text(cell, style=_cell_style(name, cell)) for name, cell in zip(columns, row, strict=True)))
+    yield table
+    if left_out:
+        yield line(f"  no room for {', '.join(dict.fromkeys(left_out))}", "dim")
+    if len(found) > space.rows:
+        yield line(f"  and {len(found) - space.rows} more; --json shows all", "dim")
+
+
+def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
+    """The numbers of the columns for which there is room, with texts as narrow as they get: the last ones have to go,
+    but before them the queue, and never the texts that say what is wrong."""
+    least = [_least(column, cells) for column, *cells in zip(columns, *rows, strict=True)]
+    wanted = list(range(len(columns)))
+    for number in sorted(wanted[1:], key=lambda number: (columns[number] != "queue", -number)):
+        if sum(least[each] + _GAP for each in wanted) - _GAP > most and columns[number] not in _NEVER_DROPPED:
+            wanted.remove(number)
+    return wanted
+
+
+def _least(column: str, cells: Sequence[str]) -> int:
+    from rich.cells import cell_len
+
+    wide = max(map(cell_len, (column, *cells)))
+    return min(wide, _LEAST) if column in _TEXTS else wide
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
+    """As wide as what is in them; while that is too much, the widest text gives way. (rich would cut the numbers.)"""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    texts = [number for number, column in enumerate(columns) if column in _TEXTS]
+    while sum(widths) + _GAP * (len(widths) - 1) > most:
+        widest = max(texts, key=lambda number: (widths[number] > _ENOUGH and columns[number] in _NAMES, widths[number]))
+        if widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _cell_style(column: str, cell: str) -> str:
+    return "red" if column in _RED and cell != "-" else ""
+
+
+def number(count: int) -> str:
+    return f"{count:,}" if count else "-"
+
+
+def since(at: Micros, now: Micros) -> str:
+    return span(max(0, round((now - at) / 1_000_000)))

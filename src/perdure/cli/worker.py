@@ -1,4 +1,4 @@
-"""`perdure worker`: runs the jobs of an app until it is told to stop. Asks `discovery` and `app.worker`."""
+"""`perdure worker`: runs the jobs of an app until a signal, and logs on standard error. Asks `app.worker`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,38 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from perdure.cli.discovery import find_app
-from perdure.cli.logs import LogFormat, LogLevel, log_on_stderr
-from perdure.cli.missing import no_queue_called, queue_names
-from perdure.cli.show import visible
-from perdure.cli.target import App, Url
-from perdure.cli.wording import as_options
+from perdure.cli.render import json_text, plural, visible
+from perdure.cli.suggest import no_queue_called, queue_names
+from perdure.cli.target import App, AppArgument, Url, app_name
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.worker.worker import Worker
 
-Target = Annotated[
-    str | None, typer.Argument(metavar="MODULE:APP", help="The app, such as shop.jobs:app; else --app or PERDURE_APP.")
-]
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """From which level on."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 Queue = Annotated[
     list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="A queue to serve; several in this order.")
 ]
@@ -33,7 +47,10 @@ Concurrency = Annotated[
 InTurn = Annotated[bool, typer.Option("--round-robin", help="Serve the queues in turn, not strictly in order.")]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is queued, running or due.")]
 Grace = Annotated[
-    float, typer.Option(min=0, max=1_000_000, metavar="SECONDS", help="How long running jobs may finish when stopping.")
+    float,
+    typer.Option(
+        "--grace", min=0, max=1_000_000, metavar="SECONDS", help="How long running jobs may finish when stopping."
+    ),
 ]
 Exclusive = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of all workers with this name one works, the others stand by.")
@@ -47,7 +64,7 @@ Level = Annotated[
 
 
 def worker(
-    target: Target = None,
+    target: AppArgument = None,
     *,
     url: Url = None,
     app: App = None,
@@ -55,7 +72,7 @@ def worker(
     concurrency: Concurrency = None,
     round_robin: InTurn = False,
     until_idle: UntilIdle = False,
-    grace: Grace = 25.0,
+    grace_s: Grace = 25.0,
     exclusive: Exclusive = None,
     log_format: Format = None,
     log_level: Level = None,
@@ -65,29 +82,26 @@ def worker(
     The first SIGTERM or SIGINT lets running jobs finish for the grace, the second releases them at once. Exits with 0
     when all is well, 3 if handlers had to be left behind, 75 if the connection to the database hung.
     """
-    if target is not None and app is not None:
-        raise typer.BadParameter("name the app once: as the argument, or with --app")
-    found, name = find_app(url, target or app)
+    found, name = find_app(url, app_name(target, app))
     log_on_stderr(log_format, log_level)
-    with as_options(queue="--queue", grace_s="--grace", exclusive="--exclusive"):
-        running = found.worker(
-            queue or None,
-            concurrency,
-            order="round_robin" if round_robin else "strict",
-            grace_s=grace,
-            exclusive=exclusive,
-        )
+    running = found.worker(
+        queue or None,
+        concurrency,
+        order="round_robin" if round_robin else "strict",
+        grace_s=grace_s,
+        exclusive=exclusive,
+    )
     place = _database(found)
 
-    def tell() -> None:
+    def on_start() -> None:
         if log_format is not LogFormat.JSON:  # whoever reads JSON has it in the log lines
-            _show_first_screen(found, running, name, place, queue)
-        _warn_of_strange(queue or (), found)
+            _print_start(found, running, name, place, queue)
+        _warn_of_unknown(queue or (), found)
 
-    _leave(running.run(until_idle=until_idle, started=tell))
+    _leave(running.run(until_idle=until_idle, started=on_start))
 
 
-def _show_first_screen(app: Perdure, running: Worker, name: str, place: str, queues: list[str] | None) -> None:
+def _print_start(app: Perdure, running: Worker, name: str, place: str, queues: list[str] | None) -> None:
     kinds = ", ".join(sorted(kind.name for kind in app.kinds))
     print(visible(f"app       {name}"))
     print(visible(f"database  {place}"))
@@ -97,7 +111,7 @@ def _show_first_screen(app: Perdure, running: Worker, name: str, place: str, que
     print(f"others    {_others(app, running)}", flush=True)
 
 
-def _warn_of_strange(queues: Sequence[str], app: Perdure) -> None:
+def _warn_of_unknown(queues: Sequence[str], app: Perdure) -> None:
     """A queue is made by its first job, so a mistyped one is no error; but the worker would wait for ever."""
     known = {*queue_names(app), *(kind.defaults.queue for kind in app.kinds)}
     for name in dict.fromkeys(queues):
@@ -120,7 +134,7 @@ def _others(app: Perdure, running: Worker) -> str:
 
     own = running.health().node_id
     count = sum(to_uuid(node.id) != own for node in app.store.live_nodes())
-    return f"{count} node{'' if count == 1 else 's'} on this database" if count else "none: this is the only node"
+    return f"{plural(count, 'node')} on this database" if count else "none: this is the only node"
 
 
 def _leave(code: int) -> NoReturn:
@@ -131,3 +145,67 @@ def _leave(code: int) -> NoReturn:
     if code:
         os._exit(code)
     raise typer.Exit(code)
+
+
+def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) -> None:
+    """Show what is logged by Perdure and by the handlers, and Python's warnings, from INFO on or the level given.
+
+    An app that has set up logging keeps it, unless a form is asked for: then this replaces it. A level is set anyway.
+    """
+    root = logging.getLogger()
+    if level is not None:
+        logging.getLogger("perdure").setLevel(level.upper())
+    if root.handlers and form is None:
+        return
+    handler = StderrHandler()
+    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else HumanFormatter())
+    for other in list(root.handlers):
+        root.removeHandler(other)
+    root.addHandler(handler)
+    root.setLevel((level or LogLevel.INFO).upper())
+    logging.captureWarnings(True)  # else Python prints them as they are, between the lines
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Standard error. What is logged while a job runs, by whatever logger, is shown without the job's secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from perdure.worker.context import current
+
+        ctx = current()
+        return super().format(record if ctx is None else ctx.fit_record(record))
+
+
+class HumanFormatter(logging.Formatter):
+    """Time, level, source (of `ctx.log` the kind; none where it is Perdure itself) and message, made harmless."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(source)s%(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.source = _source(record)
+        return visible(super().format(record))
+
+
+def _source(record: logging.LogRecord) -> str:
+    if record.name == "perdure.job":
+        return f"{getattr(record, 'perdure', {}).get('kind', record.name)}: "
+    return "" if record.name.startswith("perdure.") else f"{record.name}: "
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message; of jobs' events the facts too; errors with traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        facts = getattr(record, "perdure", None)
+        if isinstance(facts, dict):
+            line |= facts
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json_text(line)

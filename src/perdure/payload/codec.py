@@ -14,17 +14,18 @@ from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, to_json
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
-from perdure.errors import InvalidPayload, KindError
+from perdure.errors import InvalidPayload, KindError, Problem
 from perdure.lazy import lazy
 from perdure.payload.json_form import JsonForm, Misfit, Path, Untyped, are_plain, canonical, check_of, look_over
-from perdure.payload.signature import Secret, Signature, Trait, read_signature, traits
+from perdure.payload.signature import MISSING, UNKNOWN, Secret, Signature, Trait, read_signature, traits
 
 __all__ = ["MAX_BYTES", "Codec", "Encoded", "Secret"]
 
 MAX_BYTES = 1024 * 1024
 _SIMPLE: tuple[object, ...] = (str, int, bool)
 _SHOWN = 80  # characters of a value in an error text
-_COMPLAINTS = 5  # in one error text: a million wrong items in a list are one mistake
+_PROBLEMS = 5  # in one error text: a million wrong items in a list are one mistake
+_NO_OBJECT = Problem("they", "are not a JSON object")
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _SHOWN
 _ELSEWHERE = "Store the data elsewhere and pass a reference to it (a path, a key, an id)"
@@ -106,7 +107,7 @@ class Codec:
 
     def _check_named(self, arguments: object) -> None:
         if not isinstance(arguments, Mapping):
-            raise self.signature.refusal([f"{_short(arguments)} is no dict of arguments by name"])
+            raise self.signature.refusal([Problem(_short(arguments), "is no dict of arguments by name")])
 
     def decode(self, payload: str, secrets: str | None) -> tuple[tuple[object, ...], dict[str, object]]:
         """The stored arguments, checked again, as the function is called with them (after its context).
@@ -142,7 +143,7 @@ class Codec:
         except ValidationError as error:
             refusal = self._bad_result(_summary(error, is_shown=is_shown), "result_invalid")
         except Misfit as misfit:
-            refusal = self._bad_result(_said(misfit), "result_not_json")
+            refusal = self._bad_result(str(_misfit(misfit)), "result_not_json")
         except PydanticSerializationError as error:
             refusal = self._bad_result(str(error) if is_shown else "it cannot be written as JSON", "result_not_json")
         else:
@@ -197,7 +198,7 @@ class Codec:
         merged: dict[str, object] = {}
         for part in parts:
             if not isinstance(part, dict):
-                raise self.signature.refusal(["they are not a JSON object"])
+                raise self.signature.refusal([_NO_OBJECT])
             merged |= cast("dict[str, object]", part)
         return merged
 
@@ -210,7 +211,7 @@ class Codec:
         if misfit.path and misfit.path[0] in self.secret_names:
             misfit = type(misfit)(misfit.path[:1], "cannot be stored as JSON (a secret, so no more is shown)")
         code = "payload_untyped" if isinstance(misfit, Untyped) else "payload_not_json"
-        return self.signature.refusal([_said(misfit)], code)
+        return self.signature.refusal([_misfit(misfit)], code)
 
     def _culprit(self, values: Mapping[str, object]) -> Misfit | None:
         """The argument to blame when the arguments as a whole could not be written."""
@@ -222,23 +223,23 @@ class Codec:
     def _unfit(self, error: ValidationError) -> InvalidPayload:
         details = _details(error)
         not_json = any(item["type"] in ("string_unicode", "finite_number") for item in details)
-        complaints = dict.fromkeys(self._complaint(item) for item in details)  # several for one secret read the same
-        return self.signature.refusal(_first(complaints), "payload_not_json" if not_json else "payload_invalid")
+        problems = dict.fromkeys(map(self._problem, details))  # several for one secret read the same
+        return self.signature.refusal(_first(problems), "payload_not_json" if not_json else "payload_invalid")
 
     def _too_large(self, size: int) -> InvalidPayload:
         problem = f"has arguments of {size:,} bytes, the limit is {self._max_bytes:,}"
         return InvalidPayload(f"Job {self.signature.kind!r} {problem}. {_ELSEWHERE}.", code="payload_too_large")
 
-    def _complaint(self, item: ErrorDetails) -> str:
+    def _problem(self, item: ErrorDetails) -> Problem:
         path = item["loc"]
         if not path:
-            return "they are not a JSON object"
+            return _NO_OBJECT
         if path[0] not in self.signature.annotations:
-            return f"{_place(path)} is not a parameter"
+            return Problem(_place(path), UNKNOWN)
         if len(path) == 1 and item["type"] == "missing":
-            return f"{_place(path)} is missing"
+            return Problem(_place(path), MISSING)
         if path[0] in self.secret_names:
-            return f"{_place(path[:1])} does not fit its type (a secret, so not shown)"
+            return Problem(_place(path[:1]), "does not fit its type (a secret, so not shown)")
         return _described(item)
 
     def _unreadable(self) -> InvalidPayload:
@@ -303,29 +304,28 @@ def _is_not_json(error: ValidationError) -> bool:
     return any(not item["loc"] and item["type"] in ("json_invalid", "string_unicode") for item in _details(error))
 
 
-def _first(complaints: Iterable[str]) -> list[str]:
-    said = list(complaints)
-    rest = len(said) - _COMPLAINTS
-    return said if rest <= 0 else [*said[:_COMPLAINTS], f"and {rest} more"]
+def _first(problems: Iterable[Problem]) -> list[Problem]:
+    found = list(problems)
+    rest = len(found) - _PROBLEMS
+    return found if rest <= 0 else [*found[:_PROBLEMS], Problem("and", f"{rest} more")]
 
 
 def _summary(error: ValidationError, *, is_shown: bool = True) -> str:
     described = _described if is_shown else _placed
-    return "; ".join(_first(dict.fromkeys(map(described, _details(error)))))
+    return "; ".join(map(str, _first(dict.fromkeys(map(described, _details(error))))))
 
 
-def _described(item: ErrorDetails) -> str:
-    problem = "Input holds a lone surrogate" if item["type"] == "string_unicode" else item["msg"]
-    place = f"{_place(item['loc'])}: " if item["loc"] else ""
-    return f"{place}{problem}, got {_short(item['input'])}"
+def _described(item: ErrorDetails) -> Problem:
+    wrong = "Input holds a lone surrogate" if item["type"] == "string_unicode" else item["msg"]
+    return Problem(_place(item["loc"]) if item["loc"] else "", wrong, _short(item["input"]))
 
 
-def _placed(item: ErrorDetails) -> str:
-    return f"it does not fit its type ({item['type']}; the job has secrets, so no more is shown)"
+def _placed(item: ErrorDetails) -> Problem:
+    return Problem("it", f"does not fit its type ({item['type']}; the job has secrets, so no more is shown)")
 
 
-def _said(misfit: Misfit) -> str:
-    return f"{_place(misfit.path) if misfit.path else 'it'} {misfit.reason}"
+def _misfit(misfit: Misfit) -> Problem:
+    return Problem(_place(misfit.path) if misfit.path else "it", misfit.reason)
 
 
 def _place(path: Path) -> str:

@@ -6,7 +6,7 @@ Read when the codec is built, on first use of the kind: annotations may name thi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -16,10 +16,12 @@ from types import MethodType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from perdure.errors import InvalidPayload, KindError
+from perdure.errors import InvalidPayload, KindError, Problem
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+MISSING = "is missing"
+UNKNOWN = "is not a parameter"
 _ALIASES = ("alias", "validation_alias", "serialization_alias")
 
 # Types whose every value has one JSON form, which reads back as the same value.
@@ -64,23 +66,30 @@ class Signature:
         arguments = self._named(args, kwargs) if args else kwargs
         if self.required.issubset(arguments) and self.annotations.keys() >= arguments.keys():
             return arguments
-        missing = [f"{name!r} is missing" for name in self.annotations if name in self.required - arguments.keys()]
-        unknown = [f"{name!r} is not a parameter" for name in arguments if name not in self.annotations]
-        raise self.refusal(missing + unknown)
+        missing = [
+            Problem(repr(name), MISSING) for name in self.annotations if name in self.required - arguments.keys()
+        ]
+        raise self.refusal([*missing, *self.unknown(arguments)])
 
     def _named(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
         if len(args) > len(self.by_position):
             given, room = len(args), len(self.by_position)
-            raise self.refusal([f"at most {room} can be given by position, not {given}"])
+            raise self.refusal([Problem(f"at most {room}", f"can be given by position, not {given}")])
         arguments = dict(zip(self.by_position, args, strict=False))
         if not arguments.keys().isdisjoint(kwargs):
-            raise self.refusal([f"{name!r} was given twice" for name in arguments if name in kwargs])
+            raise self.refusal([Problem(repr(name), "was given twice") for name in arguments if name in kwargs])
         return arguments | kwargs if kwargs else arguments
 
-    def refusal(self, complaints: list[str], code: str = "payload_invalid") -> InvalidPayload:
+    def unknown(self, names: Iterable[str]) -> list[Problem]:
+        """Those of the names that no parameter has."""
+        return [Problem(repr(name), UNKNOWN) for name in names if name not in self.annotations]
+
+    def refusal(self, problems: Sequence[Problem], code: str = "payload_invalid") -> InvalidPayload:
         """The error for arguments that do not fit, ending with what would."""
-        said = "; ".join(complaints)
-        return InvalidPayload(f"Job {self.kind!r} cannot take its arguments: {said}. Expected {self.text}.", code=code)
+        said = "; ".join(map(str, problems))
+        error = InvalidPayload(f"Job {self.kind!r} cannot take its arguments: {said}. Expected {self.text}.", code=code)
+        error.kind, error.problems, error.parameters = self.kind, problems, self.text.removeprefix(self.kind)[1:-1]
+        return error
 
     def call(self, values: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments as the function takes them, after its context if it has one.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from perdure.clock import Micros
-from perdure.errors import JobNotFound, KeyConflict, PerdureError, TransitionRefused
+from perdure.errors import JobNotFound, KeyConflict, PerdureError, Remedy, TransitionRefused
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
 from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
@@ -76,10 +76,11 @@ def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
         raise Serialization("the job was retried while it was being changed; the operation is tried again")
     if (verb == Verb.CANCEL and job.state == State.CANCELLED) or (verb == Verb.SUPERSEDE and job.superseded_by):
         return job
+    again = Remedy("retry opens a new life", f"perdure retry {job.id}{{database}} runs it again")
     return TransitionRefused(
-        f"cannot {verb.words} job {job.id}: it is {job.state}, which is final"
-        + ("; retry opens a new life" if job.state in (State.FAILED, State.CANCELLED) else ""),
+        f"cannot {verb.words} job {job.id}: it is {job.state}, which is final",
         code=f"{verb}_refused",
+        remedy=again if job.state in (State.FAILED, State.CANCELLED) else None,
     )
 
 
@@ -185,15 +186,21 @@ def _last(job_id: JobId) -> Op[tuple[JobRow, OutcomeRow] | JobNotFound]:
 
 
 def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
+    remedy = None
     if last.successor is not None:
         why = f"job {to_uuid(last.successor)} already goes on with its work; retry the newest of the chain"
     elif last.superseded_by is not None:
-        why = f"job {to_uuid(last.superseded_by)} took its place; use retry(j, as_new=True) to run it all the same"
+        why, remedy = f"job {to_uuid(last.superseded_by)} took its place", _as_new(row.id, "all the same")
     elif last.state not in (State.FAILED, State.CANCELLED):
-        why = f"it is {last.state}; use retry(j, as_new=True) to run it again as a new job"
+        why, remedy = f"it is {last.state}", _as_new(row.id, "again as a new job")
     else:
         return None
-    return TransitionRefused(f"cannot retry job {to_uuid(row.id)}: {why}", code=f"{Verb.RETRY}_refused")
+    return TransitionRefused(f"cannot retry job {to_uuid(row.id)}: {why}", code=f"{Verb.RETRY}_refused", remedy=remedy)
+
+
+def _as_new(job_id: JobId, how: str) -> Remedy:
+    command = f"perdure retry {to_uuid(job_id)} --as-new{{database}}"
+    return Remedy(f"use retry(j, as_new=True) to run it {how}", f"{command} runs it {how}")
 
 
 def _reborn(row: JobRow, last: OutcomeRow, job_id: JobId, now: Micros) -> LiveJob:
@@ -398,12 +405,14 @@ def _target(live: LiveJob, target_id: JobId) -> Op[LiveJob | PerdureError]:
     if target.queue != live.queue:
         return _unfit(target_id, f"it waits in queue {target.queue!r}, and this one in {live.queue!r}")
     if target.rank != live.rank:
-        return _unfit(target_id, "they have different priorities; set_priority gives both the same")
+        same = "gives both the same"
+        remedy = Remedy(f"set_priority {same}", f"perdure priority {same}")
+        return _unfit(target_id, "they have different priorities", remedy)
     return target
 
 
-def _unfit(target_id: JobId, why: str) -> TransitionRefused:
-    return TransitionRefused(f"cannot move next to job {to_uuid(target_id)}: {why}", code="move_refused")
+def _unfit(target_id: JobId, why: str, remedy: Remedy | None = None) -> TransitionRefused:
+    return TransitionRefused(f"cannot move next to job {to_uuid(target_id)}: {why}", code="move_refused", remedy=remedy)
 
 
 def _beside(live: LiveJob, target: LiveJob, now: Micros, *, in_front: bool) -> Op[int | PerdureError]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from perdure.errors import KeyConflict
+from perdure.errors import KeyConflict, Remedy
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import NewJob
 from perdure.job.ordering import GAP
@@ -240,8 +240,12 @@ def holder_of(key: str) -> Op[Job | None]:
 
 
 def business_key_taken(key: str, holder: JobId) -> KeyConflict:
+    job_id = to_uuid(holder)
     return KeyConflict(
-        f"business key {key!r} is held by live job {to_uuid(holder)}; wait for it, supersede it, or enqueue with"
-        ' conflict="return" to get that job',
+        f"business key {key!r} is held by live job {job_id}",
         code="business_key_taken",
+        remedy=Remedy(
+            'wait for it, supersede it, or enqueue with conflict="return" to get that job',
+            f"wait until it has ended, or cancel it with perdure cancel {job_id}{{database}}",
+        ),
     )

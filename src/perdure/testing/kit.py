@@ -106,9 +106,9 @@ def jobs_of(app: Perdure, kind: AnyKind | None, arguments: Mapping[str, object])
     jobs = [job for job in found if job.retry_of is None][::-1]
     if kind is None or not arguments:
         return jobs
-    unknown = [f"{name!r} is not a parameter" for name in arguments if name not in kind.codec.signature.annotations]
-    if unknown:
-        raise kind.codec.signature.refusal(unknown)
+    signature = kind.codec.signature
+    if unknown := signature.unknown(arguments):
+        raise signature.refusal(unknown)
     return [job for job in jobs if _fits(app, kind, job, arguments)]
 
 

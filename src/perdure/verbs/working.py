@@ -160,7 +160,7 @@ def _whole(value: object, what: str, most: int = 10**6) -> int:
 
 def _seconds(value: object, what: str, least: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 10**6:
-        raise InvalidOption(f"{what} must be seconds, at least {least:g}, not {shown(value)}")
+        raise InvalidOption(f"{what} must be seconds, at least {least:g}, not {shown(value)}", option=what)
     return float(value)
 
 

@@ -1,12 +1,19 @@
-"""`perdure demo`: what Perdure promises, shown and checked on a throw-away file. Registered in `cli/main`.
+"""`perdure demo`: what Perdure promises, shown and checked on a throw-away file. Listed in `cli/commands`.
 
-Light to import: `stage` and what it needs are loaded when the command runs.
+Light to import: `steps` and what it needs are loaded when the command runs.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn, Self
 
 import typer
 
@@ -15,6 +22,8 @@ Keep = Annotated[
     Path | None, typer.Option("--keep", metavar="PATH", help="Keep the database as this new file and say how to look.")
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Line by line, without the live display.")]
+
+_LOOK_S = 0.05
 
 
 def demo(jobs: Jobs = 3000, keep: Keep = None, plain: Plain = False) -> None:
@@ -26,20 +35,80 @@ def demo(jobs: Jobs = 3000, keep: Keep = None, plain: Plain = False) -> None:
     """
     if keep is not None:
         _check_new(keep)
-    from perdure.cli.demo.interrupts import Interrupts
-
     with Interrupts() as interrupts:  # from here on, so that the imports cannot be interrupted half-way either
-        from perdure.cli.demo.stage import perform
+        from perdure.cli.demo.steps import run
 
-        status = perform(jobs, keep, interrupts, plain=plain)
+        status = run(jobs, keep, interrupts, plain=plain)
     raise typer.Exit(status)
 
 
 def _check_new(path: Path) -> None:
     """Said before the work, not after it."""
-    import os
-
     if path.exists() or path.is_symlink():
         raise typer.BadParameter(f"{path} is there already; name a file that is not", param_hint="--keep")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise typer.BadParameter(f"{path.parent} is no folder that can be written to", param_hint="--keep")
+
+
+class Interrupted(Exception):
+    """A signal asked the demo to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
+
+
+class Interrupts:
+    """Inside of `with`, SIGINT, SIGTERM and SIGHUP are only noted; `check` and `sleep` raise `Interrupted`.
+
+    No exception is raised from a signal handler: it could fall between the start of a worker and the note that it was
+    started, and leave it behind.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._restore = ExitStack()
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup
+            self._restore.callback(signal.signal, number, signal.signal(number, self._note))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore.close()
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.number = self.number or number
+
+    def check(self) -> None:
+        if self.number is not None:
+            raise Interrupted(self.number)
+
+    def sleep(self, seconds: float) -> None:
+        """Ends early, by the exception, when a signal comes."""
+        until = time.monotonic() + seconds
+        self.check()
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_S))
+            self.check()
+
+
+def main() -> NoReturn:
+    """`perdure`, for a worker of the demo: it ends when the demo does.
+
+    The demo kills its workers itself, unless it was killed and cannot. Then the kernel closes its end of the pipe that
+    is our standard input, and into which nobody ever writes.
+    """
+    # Before anything else is imported: the demo may have ended already, and reading says so at once.
+    threading.Thread(target=_end_with_the_demo, args=(sys.stdin.fileno(),), name="demo-pipe", daemon=True).start()
+    from perdure.cli.main import main as perdure
+
+    perdure()
+
+
+def _end_with_the_demo(pipe: int) -> None:
+    """At once: nobody is left to read what is finished. Processes of handlers end with their worker."""
+    os.read(pipe, 1)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,11 +1,14 @@
-"""Filters as options, and times as people type them. Used by the commands that list jobs and runs, or change many."""
+"""Filters as options, and times as people write them. Used by the commands that list jobs and runs, or change many."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -33,17 +36,45 @@ Follow = Annotated[
     typer.Option(
         "--follow",
         "-f",
-        help="Go on and print what is new or has changed, until Ctrl-C; with --json one per line. Changes are seen in"
-        " the newest 200 or so.",
+        help="Keep printing what is new or has changed, until Ctrl-C; with --json one per line. Changes are seen in the"
+        " newest 200 or so.",
     ),
 ]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST_S = 100_000 * 86_400
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+_JOB_FILTERS = {
+    "state": State,
+    "queue": Queue,
+    "kind": Kind,
+    "tag": Tag,
+    "owner": Owner,
+    "since": Since,
+    "until": Until,
+    "business_key": BusinessKey,
+}
 
 
-def chosen(*, of_runs: bool = False, **filters: str | None) -> dict[str, Any]:
+def with_filters(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one option per filter in the place of its parameter `filters`, which is the filters given."""
+
+    @wraps(command)
+    def filtered(**arguments: Any) -> None:
+        filters = given_filters(**{name: arguments.pop(name) for name in _JOB_FILTERS})
+        command(**arguments, filters=filters)
+
+    declared = signature(command, eval_str=True)
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in _JOB_FILTERS.items()
+    ]
+    parameters = (options if parameter.name == "filters" else [parameter] for parameter in declared.parameters.values())
+    vars(filtered)["__signature__"] = declared.replace(parameters=list(chain.from_iterable(parameters)))
+    return filtered
+
+
+def given_filters(*, of_runs: bool = False, **filters: str | None) -> dict[str, Any]:
     """The filters that were given, as `app.jobs` takes them, or `app.runs`."""
     from perdure.job.states import RunState
     from perdure.job.states import State as JobState

@@ -1,23 +1,45 @@
-"""Tables, fields and lines for people, as wide as the terminal. Used by the commands that list or show; asks rich.
+"""How commands print: JSON for programs; tables, fields, times and numbers for people; errors as one line.
 
-A narrow terminal costs columns, the least important first; what does not fit even so is printed one below the other.
-Colours are rich's: none where the output is no terminal, or with NO_COLOR; a pipe gets no blanks at the ends of lines.
+Whatever a job brought along is shown with its control characters made visible, so that no payload can talk to the
+terminal. A narrow terminal costs columns, the least important first; what does not fit even so is printed one below the
+other. Colours are rich's: none where the output is no terminal, or with NO_COLOR; a pipe gets no blanks at the ends of
+lines. Used by every command; rich is loaded when something is printed with it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from perdure.cli.show import visible
+import typer
+
+from perdure.clock import span
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from rich.console import Console, RenderableType
 
+    from perdure.errors import PerdureError
+
+
+T = TypeVar("T")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions.")]
+
+_URL_PASSWORD = re.compile(r"(\w+://[^\s/:@]*):\S*@")
+_NAMED_PASSWORD = re.compile(r"(password=)[^\s&]+", re.IGNORECASE)
+_UNSEEN = "\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+"""DEL, C1, what turns the direction of writing or takes no room (but for the joiners, which some scripts need), and
+halves of a character, which no terminal can be sent."""
+_ACTED_ON = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
+_IN_JSON = re.compile(f"[{_UNSEEN}]")
 SHORT = 8
 """How much of an id's tail lists show where there is little room; enough to name the job by."""
 
@@ -43,6 +65,80 @@ _STYLES = {  # can be read on black and on white; yellow cannot
     "ok": "green",
 }
 _STYLED = ("state", "verdict", "severity")
+PAUSE_S = 1.0
+KNOWN = 200
+"""A look goes back until it has met so many that were there before: ids of several processes do not always come in
+order, and what was shown may have changed."""
+_MOST = 5_000
+_REMEMBERED = 20_000
+
+
+def one_line(message: str) -> str:
+    return " ".join(visible(message).split())
+
+
+def error_text(error: PerdureError, database: str = "") -> str:
+    """The error as it is printed: what to do next in the words of the command line, with these options to name the
+    database, and the code last."""
+    message = error.message
+    if error.remedy is not None:
+        message = message.removesuffix(error.remedy.python) + error.remedy.shell.replace("{database}", database)
+    return f"{message} [{error.code}]"
+
+
+def visible(text: str) -> str:
+    """The text without anything a terminal would act on, and without the passwords of URLs; line breaks stay."""
+    harmless = _ACTED_ON.sub(_escaped, text.replace("\r\n", "\n"))
+    return _NAMED_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", harmless))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON that can be looked at in a terminal: whatever that would act on is escaped, which means the same in JSON."""
+    import json
+
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def sentence(text: str) -> str:
+    """With a full stop, unless it ends like a sentence already."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def error_line(error_type: str | None, message: str | None) -> str:
+    """The type of an error and the first line of its message."""
+    return ": ".join(filter(None, (error_type, (message or "").strip().partition("\n")[0])))
+
+
+def print_json(value: object) -> None:
+    print(json_text(value, indent=2))
+
+
+def print_json_line(value: object) -> None:
+    """One object on one line, at once: for what is followed."""
+    print(json_text(value), flush=True)
+
+
+def moment(at: datetime | None) -> str | None:
+    """A time as people read it, in UTC to the second."""
+    return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def ago(at: datetime | None, now: datetime | None = None) -> str:
+    """How long something is ago, or ahead, in one unit."""
+    if at is None:
+        return "-"
+    seconds = ((now or datetime.now(UTC)) - at).total_seconds()
+    return f"{span(round(seconds))} ago" if seconds >= 0 else f"in {span(round(-seconds))}"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def id_text(id: UUID) -> str:
@@ -59,7 +155,7 @@ def print_table(
     drop: Sequence[str] = (),
 ) -> Sequence[str]:
     """The columns in `keep` are never broken, so that they can be searched for; those in `clip` are cut to one line
-    where there is no room; those in `drop` are left out then, the first one named first. Answers the columns shown."""
+    where there is no room; those in `drop` are left out then, the first one named first. Returns the columns shown."""
     cells = [dict(zip(columns, map(visible, row), strict=True)) for row in rows]
     width = console().width
     sizes = {column: _size(column, cells) for column in columns}
@@ -143,7 +239,7 @@ def print_heading(text: str) -> None:
 
 
 def print_line(columns: Sequence[tuple[str, int]], *, drop: int) -> None:
-    """One line of a list that goes on, at once: each text padded to its width, the last one as it is.
+    """One line of a list that is followed, at once: each text padded to its width, the last one as it is.
 
     Where there is no room, the column `drop` is left out, and then the widest cut.
     """
@@ -188,3 +284,36 @@ def console(piped: int = _PIPED) -> Console:
 
 def _style(column: str, cell: str) -> str:
     return _STYLES.get(cell, "") if column in _STYLED else ""
+
+
+def news(read: Callable[[], Iterable[T]], mark: Callable[[T], tuple[object, object]], first: int) -> Iterator[T]:
+    """What is new or stands otherwise than when it was given, oldest first; then sleeps and looks again, for ever.
+
+    What changes further back than the newest `KNOWN` or so is not seen: a look does not read everything again.
+
+    `read` gives the newest first. `mark` says what a thing is and how it stands. The first look gives `first` of them.
+    """
+    seen: dict[object, object] = {}
+    most = first
+    while True:
+        yield from reversed(_unseen(islice(read(), most + KNOWN), mark, seen, most))
+        most = _MOST
+        for name in list(seen)[: len(seen) - _REMEMBERED if len(seen) > 2 * _REMEMBERED else 0]:
+            del seen[name]
+        time.sleep(PAUSE_S)
+
+
+def _unseen(
+    things: Iterable[T], mark: Callable[[T], tuple[object, object]], seen: dict[object, object], most: int
+) -> list[T]:
+    fresh: list[T] = []
+    known = 0
+    for thing in things:
+        name, standing = mark(thing)
+        known += name in seen
+        if seen.get(name) != standing and len(fresh) < most:
+            fresh.append(thing)
+        seen[name] = standing
+        if known >= KNOWN:
+            break
+    return fresh

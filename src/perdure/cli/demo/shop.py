@@ -1,6 +1,6 @@
-"""The app of the demo: a small shop. `crew` starts workers with it, `acts` enqueues its jobs.
+"""The app of the demo, a small shop, and which jobs it gets. `steps` starts workers with it and enqueues its jobs.
 
-Every start of a handler is also noted in a file outside the database; `proof` compares the two.
+Every start of a handler is also noted in a file outside the database; `report.prove` compares the two.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 
 from perdure import Fail, JobContext, Perdure, Retry
+from perdure.kind import Draft
 
 LEDGER = "PERDURE_DEMO_LEDGER"
 """The environment variable that says where starts are noted."""
@@ -96,3 +97,31 @@ async def ping(sent_at: float) -> float:
 @app.job(queue=EXPRESS)
 async def nothing() -> None:
     """What is left is the queue itself."""
+
+
+CLIPS = 16
+"""Long jobs in a row, that meet the kill. Rescued jobs run one at a time, so not too many."""
+KILL_AT = 0.3
+"""The share of jobs that have ended when a worker is killed."""
+
+
+def drafts(count: int) -> Iterator[Draft]:
+    """So many jobs of all kinds, in the order in which they are to be run."""
+    first_clip = int(count * KILL_AT)
+    for number in range(count):
+        in_clips = first_clip <= number < first_clip + CLIPS
+        yield render.new(number) if in_clips else _draft(number)
+
+
+def _draft(number: int) -> Draft:
+    if number % 300 == 20:
+        return report.new(number // 300)
+    match number % 20:
+        case 3 | 9 | 15:
+            return thumbnail.new(number)
+        case 5 | 12:
+            return charge.new(number)
+        case 7:
+            return order.new(number)
+        case _:
+            return fetch.new(number)

@@ -1,0 +1,516 @@
+"""The steps of `perdure demo`, one after the other, and the worker processes they need. Called by the command.
+
+Each step leaves its numbers in the figures; whether all of it is true is for `report.prove` to find out. Whatever
+happens, and whichever signal comes, the workers are dead and the folder is gone when `run` returns.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from uuid import UUID
+
+from perdure.app import Perdure
+from perdure.cli.demo import Interrupted, Interrupts, shop
+from perdure.cli.demo.report import Figures, Screen, Standing, percentile, print_next_steps, print_table, prove, spoken
+from perdure.clock import Micros
+from perdure.ids import NodeId, to_uuid
+from perdure.job.views import Job
+from perdure.job.views import Run
+from perdure.job.states import RunState
+from perdure.kind import Draft
+
+_PERDURE = (sys.executable, "-P", "-c", "from perdure.cli.demo import main; main()")
+APP = "perdure.cli.demo.shop:app"
+FALSE = 1
+IMPOSSIBLE = 2
+AT_ONCE = 10
+"""How many jobs each worker of the shop runs at a time; the default of `perdure worker`."""
+EXPRESS_AT_ONCE = 200
+BATCH = 500
+SINGLES = 50
+"""Of each batch, so many are enqueued one by one."""
+PINGS = 150
+PING_EVERY_S = 0.008
+START_S = 30.0
+STOP_S = 10.0
+PATIENCE_S = 60.0
+"""Without any job ending for so long, the demo continues, and finds the jobs that have not ended."""
+LOOK_S = 0.02
+SHOW_S = 0.1
+LAST_LINES = 15
+
+
+def run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -> int:
+    """Run the whole demo. Returns the exit status of the command."""
+    try:
+        return _run(count, keep, interrupts, plain=plain)
+    except Interrupted as interrupted:
+        print(f"perdure demo: ended by {interrupted}; nothing is left behind", file=sys.stderr)
+        return interrupted.status
+    except WorkerMissing as missing:
+        print(f"perdure demo: {missing}", file=sys.stderr)
+        return IMPOSSIBLE
+
+
+def _run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -> int:
+    began = time.monotonic()
+    with ExitStack() as cleared:
+        folder = Path(cleared.enter_context(tempfile.TemporaryDirectory(prefix="perdure-demo-")))
+        shop.app.url = folder / "jobs.db"
+        cleared.callback(shop.app.close)
+        workers = cleared.enter_context(Workers(shop.app, folder, interrupts))
+        screen = cleared.enter_context(Screen(plain=plain))
+        demo = Demo(shop.app, workers, screen, interrupts)
+        screen.say("perdure", f"A demo on a throw-away database, {shop.app.url}{_in_memory(folder)}")
+        _run_steps(demo, count)
+        screen.doing("comparing what was accepted with what is recorded")
+        proof = prove(shop.app, demo.figures, folder / "starts")
+        screen.calm()
+        print_table(screen, demo.figures, proof, time.monotonic() - began)
+        interrupts.check()  # for the last time: after it something may be left behind, as it was asked for
+        if keep is not None:
+            _keep(keep)
+        print_next_steps(screen, keep)
+        return FALSE if proof.problems else 0
+
+
+def _run_steps(demo: Demo, count: int) -> None:
+    last = enqueue(demo, count)
+    explain(demo, last)
+    first, second = start_workers(demo)
+    watch = Watch(demo, len(demo.figures.accepted), shop.SHOP, shop.POST)
+    reorder(demo, watch, last)
+    killed_at = kill(demo, watch, first)
+    third = start_express(demo)
+    await_rescue(demo, watch, first, second, killed_at)
+    drain(demo, watch, second)
+    demo.workers.await_start(third)
+    latency(demo)
+    sprint(demo, count)
+    demo.workers.stop()
+
+
+def _keep(target: Path) -> None:
+    from perdure.ops.database import back_up
+
+    back_up(shop.app.store, target)
+
+
+def _in_memory(folder: Path) -> str:
+    """Where the temporary folder is no disk, the rates are those of memory, and that has to be said."""
+    from perdure.store.sqlite.files import MOUNTS, filesystem_of
+
+    try:
+        kind = filesystem_of(str(folder.resolve()), MOUNTS.read_text(encoding="utf-8", errors="surrogateescape"))
+    except OSError:
+        return ""
+    return " (in memory: this folder is no disk)" if kind in ("tmpfs", "ramfs") else ""
+
+
+class WorkerMissing(Exception):
+    """A worker ended, or did not come, when it was needed. The message has the end of its log."""
+
+
+class WorkerProcess:
+    """One worker process. What it prints is in `log`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+        self.node_id: NodeId | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def end(self) -> None:
+        """SIGKILL: it cannot tidy up. Returns when it is gone."""
+        self.process.kill()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def check(self) -> None:
+        if (status := self.process.poll()) is not None:
+            raise WorkerMissing(f"worker {self.pid} ended with status {status}; {self._last_lines()}")
+
+    def late(self) -> WorkerMissing:
+        return WorkerMissing(f"worker {self.pid} was not there after {START_S:.0f} s; {self._last_lines()}")
+
+    def _last_lines(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return "\n  ".join(["the end of its log:", *lines]) if lines else "it printed nothing"
+
+
+class Workers:
+    """All workers. Leaving `with` kills those that are still there: none is left behind.
+
+    Nor is one if this process is itself killed: its end of a pipe is closed then, and the worker ends.
+    """
+
+    def __init__(self, app: Perdure, folder: Path, interrupts: Interrupts) -> None:
+        self._app = app
+        self._folder = folder
+        self._interrupts = interrupts
+        self.running: list[WorkerProcess] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.running:
+            worker.end()
+
+    def start(self, *queues: str, concurrency: int) -> WorkerProcess:
+        """`perdure worker`, not waited for. In a session of its own: Ctrl-C at the terminal is for the demo alone."""
+        options = [part for queue in queues for part in ("--queue", queue)]
+        log = self._folder / f"worker-{len(self.running) + 1}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [*_PERDURE, "worker", APP, "--url", self._app.url, "--concurrency", str(concurrency), *options],
+                cwd=self._folder,
+                env=_environment(self._folder / "starts"),
+                stdin=subprocess.PIPE,  # nothing is written into it; it ends when we do
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.running.append(WorkerProcess(process, log))
+        return self.running[-1]
+
+    def await_start(self, *workers: WorkerProcess) -> None:
+        """Until the database knows their nodes. WorkerMissing: one of them did not make it."""
+        deadline = time.monotonic() + START_S
+        while True:
+            nodes = {node.pid: node.id for node in self._app.store.live_nodes()}
+            for worker in workers:
+                worker.node_id = nodes.get(worker.pid)
+            missing = [worker for worker in workers if worker.node_id is None]
+            if not missing:
+                return
+            for worker in missing:
+                worker.check()
+            if time.monotonic() > deadline:
+                raise missing[0].late()
+            self._interrupts.sleep(0.02)
+
+    def kill(self, worker: WorkerProcess) -> None:
+        worker.end()
+        self.running.remove(worker)
+
+    def stop(self) -> None:
+        """Let all of them end as a deploy does: SIGTERM, and they sign off."""
+        for worker in self.running:
+            worker.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        for worker in self.running:
+            while worker.process.poll() is None and time.monotonic() < deadline:
+                self._interrupts.sleep(0.02)
+
+
+def _environment(ledger: Path) -> dict[str, str]:
+    """Ours, without settings meant for other apps, and with the package found from another working directory."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    places = [os.path.abspath(place) for place in kept.get("PYTHONPATH", "").split(os.pathsep) if place]  # noqa: PTH100
+    home = str(Path(__file__).resolve().parents[3])
+    if home not in (sysconfig.get_path("purelib"), *places):
+        places.append(home)
+    return kept | {shop.LEDGER: str(ledger), "PYTHONPATH": os.pathsep.join(places)}
+
+
+@dataclass
+class Demo:
+    """What every step works with."""
+
+    app: Perdure
+    workers: Workers
+    screen: Screen
+    interrupts: Interrupts
+    figures: Figures = field(default_factory=Figures)
+
+
+class Watch:
+    """How far the jobs of these queues are. `start()` when they may begin."""
+
+    def __init__(self, demo: Demo, total: int, *queues: str) -> None:
+        self._demo = demo
+        self.total = total
+        self._queues = queues
+        self.started_at = Micros(0)
+        self._shown = self._moved = self._began = time.monotonic()
+        self._last = Standing(0, total, 0, total, 0.0)
+
+    def start(self) -> None:
+        """Resume the queues; the time counts from here."""
+        self._moved = self._began = time.monotonic()
+        self.started_at = self._demo.app.clock.now()
+        for queue in self._queues:
+            self._demo.app.queues.resume(queue)
+
+    def look(self) -> Standing:
+        """How it stands; moves the display now and then, and lets an interrupt in. WorkerMissing: one has died."""
+        self._demo.interrupts.sleep(LOOK_S)
+        for worker in self._demo.workers.running:
+            worker.check()
+        standing = self._standing()
+        if standing.ended != self._last.ended:
+            self._moved = time.monotonic()
+        self._last = standing
+        if time.monotonic() - self._shown >= SHOW_S:
+            self._shown = time.monotonic()
+            self._demo.screen.show(standing)
+        return standing
+
+    @property
+    def is_stuck(self) -> bool:
+        return time.monotonic() - self._moved > PATIENCE_S
+
+    def until_ended(self) -> None:
+        """Until none of the jobs is live any more, or nothing moves."""
+        while self.look().ended < self.total and not self.is_stuck:
+            pass
+        self._demo.screen.calm()
+
+    def rate(self, runs: Iterable[Run]) -> float:
+        """Jobs per second, from the start until the last of these runs had ended, as recorded."""
+        last = max((run.row.finished_at or 0 for run in runs), default=0)
+        return self.total * 1e6 / (last - self.started_at) if last > self.started_at else 0.0
+
+    def _standing(self) -> Standing:
+        rows = [row for row in self._demo.app.queues.list() if row.name in self._queues]
+        live, running = sum(row.live for row in rows), sum(row.running for row in rows)
+        ended = self.total - live
+        return Standing(
+            ended=ended,
+            total=self.total,
+            running=running,
+            waiting=live - running,
+            rate=ended / max(time.monotonic() - self._began, 0.001),
+            workers=self._workers(),
+        )
+
+    def _workers(self) -> list[tuple[int, int]]:
+        store = self._demo.app.store
+        return [
+            (worker.pid, len(store.held_by(worker.node_id)))
+            for worker in self._demo.workers.running
+            if worker.node_id is not None
+        ]
+
+
+def enqueue(demo: Demo, count: int) -> Job:
+    """Fill the shop's queue. Returns the last job."""
+    demo.screen.doing("enqueueing")
+    figures = demo.figures
+    key = shop.order.options(idempotency_key="order-17")
+    first, again = key.enqueue(17), key.enqueue(17)
+    doomed = shop.charge.enqueue(1, card="expired")
+    figures.accepted |= {first.id, again.id, doomed.id}
+    figures.doomed.add(doomed.id)
+    drafts = list(shop.drafts(count))
+    figures.parents = 1 + sum(draft.kind.name == shop.order.name for draft in drafts)
+    last = _enqueue_all(demo, drafts)
+    demo.screen.say(
+        "enqueue",
+        f"{len(figures.accepted):,} jobs of {len({draft.kind.name for draft in drafts})} kinds are queued: coroutines,"
+        " functions in threads, and one kind in processes of its own. When enqueue returns, a job is on the disk."
+        " Some will fail and be retried, one will fail for good.",
+    )
+    if again.deduplicated and again.id == first.id:
+        demo.screen.say("key", "The idempotency key order-17 was used twice, and there is one job of it.")
+    else:
+        figures.surprises.append("the same idempotency key made two jobs")
+    return last
+
+
+def _enqueue_all(demo: Demo, drafts: Sequence[Draft]) -> Job:
+    last: Job | None = None
+    singles, spent_s = 0, 0.0
+    for begin in range(0, len(drafts), BATCH):
+        demo.interrupts.check()
+        batch = drafts[begin : begin + BATCH]
+        accepted = demo.app.enqueue_many(batch[:-SINGLES])
+        began = time.perf_counter()
+        accepted += [demo.app.enqueue_arguments(*draft) for draft in batch[-SINGLES:]]
+        spent_s += time.perf_counter() - began
+        singles += len(batch[-SINGLES:])
+        demo.figures.accepted.update(job.id for job in accepted)
+        last = accepted[-1]
+    assert last is not None
+    demo.figures.single_rate = singles / spent_s
+    return last
+
+
+def explain(demo: Demo, job: Job) -> None:
+    demo.screen.say("explain", f'Why does job {tail(job)} not run? app.explain says: "{demo.app.explain(job)}"')
+
+
+def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
+    """Two workers at the ready; the shop is closed until both are."""
+    for queue in (shop.SHOP, shop.POST, shop.EXPRESS):
+        demo.app.queues.pause(queue)
+    first, second = (demo.workers.start(shop.POST, shop.SHOP, concurrency=AT_ONCE) for _ in range(2))
+    demo.screen.doing("starting two workers")
+    demo.workers.await_start(first, second)
+    demo.screen.say(
+        "workers", f"Two worker processes have started, {first.pid} and {second.pid}, {AT_ONCE} jobs at a time each."
+    )
+    return first, second
+
+
+def reorder(demo: Demo, watch: Watch, job: Job) -> None:
+    """Move the last job to the front, open the shop, and see what starts first."""
+    app = demo.app
+    ahead = app.store.count_ahead(job, 1_000_000)
+    app.move(job, to="front")
+    watch.start()
+    while not (runs := list(app.runs(job))) and not watch.is_stuck:
+        demo.interrupts.sleep(LOOK_S)
+    if not runs:
+        return
+    run = runs[-1]
+    before = sum(other.started_at < run.started_at for other in app.runs())
+    if before > 2 * AT_ONCE:  # more than both workers could have taken at the same moment
+        demo.figures.surprises.append(f"{before} jobs started before the one that was moved to the front")
+    demo.screen.say(
+        "reorder",
+        f"Job {tail(job)} stood behind {ahead:,} others. Moved to the front, it started"
+        f" {(run.row.started_at - watch.started_at) / 1000:.0f} ms after the queue was opened, with"
+        f" {before or 'none'} before it.",
+    )
+
+
+def tail(job: Job) -> str:
+    """Enough of an id to find it by; `perdure job` takes it."""
+    return str(job.id)[-6:]
+
+
+def kill(demo: Demo, watch: Watch, victim: WorkerProcess) -> Micros:
+    """Without a warning, once enough jobs have ended and while it holds some. Returns when."""
+    app, node_id = demo.app, node_of(victim)
+    while not watch.is_stuck:
+        standing = watch.look()
+        if standing.ended >= standing.total * shop.KILL_AT and app.store.held_by(node_id):
+            break
+    killed_at = app.clock.now()
+    demo.workers.kill(victim)
+    held = {to_uuid(live.job_id) for live in app.store.held_by(node_id)}
+    demo.figures.in_hand = held | {run.job_id for run in _lost(app, node_id)}  # rescued before we could look
+    demo.screen.say(
+        "kill", f"Killed worker {victim.pid} with SIGKILL, {len(demo.figures.in_hand)} jobs in hand.", "bold red"
+    )
+    return killed_at
+
+
+def await_rescue(demo: Demo, watch: Watch, victim: WorkerProcess, other: WorkerProcess, killed_at: Micros) -> None:
+    """Until the record shows the loss of every run that the killed worker had open."""
+    figures, node_id = demo.figures, node_of(victim)
+    while demo.app.store.held_by(node_id):
+        watch.look()
+        if watch.is_stuck:
+            return
+    lost = _lost(demo.app, node_id)
+    rescued = {run.job_id for run in lost}
+    figures.rescue_s = (max((run.row.finished_at or 0 for run in lost), default=killed_at) - killed_at) / 1e6
+    if rescued != figures.in_hand:
+        figures.surprises.append(f"{len(figures.in_hand)} jobs were in hand, and {len(rescued)} recorded as lost")
+    demo.screen.say(
+        "rescue",
+        f"Worker {other.pid} noticed and took back {len(rescued)} of {len(figures.in_hand)} jobs,"
+        f" {spoken(figures.rescue_s)} after the kill. It runs them one at a time, in case one of them was the killer.",
+        "green",
+    )
+
+
+def drain(demo: Demo, watch: Watch, other: WorkerProcess) -> None:
+    """Until the shop is empty."""
+    watch.until_ended()
+    figures, app = demo.figures, demo.app
+    runs = [run for run in app.runs() if run.kind not in (shop.ping.name, shop.nothing.name)]
+    figures.mixed, figures.mixed_rate = watch.total, watch.rate(runs)
+    failed = sum(run.state is RunState.FAILED for run in runs)
+    demo.screen.say("retry", f"{failed} attempts failed; all but the one meant to fail for good were retried.")
+    ended = _completed_on(runs, node_of(other), figures.in_hand)
+    demo.screen.say(
+        "drain",
+        f"The queue is empty. All {len(ended)} rescued jobs were completed by worker {other.pid}."
+        if len(ended) == len(figures.in_hand)
+        else f"Of {len(figures.in_hand)} rescued jobs, worker {other.pid} completed {len(ended)}.",
+    )
+
+
+def node_of(worker: WorkerProcess) -> NodeId:
+    assert worker.node_id is not None
+    return worker.node_id
+
+
+def _lost(app: Perdure, node_id: NodeId) -> list[Run]:
+    return [run for run in app.runs(state=RunState.LOST.value) if run.row.node_id == node_id]
+
+
+def _completed_on(runs: list[Run], node_id: NodeId, wanted: set[UUID]) -> set[UUID]:
+    return {
+        run.job_id
+        for run in runs
+        if run.job_id in wanted and run.state is RunState.COMPLETED and run.row.node_id == node_id
+    }
+
+
+def start_express(demo: Demo) -> WorkerProcess:
+    """A worker for the express queue, not waited for."""
+    return demo.workers.start(shop.EXPRESS, concurrency=EXPRESS_AT_ONCE)
+
+
+def latency(demo: Demo) -> None:
+    """Single jobs, one every few milliseconds, for a worker that waits for them."""
+    _ping(demo)  # which a new worker imports and builds a few things for; not one of the figures
+    watch = Watch(demo, 1, shop.EXPRESS)
+    watch.start()
+    watch.until_ended()
+    sent = [_ping(demo) for _ in range(PINGS)]
+    Watch(demo, PINGS, shop.EXPRESS).until_ended()
+    results = [demo.app.existing(job).result for job in sent]
+    demo.figures.latencies_s = [result for result in results if isinstance(result, float)]
+    if demo.figures.latencies_s:
+        middle = percentile(demo.figures.latencies_s, 50) * 1000
+        demo.screen.say(
+            "latency", f"Half of {PINGS} single jobs began within {middle:.1f} ms of the call, in another process."
+        )
+
+
+def _ping(demo: Demo) -> Job:
+    job = shop.ping.enqueue(time.monotonic())
+    demo.figures.accepted.add(job.id)
+    demo.interrupts.sleep(PING_EVERY_S)
+    return job
+
+
+def sprint(demo: Demo, count: int) -> None:
+    """Jobs that do nothing: what is left is the queue itself."""
+    app, figures = demo.app, demo.figures
+    app.queues.pause(shop.EXPRESS)
+    drafts = [shop.nothing.new() for _ in range(count)]
+    spent_s = 0.0
+    for first in range(0, count, BATCH):
+        demo.interrupts.check()
+        began = time.perf_counter()
+        accepted = app.enqueue_many(drafts[first : first + BATCH])
+        spent_s += time.perf_counter() - began
+        figures.accepted.update(job.id for job in accepted)
+    figures.batch_rate = count / spent_s
+    watch = Watch(demo, count, shop.EXPRESS)
+    watch.start()
+    watch.until_ended()
+    figures.empty, figures.empty_rate = count, watch.rate(app.runs(kind=shop.nothing.name))
+    demo.screen.say("sprint", f"{count:,} empty jobs at {figures.empty_rate:,.0f} jobs/s, by one worker process.")

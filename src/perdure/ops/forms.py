@@ -1,0 +1,194 @@
+"""Jobs, runs and the rest as JSON data: stable keys, ids as text, times in ISO 8601 UTC. Used by every `--json`.
+
+Secret arguments are in none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+from perdure.clock import Micros, iso
+from perdure.ids import to_uuid
+from perdure.job.model import json_of
+
+if TYPE_CHECKING:
+    from perdure.job.views import Job
+    from perdure.job.views import Run
+    from perdure.kind import Kind
+    from perdure.ops.doctor import Finding
+    from perdure.ops.kinds import StoredKind
+    from perdure.ops.status import Status
+    from perdure.store.rows import LogLine, NodeRow
+    from perdure.store.protocols import Store
+    from perdure.verbs.named import Queue
+
+HIDDEN = "***"
+"""What stands in the place of a secret argument."""
+JOB_KEYS = (
+    "id", "kind", "kind_version", "owner", "queue", "state", "priority", "position", "payload", "params", "tags",
+    "attempts", "max_attempts", "crashes", "life", "result", "error_type", "error", "park_reason", "cancel_requested",
+    "waits_for", "created_at", "queued_at", "run_at", "started_at", "finished_at", "idempotency_key", "business_key",
+    "principal", "parent_id", "root_id", "retry_of", "superseded_by", "successor", "node_id", "run_id", "version",
+)  # fmt: skip
+RUN_KEYS = (
+    "id", "job_id", "kind", "state", "attempt", "life", "node_id", "started_at", "finished_at", "wait_ms",
+    "duration_ms", "exit_code", "error_type", "error_message", "traceback", "artifacts", "log_path", "metrics",
+)  # fmt: skip
+_QUEUE_KEYS = ("name", "paused", "paused_at", "queued", "running", "live", "more_queued", "more_live")
+_FINDING_KEYS = ("name", "severity", "explanation", "count", "examples", "repair")
+_QUESTIONS = ("outstanding", "failed", "stuck", "durations", "duplicates", "ran")
+_INSTANTS = ("since", "last")
+
+
+def time_json(at: datetime | None) -> str | None:
+    """A time as programs read it: ISO 8601 in UTC, always with six decimals."""
+    return None if at is None else at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def job_json(job: Job) -> dict[str, object]:
+    """What cannot be read is null, and the key `unreadable`, which whole rows do not have, says why."""
+    return _readable(job, JOB_KEYS)
+
+
+def run_json(run: Run) -> dict[str, object]:
+    """The same of a run."""
+    return _readable(run, RUN_KEYS)
+
+
+def payload_json(store: Store, job: Job) -> dict[str, object] | None:
+    """The arguments, with stars in the place of secret ones."""
+    if "payload" in job.unreadable:
+        return None
+    row = store.row(job.row.id)
+    secrets = None if row is None else row.secrets
+    return None if job.payload is None else {**job.payload, **dict.fromkeys(_names(secrets), HIDDEN)}
+
+
+def log_json(line: LogLine) -> dict[str, object]:
+    return {
+        "run_id": str(to_uuid(line.run_id)),
+        "line": line.line,
+        "at": _instant(line.at),
+        "level": line.level,
+        "message": line.message,
+        "fields": fields_of(line),
+    }
+
+
+def fields_of(line: LogLine) -> object:
+    """What was logged beside the message; as it is stored where that is not JSON."""
+    try:
+        return json_of(line.fields)
+    except ValueError:
+        return line.fields
+
+
+def node_json(node: NodeRow, state: str, running: int) -> dict[str, object]:
+    return {
+        "id": str(to_uuid(node.id)),
+        "state": state,
+        "host": node.host,
+        "pid": node.pid,
+        "kinds": kind_names(node),
+        "running": running,
+        "started_at": _instant(node.started_at),
+        "beat_at": _instant(node.beat_at),
+        "stopped_at": _instant(node.stopped_at),
+        "stop_reason": node.stop_reason,
+        "lease_s": None if node.lease_us is None else node.lease_us / 1_000_000,
+    }
+
+
+def kind_names(node: NodeRow) -> list[str]:
+    """The kinds a node has, those of a later version with it: `send v2`. Empty as well if it names none."""
+    from perdure.ops.workers import kinds_of
+
+    return [name if version == 1 else f"{name} v{version}" for name, version in (kinds_of(node) or {}).items()]
+
+
+def kind_json(kind: Kind[..., Any, ..., Any], stored: Iterable[StoredKind]) -> dict[str, object]:
+    """A kind that an app declares. `live`: how many of the stored jobs have one of its names and have not ended."""
+    timeout = kind.defaults.timeout_ms
+    return {
+        "name": kind.name,
+        "aliases": list(kind.aliases),
+        "version": kind.version,
+        "queue": kind.defaults.queue,
+        "max_attempts": kind.defaults.policy.max_attempts,
+        "timeout_s": None if timeout is None else timeout / 1000,
+        "isolation": kind.isolation or ("loop" if kind.is_async else "thread"),
+        "place": kind.place,
+        "declared": True,
+        "live": sum(known.live for known in stored if known.name in kind.names),
+    }
+
+
+def stored_kind_json(kind: StoredKind, *, declared: bool | None) -> dict[str, object]:
+    """A kind that only stored jobs name. `declared` None: no app was asked."""
+    unknown = dict.fromkeys(("queue", "max_attempts", "timeout_s", "isolation", "place"))
+    return {
+        "name": kind.name,
+        "aliases": [],
+        "version": kind.version,
+        **unknown,
+        "declared": declared,
+        "live": kind.live,
+    }
+
+
+def queue_json(queue: Queue) -> dict[str, object]:
+    return _read(queue, _QUEUE_KEYS)
+
+
+def status_json(found: Status) -> dict[str, object]:
+    """What is going on; the keys of each row are its fields in the store."""
+    rows = {name: [_row_json(row._asdict()) for row in getattr(found, name)] for name in _QUESTIONS}
+    return {"at": _instant(found.at), "complete": found.is_complete, **rows}
+
+
+def finding_json(found: Finding) -> dict[str, object]:
+    return _read(found, _FINDING_KEYS)
+
+
+def _readable(row: Job | Run, keys: Sequence[str]) -> dict[str, object]:
+    unreadable = row.unreadable
+    read = _read(row, [key for key in keys if key not in unreadable])
+    return {key: read.get(key) for key in keys} | ({"unreadable": unreadable} if unreadable else {})
+
+
+def _read(row: object, keys: Sequence[str]) -> dict[str, object]:
+    return {key: _value(getattr(row, key)) for key in keys}
+
+
+def _value(value: object) -> object:
+    if isinstance(value, datetime):
+        return time_json(value)
+    if isinstance(value, UUID):
+        return str(value)
+    return list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
+
+
+def _row_json(row: dict[str, object]) -> dict[str, object]:
+    shown = dict(row)
+    for name, value in row.items():
+        if name in _INSTANTS and isinstance(value, int):
+            shown[name] = _instant(Micros(value))
+        elif isinstance(value, bytes):
+            shown[name] = str(to_uuid(value))
+    return shown
+
+
+def _instant(at: Micros | None) -> str | None:
+    return None if at is None else iso(at)
+
+
+def _names(secrets: str | None) -> Sequence[str]:
+    """Of the secret arguments; one that stands for all of them where they cannot be read."""
+    try:
+        read = json_of(secrets)
+    except (TypeError, ValueError):
+        return ["(secret arguments)"]
+    return list(cast("dict[str, object]", read)) if isinstance(read, dict) else []
