@@ -52,7 +52,7 @@ import faulthandler, os, signal, sys
 faulthandler.register(signal.SIGUSR2, file=os.dup(2), all_threads=True)
 cpu = sys.argv.pop(1)
 import pytest
-status = pytest.console_main()
+status = int(pytest.main())
 with open(cpu, "w") as file:
     file.write(str(sum(os.times()[:4])))
 sys.exit(status)
