@@ -98,7 +98,7 @@ def run_suite(name: str, pytest_args: list[str]) -> SuiteRun:
             print(f"{name} has not ended after {seconds:.0f} s: it hangs where its threads stand above. It was killed.")
         cpu_s = float(cpu.read_text()) if cpu.exists() else 0.0
         run = summed_up(name, seconds, cpu_s, suite.returncode, report)
-        if run.failed and folders.exists():
+        if run.failed and folders.exists() and (has_hung or suite.returncode >= 0):  # not where the run is ended
             print(f"What its tests have left is in {_kept(folders, name)}")
         return run
 
