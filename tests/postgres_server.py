@@ -100,6 +100,7 @@ def keep_until_closed() -> None:
     folder = Path(tempfile.mkdtemp(prefix="perdure-pg-"))
     server = get_server(folder, cleanup_mode="delete")
     try:
+        _spare_the_disk(server.get_uri())
         print(server.get_uri(), flush=True)  # noqa: T201 - how the tests learn it
         sys.stdin.read()
     finally:
@@ -109,6 +110,14 @@ def keep_until_closed() -> None:
         process.send_signal(signal.SIGQUIT)
         process.wait(STOP_S)
         server.cleanup()
+
+
+def _spare_the_disk(url: str) -> None:
+    """No test cuts the power: whatever the server has written is there for it after a crash, flushed or not."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("ALTER SYSTEM SET full_page_writes = off")
+        connection.execute("SELECT pg_reload_conf()")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """Runs pytest once per suite folder and sums up. `make test` calls it; extra arguments go to pytest.
 
-A process per suite keeps what one leaves behind (threads, signals, loaded modules) out of the next. Two suites run side
-by side, since most tests wait more than they compute; what a suite prints is shown when it has ended. Exit status 0
-means that every suite ran and every test in it passed or was skipped with a reason; no test at all is a failure.
+A process per suite keeps what one leaves behind (threads, signals, loaded modules) out of the next. One suite more than
+there are cores runs at a time, since a suite waits for a third of its time; the longest begin, so that all lanes end
+together. What a suite prints is shown when it has ended. Exit status 0 means that every suite ran and every test in it
+passed or was skipped with a reason; no test at all is a failure.
+
+The tests' folders are in memory where there is room for them, since waiting for a disk shows nothing but its speed;
+those of suites about crashes and files are on the disk. After a failure they are kept, on the disk.
 
 A suite that has not ended after PERDURE_SUITE_LIMIT_S seconds has hung somewhere that no test's own time-out sees: it
 prints where each of its threads stands, is killed with all that it started, and counts as failed; the others go on.
@@ -11,6 +15,7 @@ prints where each of its threads stands, is killed with all that it started, and
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +32,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-FIRST = ("contract", "worker", "crash", "unit")  # the longest first; folders not named here follow by name
-SIDE_BY_SIDE = int(os.environ.get("PERDURE_SUITES_AT_ONCE", "2"))
+FIRST = ("cli", "docs", "interrupts", "contract", "worker", "unit")
+"""The longest first; folders not named here follow by name."""
+SIDE_BY_SIDE = int(os.environ.get("PERDURE_SUITES_AT_ONCE") or (os.cpu_count() or 1) + 1)
+MEMORY = Path("/dev/shm")
+ROOM = 2 << 30
+"""Bytes that must be free in memory. The folders of a suite take up to 215 MB."""
+ON_DISK = ("crash", "faults", "sqlite")
 FULL = os.environ.get("PERDURE_TEST_SIZE") == "full"
 LIMIT_S = float(os.environ.get("PERDURE_SUITE_LIMIT_S") or (6 * 3_600 if FULL else 1_200))
 """Far more than the longest suite takes on a slow machine: only a hang is a failure."""
@@ -40,8 +50,12 @@ STACKS_S = 5.0
 PYTEST = """
 import faulthandler, os, signal, sys
 faulthandler.register(signal.SIGUSR2, file=os.dup(2), all_threads=True)
+cpu = sys.argv.pop(1)
 import pytest
-sys.exit(pytest.console_main())
+status = int(pytest.main())
+with open(cpu, "w") as file:
+    file.write(str(sum(os.times()[:4])))
+sys.exit(status)
 """
 
 
@@ -49,6 +63,7 @@ sys.exit(pytest.console_main())
 class SuiteRun:
     name: str
     seconds: float
+    cpu_s: float
     passed: int
     failed: int
     skipped: int
@@ -61,12 +76,18 @@ def suites() -> list[str]:
 
 
 def run_suite(name: str, pytest_args: list[str]) -> SuiteRun:
-    with tempfile.TemporaryDirectory() as scratch:
-        report, output = Path(scratch, "report.xml"), Path(scratch, "output")
+    with tempfile.TemporaryDirectory(dir=_place(name), ignore_cleanup_errors=True) as scratch:
+        report, output, cpu, folders = (Path(scratch, what) for what in ("report.xml", "output", "cpu", "t"))
         started = time.monotonic()
-        command = [sys.executable, "-c", PYTEST, "--quiet", f"--junit-xml={report}", str(TESTS / name), *pytest_args]
+        options = ["--quiet", f"--junit-xml={report}", f"--basetemp={folders}", str(TESTS / name), *pytest_args]
         with output.open("wb") as file:  # no pipe: whatever a suite leaves running would keep it open
-            suite = subprocess.Popen(command, cwd=TESTS.parent, stdout=file, stderr=file, process_group=0)
+            suite = subprocess.Popen(
+                [sys.executable, "-c", PYTEST, cpu, *options],
+                cwd=TESTS.parent,
+                stdout=file,
+                stderr=file,
+                process_group=0,
+            )
             with _killed_in_the_end(suite):
                 has_hung = _has_hung(suite, name, started)
                 if has_hung:
@@ -75,7 +96,25 @@ def run_suite(name: str, pytest_args: list[str]) -> SuiteRun:
         print(f"\n── {name} ──\n{output.read_text('utf-8', 'replace')}", end="", flush=True)
         if has_hung:
             print(f"{name} has not ended after {seconds:.0f} s: it hangs where its threads stand above. It was killed.")
-        return summed_up(name, seconds, suite.returncode, report)
+        cpu_s = float(cpu.read_text()) if cpu.exists() else 0.0
+        run = summed_up(name, seconds, cpu_s, suite.returncode, report)
+        if run.failed and folders.exists() and (has_hung or suite.returncode >= 0):  # not where the run is ended
+            print(f"What its tests have left is in {_kept(folders, name)}")
+        return run
+
+
+def _place(name: str) -> Path | None:
+    """Where a suite has its folders: in memory. None: on the disk, where Python puts temporary files."""
+    if name in ON_DISK or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM:
+        return None
+    return MEMORY
+
+
+def _kept(folders: Path, name: str) -> Path:
+    kept = Path(tempfile.mkdtemp(prefix=f"perdure-{name}-"))
+    with suppress(shutil.Error):  # a socket cannot be copied, and all else has been
+        shutil.copytree(folders, kept, symlinks=True, dirs_exist_ok=True)
+    return kept
 
 
 def _has_hung(suite: subprocess.Popen[bytes], name: str, started: float) -> bool:
@@ -125,7 +164,7 @@ def _kill(suite: subprocess.Popen[bytes]) -> None:
 _running: set[subprocess.Popen[bytes]] = set()
 
 
-def summed_up(name: str, seconds: float, status: int, report: Path) -> SuiteRun:
+def summed_up(name: str, seconds: float, cpu_s: float, status: int, report: Path) -> SuiteRun:
     """Pytest's own counts; a suite that broke off without a failed test to show for it counts as one failure."""
     total = failed = skipped = 0
     if report.exists():
@@ -136,13 +175,14 @@ def summed_up(name: str, seconds: float, status: int, report: Path) -> SuiteRun:
     passed = max(total - failed - skipped, 0)
     if status not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
         failed = max(failed, 1)
-    return SuiteRun(name, seconds, passed, failed, skipped)
+    return SuiteRun(name, seconds, cpu_s, passed, failed, skipped)
 
 
 def print_table(runs: Iterable[SuiteRun]) -> None:
-    print(f"\n{'suite':<12}{'wall time':>10}{'passed':>9}{'failed':>9}{'skipped':>9}")
+    print(f"\n{'suite':<12}{'wall time':>10}{'CPU time':>10}{'passed':>9}{'failed':>9}{'skipped':>9}")
     for run in runs:
-        print(f"{run.name:<12}{run.seconds:>8.1f} s{run.passed:>9}{run.failed:>9}{run.skipped:>9}")
+        times = f"{run.seconds:>8.1f} s{run.cpu_s:>8.1f} s"
+        print(f"{run.name:<12}{times}{run.passed:>9}{run.failed:>9}{run.skipped:>9}")
 
 
 def run_all(pytest_args: list[str]) -> list[SuiteRun]:
@@ -164,8 +204,10 @@ def _told_to_end(number: int, _frame: FrameType | None) -> None:
 def main(pytest_args: list[str]) -> int:
     started = time.monotonic()
     runs = run_all(pytest_args)
-    passed, failed, skipped = (sum(getattr(run, what) for run in runs) for what in ("passed", "failed", "skipped"))
-    print_table([*runs, SuiteRun("all", time.monotonic() - started, passed, failed, skipped)])
+    cpu_s, passed, failed, skipped = (
+        sum(getattr(run, what) for run in runs) for what in ("cpu_s", "passed", "failed", "skipped")
+    )
+    print_table([*runs, SuiteRun("all", time.monotonic() - started, cpu_s, passed, failed, skipped)])
     if passed + failed == 0:
         print("No test ran.")
     print(f"\n{passed} passed, {failed} failed, {skipped} skipped")

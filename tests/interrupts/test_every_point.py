@@ -98,6 +98,14 @@ def nobody_keeps_the_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", True)
 
 
+@pytest.fixture(autouse=True)
+def only_new_garbage_is_looked_for() -> Iterator[None]:
+    """A collection after each of a thousand moments passes over the modules that are loaded: 30 ms less each."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 ACTS = [enqueue, enqueue_many, read, change, block, user_transaction, lock, awaited, awaited_block]
 
 

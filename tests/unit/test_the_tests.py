@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def write(folder: Path, suite: str, text: str) -> None:
 def counted(out: str) -> dict[str, tuple[int, int]]:
     """How many tests of each suite passed, and how many failed, as the table says."""
     rows = [line.split() for line in out[out.index("wall time") :].splitlines()[1:]]
-    return {row[0]: (int(row[3]), int(row[4])) for row in rows if len(row) == 6 and row[2] == "s"}
+    return {row[0]: (int(row[5]), int(row[6])) for row in rows if len(row) == 8 and row[2] == row[4] == "s"}
 
 
 def is_locked(folder: Path) -> bool:
@@ -146,6 +147,19 @@ def test_what_a_suite_leaves_running_holds_up_nobody(suites: Path, capfd: pytest
     finally:
         os.kill(int((suites.parent / "pid").read_text()), signal.SIGKILL)
     assert counted(capfd.readouterr().out)["leaves_a_child"] == (1, 0)
+
+
+def test_what_tests_have_left_is_kept_of_a_suite_that_failed(
+    suites: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    write(suites, "passes", "def test_it(tmp_path) -> None: (tmp_path / 'note').touch()")
+    write(suites, "fails", "def test_it(tmp_path) -> None: assert (tmp_path / 'note').mkdir()")
+
+    assert run_suites.main([]) == 1
+
+    (kept,) = tmp_path.rglob("note")
+    assert f"What its tests have left is in {kept.parents[1]}\n" in capfd.readouterr().out
 
 
 def test_the_limit_is_far_more_than_a_suite_takes() -> None:

@@ -349,10 +349,13 @@ class Rig:
     def clear(self) -> None:
         """Leave the database to the next test: empty if it is one of ours, else with no live job in it."""
         try:
-            for name in _table_names():
-                self.execute(f"DELETE FROM {{{name}}}")  # noqa: S608
+            tables = [self.table(name) for name in _table_names()]
         except NotSupported:
             self._end_all()
+            return
+        with self.store.transaction() as tx:
+            for table in tables:
+                tx.execute(f"DELETE FROM {table}")  # noqa: S608
 
     def _end_all(self) -> None:
         for job in self._listed(State.RUNNING):
