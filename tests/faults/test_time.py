@@ -15,7 +15,7 @@ from perdure.job.reports import Completed, Finish
 from perdure.store.rows import Claimer, Lane, Process
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.heartbeat import Heart
-from perdure.worker.liveness import ProcLiveness
+from perdure.worker.options import WorkerOptions
 from tests.faults.scene import Scene, until
 from tests.history import ended, started
 
@@ -63,7 +63,7 @@ def claimed(app: Perdure, node: NodeId) -> Claim:
 
 
 def rescuer(app: Perdure, lease_s: float = LEASE_S) -> Rescuer:
-    return Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=lease_s, max_crashes=3)
+    return Rescuer(app.parts(), WorkerOptions(lease_s=lease_s))
 
 
 def watch(

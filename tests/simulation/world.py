@@ -33,9 +33,9 @@ from perdure.verbs.enqueue import new_job
 from perdure.worker.context import JobContext
 from perdure.worker.executors import Inbox
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heart
-from perdure.worker.node import Duty, Node, Parts
+from perdure.worker.node import Node
+from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import Assignment
-from perdure.worker.services import Stage
 from perdure.worker.signals import Stop
 from tests import history
 from tests.simulation.faults import HOWS, Died, Fault, FaultyRunner, Refused
@@ -444,7 +444,7 @@ class World:
         executor = SimExecutor(machine, inbox, self.notes, self._pick, self._note_begin, self.kinds[0])
         liveness = SimLiveness(machine, self.random.randrange(100, 103), start)
 
-        def lay_out(draft: Draft) -> NewJob:
+        def new_job_of(draft: Draft) -> NewJob:
             return new_job(draft, JobId(ids.new()), machine.now())
 
         parts = Parts(
@@ -452,22 +452,20 @@ class World:
             self.old_kinds if self.random.random() < 0.25 and not self.is_draining else self.app.kinds,
             machine,
             ids,
-            liveness,
-            executor,
-            inbox,
-            Stage(store, machine, ids, lay_out),
-            state=lambda: {"act": executor.act},
+            new_job_of,
+            liveness=liveness,
             jitter=self.random.random,
         )
-        duty = Duty(
+        options = WorkerOptions(
             self.random.choice((None, QUEUES, QUEUES[:1])) if not self.is_draining else None,
-            in_turn=self.random.random() < 0.3,
+            order="round_robin" if self.random.random() < 0.3 else "strict",
             concurrency=self.random.choice((1, 2, 4)),
             per_queue=self.random.choice(({}, {}, {"a": 1})),
             lease_s=lease_s,
+            max_crashes=MAX_CRASHES,
         )
-        node = Node(parts, duty)
-        rescuer = Rescuer(store, machine, ids, liveness, lease_s=lease_s, max_crashes=MAX_CRASHES)
+        node = Node(parts, options, executor, inbox, {"act": executor.act})
+        rescuer = Rescuer(parts, options)
         heart = Heart(node, SimStore(heart_runner, self), machine, lease_s=lease_s, hung=lambda: None)
         proc = Proc(
             self._processes, machine, runner, heart_runner, node, heart, rescuer, executor, start, lease_s, {node.id}

@@ -19,8 +19,8 @@ from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
 from perdure.worker.executors import Inbox
 from perdure.worker.executors.pools import Pools
-from perdure.worker.liveness import ProcLiveness
-from perdure.worker.node import Duty, Node, Parts
+from perdure.worker.node import Node
+from perdure.worker.options import WorkerOptions
 from perdure.worker.run import Assignment
 from perdure.worker.signals import Stop
 from tests.worker.bodies import last_run
@@ -36,9 +36,7 @@ class Bench:
         self.ended = threading.Event()
         inbox = Inbox(self.ended.set)
         self.pools = Pools(inbox)
-        app = self.app
-        parts = Parts(app.store, app.kinds, app.clock, app.ids, ProcLiveness(), self.pools, inbox, app.stage())
-        self.node = Node(parts, Duty())
+        self.node = Node(self.app.parts(), WorkerOptions(), self.pools, inbox)
 
     def turn_until_written(self) -> None:
         """What runs, runs to its end."""

@@ -262,7 +262,7 @@ REPORTS: list[Report] = [
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_every_report_arrives_as_it_was_sent_in_whatever_pieces(jobs: Any, size: int) -> None:
-    child = jobs.app.stage()._lay_out(jobs.in_the_worker.options(tags=["a", "b"]).new())
+    child = jobs.app.parts().new_job(jobs.in_the_worker.options(tags=["a", "b"]).new())
     endings = [Ending(report, 3, closed=False, children=(child,)) for report in REPORTS]
     sent = b"".join(map(ending_frame, endings))
 

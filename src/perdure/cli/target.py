@@ -178,10 +178,9 @@ def _nearest(url: str | None, app: str | None) -> Named:
 def named_app(url: str | None, app: str | None) -> Perdure | None:
     """The app that the nearest place names, with its `imports=` imported. None: none is named anywhere."""
     from perdure.cli.discovery import find_app
-    from perdure.verbs.working import import_kinds
 
     if not any(named.app for named in places(url, app)):
         return None
     found, _ = find_app(url, app)
-    import_kinds(found)
+    found.import_kinds()
     return found

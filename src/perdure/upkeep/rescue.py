@@ -19,15 +19,15 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from perdure.clock import Clock, Micros
+from perdure.clock import Micros
 from perdure.errors import PerdureError
-from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
+from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
-from perdure.store.protocols import AWAY, Locked, Store
+from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import USUAL_LEASE_US, Answer, NodeRow, Rescued
 from perdure.worker.lifecycle import tell_of_failure, tell_of_rescue
-from perdure.worker.liveness import Liveness
+from perdure.worker.options import Parts, WorkerOptions
 
 LOOKS = 3
 """How often a node must have been seen silent, at least. A third of a lease may be missed in between, not more: a node
@@ -163,16 +163,14 @@ logger = logging.getLogger("perdure.worker")
 class Rescuer:
     """One worker's part in the rescue of others."""
 
-    def __init__(
-        self, store: Store, clock: Clock, ids: IdFactory, liveness: Liveness, *, lease_s: float, max_crashes: int
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._ids = ids
-        self._liveness = liveness
-        self._max_crashes = max_crashes
-        self._watch = Watch(lease_s)
-        self._overtime = Overtime(lease_s)
+    def __init__(self, parts: Parts, options: WorkerOptions) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._ids = parts.ids
+        self._liveness = parts.liveness
+        self._max_crashes = options.max_crashes
+        self._watch = Watch(options.lease_s)
+        self._overtime = Overtime(options.lease_s)
         self._refused: set[RunId | None] = set()
         """Runs that the database would not close."""
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
-from perdure.clock import Clock, Micros
-from perdure.ids import NodeId
-from perdure.store.protocols import Store
+from perdure.clock import Micros
+from perdure.worker.node import Node
+from perdure.worker.options import Parts
 
 RENEWALS_PER_LEASE = 6
 
 logger = logging.getLogger("perdure.worker")
-
-
-class HasId(Protocol):
-    """A node, which is another one after it was declared dead."""
-
-    id: NodeId
 
 
 class Exclusive:
@@ -27,12 +20,13 @@ class Exclusive:
     can take it; so a process that was frozen claims nothing when it goes on. Jobs it had claimed before go on.
     """
 
-    def __init__(self, name: str, store: Store, clock: Clock, node: HasId, lease_s: float) -> None:
+    def __init__(self, name: str, parts: Parts, node: Node, lease_s: float) -> None:
         self.name = name
         self._lock = f"worker:{name}"
-        self._store = store
-        self._clock = clock
+        self._store = parts.store
+        self._clock = parts.clock
         self._node = node
+        """Its id is another one after it was declared dead."""
         self._lease_s = lease_s
         self._owner: str | None = None
         self._until = 0.0

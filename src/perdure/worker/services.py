@@ -28,6 +28,7 @@ from perdure.store.protocols import Store
 from perdure.store.rows import Answer, RunFilter, not_found
 from perdure.uninterrupted import interruptible, uninterrupted
 from perdure.worker.context import JobContext
+from perdure.worker.options import Parts
 from perdure.worker.signals import Interrupted, Stop
 
 WARN_AFTER_S = 1.0
@@ -185,18 +186,14 @@ def _is_over(said: SimpleQueue[Callable[[str], bool] | None], within_s: float) -
     return True
 
 
-LayOut = Callable[[Draft], NewJob]
-"""From a draft to the rows of a new job; the app's own way of doing it."""
-
-
 class Stage:
     """The real one, on a store."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdFactory, lay_out: LayOut) -> None:
-        self._store = store
-        self._clock = clock
-        self._ids = ids
-        self._lay_out = lay_out
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._ids = parts.ids
+        self._new_job = parts.new_job
 
     def get_job(self, ctx: JobContext) -> Job:
         found = self._store.get(ctx.claim.job_id)
@@ -211,7 +208,7 @@ class Stage:
         raise JobNotFound(f"there is no run {ctx.run_id}")
 
     def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob:
-        new = self._lay_out(draft)
+        new = self._new_job(draft)
         return new._replace(parent_id=ctx.claim.job_id, plan=new.plan._replace(conflict="return"))
 
     def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]:

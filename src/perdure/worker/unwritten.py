@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Sequence
 
-from perdure.clock import Clock
 from perdure.errors import PerdureError
-from perdure.ids import IdFactory, JobId, RunId, to_uuid
+from perdure.ids import JobId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
-from perdure.store.protocols import AWAY, Locked, Store
+from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import Answer, LogLine, Notes, Turn
 from perdure.worker.context import JobContext, Told
 from perdure.worker.lifecycle import tell_of_end, tell_of_ends
+from perdure.worker.options import Parts
 from perdure.worker.run import Ended
 
 logger = logging.getLogger("perdure.worker")
@@ -27,10 +27,10 @@ logger = logging.getLogger("perdure.worker")
 class Ladder:
     """Writes ends one at a time, and remembers those that could not be written in any form."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdFactory) -> None:
-        self._store = store
-        self._clock = clock
-        self._ids = ids
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._ids = parts.ids
         self._given_up: set[RunId] = set()
 
     def write_each(self, unwritten: list[Ended], waiting: list[Ended]) -> None:
@@ -102,9 +102,9 @@ EVERY_S = 1.0
 class Notepad:
     """Gathers notes for the next turn, and has them again for the one after if that turn fails."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
         self._untold: list[tuple[JobContext, Told]] = []
         self.next = 0.0
         """When runs that go on will be asked again, by `boottime`."""

@@ -32,55 +32,9 @@ from perdure.worker.health import Health, Pulse, Status, problem_of
 from perdure.worker.heartbeat import Heart
 from perdure.worker.lifespan import Lifespan
 from perdure.worker.loop import HURRY, SETTLE_S, STOP, Shift, Wish
-from perdure.worker.node import Node, Parts
-from perdure.worker.options import WorkerOptions, WorkerParts
-from perdure.worker.services import Stage
+from perdure.worker.node import Node
+from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.signals import Stop
-
-
-def new_node(
-    parts: WorkerParts, options: WorkerOptions, pools: Pools, inbox: Inbox, state: Callable[[], Mapping[str, Any]]
-) -> Node:
-    """A node that the database does not know yet."""
-    stage = Stage(parts.store, parts.clock, parts.ids, parts.lay_out)
-    needs = Parts(
-        parts.store,
-        parts.kinds,
-        parts.clock,
-        parts.ids,
-        parts.liveness,
-        pools,
-        inbox,
-        stage,
-        options.middleware,
-        state,
-    )
-    return Node(needs, options.duty)
-
-
-def new_exclusive(parts: WorkerParts, options: WorkerOptions, node: Node) -> Exclusive | None:
-    """None: this worker shares its work with all others."""
-    if options.exclusive is None:
-        return None
-    return Exclusive(options.exclusive, parts.store, parts.clock, node, options.duty.lease_s)
-
-
-def new_shift(
-    parts: WorkerParts, options: WorkerOptions, node: Node, bell: Bell, wish: Wish, exclusive: Exclusive | None
-) -> Shift:
-    lease_s, max_crashes = options.duty.lease_s, options.duty.max_crashes
-    rescuer = Rescuer(parts.store, parts.clock, parts.ids, parts.liveness, lease_s=lease_s, max_crashes=max_crashes)
-    return Shift(
-        node,
-        rescuer,
-        bell,
-        parts.clock,
-        wish,
-        lease_s=lease_s,
-        grace_s=options.grace_s,
-        may_claim=None if exclusive is None else lambda: exclusive.held,
-    )
-
 
 SIGNAL_WITHIN_S = 0.5
 """How late a signal may be noticed at worst."""
@@ -97,9 +51,11 @@ logger = logging.getLogger("perdure.worker")
 class Worker:
     """Runs jobs until it is told to stop. One use: make another to start again."""
 
-    def __init__(self, parts: WorkerParts, options: WorkerOptions) -> None:
+    def __init__(self, parts: Parts, options: WorkerOptions, check: Callable[[], object] = bool) -> None:
+        """`check` raises where the worker may not be started now."""
         self._parts = parts
         self._options = options
+        self._check = check
         self._bell: Bell | None = None
         self._ringing = threading.RLock()  # reentrant: a signal may come while the main thread rings
         self._wish = Wish(self._ring)
@@ -162,7 +118,7 @@ class Worker:
         status, node = self._status, self._node
         if node is None or self.is_forked:
             return Health(status, problem_of(status, 0, None, None, 0))
-        at, lease_s = self._parts.clock.boottime(), self._options.duty.lease_s
+        at, lease_s = self._parts.clock.boottime(), self._options.lease_s
         beat = None if self._heart is None else self._heart.last_beat
         turn_age_s = None if node.last_success is None else at - node.last_success
         beat_age_s = None if beat is None else at - beat
@@ -213,7 +169,7 @@ class Worker:
         self._check_process()
         if self._is_used:
             raise PerdureError("this worker was started before; make another with app.worker()", code="worker_used")
-        self._parts.check()
+        self._check()
         self._is_used = True
         try:
             self._start(started)
@@ -235,9 +191,10 @@ class Worker:
         self._around.enter_context(capturing())
         self._around.callback(self._close_pools)
         state = self._enter_lifespan(pools)
-        self._node = node = new_node(self._parts, self._options, pools, inbox, lambda: state)
-        self._exclusive = new_exclusive(self._parts, self._options, node)
-        shift = new_shift(self._parts, self._options, node, bell, self._wish, self._exclusive)
+        self._node = node = Node(self._parts, self._options, pools, inbox, state)
+        if self._options.exclusive is not None:
+            self._exclusive = Exclusive(self._options.exclusive, self._parts, node, self._options.lease_s)
+        shift = self._new_shift(node, bell)
         node.register()
         self._around.callback(self._sign_off, "start_failed")
         shift.recover()
@@ -292,6 +249,19 @@ class Worker:
         self._around.callback(lambda: lifespan.leave(SETTLE_S if self._wish.level >= HURRY else self._options.grace_s))
         return lifespan.enter()
 
+    def _new_shift(self, node: Node, bell: Bell) -> Shift:
+        exclusive = self._exclusive
+        return Shift(
+            node,
+            Rescuer(self._parts, self._options),
+            bell,
+            self._parts.clock,
+            self._wish,
+            lease_s=self._options.lease_s,
+            grace_s=self._options.grace_s,
+            may_claim=None if exclusive is None else lambda: exclusive.held,
+        )
+
     def _new_heart(self, node: Node, pools: Pools, shift: Shift) -> Heart:
         store, clock = self._parts.store, self._parts.clock
         self._pulse = Pulse(lambda: pools.loop() if pools.has_loop else None, clock)
@@ -303,7 +273,7 @@ class Worker:
             node,
             store,
             clock,
-            lease_s=self._options.duty.lease_s,
+            lease_s=self._options.lease_s,
             hung=self._give_up,
             patience_s=self._options.patience_s,
             moves=lambda: shift.moves,

@@ -35,7 +35,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, KindError, PerdureError
@@ -44,7 +44,11 @@ from perdure.worker.context import Backstage, JobContext, capturing
 from perdure.worker.executors.whereabouts import Place, found, found_kind
 from perdure.worker.executors.wire import CUT_OFF, Ending, Unframer, claim_of, ending_frame, framed
 from perdure.worker.run import AnyKind, Assignment, Ended, awaited, run_async, run_plain
+from perdure.worker.services import Stage
 from perdure.worker.signals import Stop
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (signal.SIGTERM, signal.SIGINT)
@@ -97,14 +101,6 @@ def _let_signals_in() -> None:
 
 
 T = TypeVar("T")
-
-
-class Staged(Protocol):
-    """What the child needs of the app a kind belongs to."""
-
-    url: str
-
-    def stage(self) -> Backstage: ...
 
 
 def main(conversation: int, lifeline: int, parent: int) -> None:
@@ -189,9 +185,9 @@ class Child:
         claim = claim_of(order["claim"])
         kind = found_kind(Place(*order["kind"]))
         middleware = [found(Place(*place)) for place in order["middleware"]]
-        app = cast("Staged", kind.desk)
+        app = cast("Perdure", kind.desk)
         _give(app, order["url"])
-        ctx = ChildContext(claim, kind, app.stage(), self.say)
+        ctx = ChildContext(claim, kind, Stage(app.parts()), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
 
     def _leave_if_cut_off(self) -> None:
@@ -427,7 +423,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
-def _give(app: Staged, url: str) -> None:
+def _give(app: Perdure, url: str) -> None:
     """The database of the worker, which may be another than the module names; or the module may name none."""
     try:
         is_known = app.url == url
