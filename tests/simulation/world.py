@@ -31,11 +31,10 @@ from perdure.store.store import SqlStore
 from perdure.upkeep.rescue import Rescuer, look_every_s
 from perdure.verbs.enqueue import new_job
 from perdure.worker.context import JobContext
-from perdure.worker.executors import Inbox
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heart
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
-from perdure.worker.run import Assignment
+from perdure.worker.run import Assignment, Inbox
 from perdure.worker.signals import Stop
 from tests import history
 from tests.simulation.faults import HOWS, Died, Fault, FaultyRunner, Refused

@@ -12,7 +12,7 @@ from perdure import JobContext, Perdure
 from perdure.clock import ManualClock, Micros
 from perdure.ids import NodeId
 from perdure.store.rows import Process
-from perdure.worker.exclusive import Exclusive
+from perdure.worker.heartbeat import Exclusive
 from tests.worker.patience import eventually, seen_by_the_doctor
 
 LEASE_S = 60.0

@@ -20,10 +20,9 @@ from perdure.job.reports import Cancelled, Completed, Finish, Released, TimedOut
 from perdure.store.rows import Answer, Claimer, Lane, Process
 from perdure.uninterrupted import _here
 from perdure.worker.context import JobContext
-from perdure.worker.executors import Inbox
 from perdure.worker.executors.loop import LoopExecutor
 from perdure.worker.executors.threads import ThreadExecutor, _Slot, _Timekeeper
-from perdure.worker.run import Assignment, Ended
+from perdure.worker.run import Assignment, Ended, Inbox
 from perdure.worker.services import Stage
 from perdure.worker.signals import Interrupted, Stop
 from tests.worker.patience import DEADLINE_S, eventually, seen_by_the_doctor

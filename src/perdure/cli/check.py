@@ -64,7 +64,7 @@ def check(
 
 def _of_kinds(door: Perdure) -> list[Problem]:
     """Kinds that would be refused when they are first used."""
-    from perdure.worker.executors.whereabouts import place_of_kind
+    from perdure.worker.executors.wire import place_of_kind
 
     problems: list[Problem] = []
     for kind in door.kinds:

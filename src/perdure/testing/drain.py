@@ -27,11 +27,10 @@ from perdure.job.model import Telling
 from perdure.job.reports import Failed, Released
 from perdure.job.views import Job
 from perdure.worker.context import JobContext
-from perdure.worker.executors import Inbox
 from perdure.worker.executors.loop import Lent
 from perdure.worker.node import Node
 from perdure.worker.options import WorkerOptions
-from perdure.worker.run import AnyKind, Assignment, Ended, Middleware, awaited, run_async, run_plain
+from perdure.worker.run import AnyKind, Assignment, Ended, Inbox, Middleware, awaited, run_async, run_plain
 from perdure.worker.signals import Interrupted, Stop
 
 if TYPE_CHECKING:

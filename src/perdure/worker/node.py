@@ -22,10 +22,9 @@ from perdure.job.transitions import suspicion
 from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import Answer, Claimer, Glance, Lane, Turn, Turned
 from perdure.worker.context import JobContext
-from perdure.worker.executors import Executor, Inbox
 from perdure.worker.lifecycle import tell_of_claims, tell_of_end, tell_of_ends, tell_of_parked
 from perdure.worker.options import Parts, WorkerOptions
-from perdure.worker.run import AnyKind, Assignment, Ended
+from perdure.worker.run import AnyKind, Assignment, Ended, Executor, Inbox
 from perdure.worker.services import Stage
 from perdure.worker.signals import Stop
 from perdure.worker.unwritten import Ladder, Notepad

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import logging
 import time
 import traceback
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -21,7 +23,7 @@ from contextlib import (
     suppress,
 )
 from types import FrameType
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from perdure.errors import InvalidPayload, PerdureError
 from perdure.job.model import Claim, Failure, Telling
@@ -46,6 +48,11 @@ from perdure.worker.texts import shortened
 
 MESSAGE_LIMIT = 10_000
 TRACEBACK_LIMIT = 64 * 1024
+
+WARN_AT = 0.8
+"""The part of its time-out after which a run is warned about."""
+
+logger = logging.getLogger("perdure.worker")
 
 AnyKind = Kind[..., Any, ..., Any]
 Middleware = Callable[[JobContext], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
@@ -78,6 +85,58 @@ class Ended(NamedTuple):
     report: Report
     telling: Telling
     written: bool = False
+
+
+class Executor(Protocol):
+    """Runs handlers somewhere. Every assignment given to `start` comes back once, through the inbox."""
+
+    def start(self, tasks: Sequence[Assignment]) -> None:
+        """Begin these runs, each as soon as there is room. Does not wait for any of them."""
+        ...
+
+    def stop(self, ctx: JobContext, why: Stop) -> None:
+        """Make a run end soon: its handler is interrupted. Nothing to do for one that has ended."""
+        ...
+
+    def close(self, patience_s: float) -> bool:
+        """No more runs will come. False: some handlers have not ended in time and are left behind."""
+        ...
+
+
+class Inbox:
+    """Ended runs on their way to the store thread. Any thread may put them in."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ended: deque[Ended] = deque()
+        self.ring = ring
+
+    def put(self, ended: Ended) -> None:
+        self._ended.append(ended)
+        self.ring()
+
+    def put_quietly(self, ended: Ended) -> None:
+        """The caller rings when it has put in all that it has."""
+        self._ended.append(ended)
+
+    def take(self) -> list[Ended]:
+        """All that are in it."""
+        taken: list[Ended] = []
+        while self._ended:
+            taken.append(self._ended.popleft())
+        return taken
+
+    def __bool__(self) -> bool:
+        return bool(self._ended)
+
+
+def warn_of_timeout(task: Assignment) -> None:
+    logger.warning(
+        "%s %s has used %d %% of its time-out of %g s",
+        task.kind.name,
+        task.ctx.job_id,
+        round(WARN_AT * 100),
+        task.timeout_s or 0,
+    )
 
 
 class Call(NamedTuple):

@@ -24,16 +24,15 @@ from perdure.store.protocols import Bell
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.context import capturing
 from perdure.worker.embedded import Running
-from perdure.worker.exclusive import Exclusive
-from perdure.worker.executors import Inbox
-from perdure.worker.executors.pools import Pools
-from perdure.worker.executors.whereabouts import check_not_importing
+from perdure.worker.executors import Pools
+from perdure.worker.executors.wire import check_not_importing
 from perdure.worker.health import Health, Pulse, Status, problem_of
-from perdure.worker.heartbeat import Heart
+from perdure.worker.heartbeat import Exclusive, Heart
 from perdure.worker.lifespan import Lifespan
 from perdure.worker.loop import HURRY, SETTLE_S, STOP, Shift, Wish
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
+from perdure.worker.run import Inbox
 from perdure.worker.signals import Stop
 
 SIGNAL_WITHIN_S = 0.5

@@ -41,8 +41,17 @@ from perdure.clock import Micros
 from perdure.errors import ConfigError, KindError, PerdureError
 from perdure.job.model import Claim
 from perdure.worker.context import Backstage, JobContext, capturing
-from perdure.worker.executors.whereabouts import Place, found, found_kind
-from perdure.worker.executors.wire import CUT_OFF, Ending, Unframer, claim_of, ending_frame, framed
+from perdure.worker.executors.wire import (
+    CUT_OFF,
+    Ending,
+    Place,
+    Unframer,
+    claim_of,
+    ending_frame,
+    found,
+    found_kind,
+    framed,
+)
 from perdure.worker.run import AnyKind, Assignment, Ended, awaited, run_async, run_plain
 from perdure.worker.services import Stage
 from perdure.worker.signals import Stop

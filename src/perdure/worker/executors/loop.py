@@ -15,8 +15,7 @@ from perdure.ids import RunId
 from perdure.job.model import Telling
 from perdure.job.reports import Released
 from perdure.worker.context import JobContext
-from perdure.worker.executors import WARN_AT, Inbox, logger, warn_of_timeout
-from perdure.worker.run import Assignment, Ended, awaited, run_async, trouble
+from perdure.worker.run import WARN_AT, Assignment, Ended, Inbox, awaited, logger, run_async, trouble, warn_of_timeout
 from perdure.worker.signals import Stop
 
 

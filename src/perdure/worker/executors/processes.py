@@ -33,10 +33,26 @@ from perdure.ids import RunId
 from perdure.job.model import Failure, Telling
 from perdure.job.reports import Cancelled, Failed, Released, Report
 from perdure.worker.context import JobContext
-from perdure.worker.executors import WARN_AT, Inbox, warn_of_timeout
-from perdure.worker.executors.whereabouts import Place, place_of_kind, place_of_middleware
-from perdure.worker.executors.wire import CUT_OFF, Unframer, ending_of, framed
-from perdure.worker.run import COMPLETED, Assignment, Ended, failed, failure_of, timed_out
+from perdure.worker.executors.wire import (
+    CUT_OFF,
+    Place,
+    Unframer,
+    ending_of,
+    framed,
+    place_of_kind,
+    place_of_middleware,
+)
+from perdure.worker.run import (
+    COMPLETED,
+    WARN_AT,
+    Assignment,
+    Ended,
+    Inbox,
+    failed,
+    failure_of,
+    timed_out,
+    warn_of_timeout,
+)
 from perdure.worker.signals import Stop
 
 _BOOT = (

@@ -32,9 +32,8 @@ from perdure.ids import RunId
 from perdure.job.model import Telling
 from perdure.uninterrupted import Mark, uninterrupted
 from perdure.worker.context import JobContext
-from perdure.worker.executors import WARN_AT, Inbox, logger, warn_of_timeout
 from perdure.worker.executors.loop import Lent, LoopExecutor
-from perdure.worker.run import Assignment, Ended, run_plain, trouble
+from perdure.worker.run import WARN_AT, Assignment, Ended, Inbox, logger, run_plain, trouble, warn_of_timeout
 from perdure.worker.signals import Interrupted, Stop
 
 TRIES = 200
