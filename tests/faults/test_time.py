@@ -14,7 +14,7 @@ from perdure.job.model import Claim
 from perdure.job.reports import Completed, Finish
 from perdure.store.rows import Claimer, Lane, Process
 from perdure.upkeep.rescue import Rescuer
-from perdure.worker.heartbeat import Heart
+from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.options import WorkerOptions
 from tests.faults.scene import Scene, until
 from tests.history import ended, started
@@ -226,7 +226,7 @@ class Steps:
 def test_a_heart_that_slept_gives_the_store_thread_its_time(app: Perdure, clock: ManualClock) -> None:
     """Both threads wake up late; if the heart is first, the other has not hung."""
     node = Steps(registered(app))
-    heart = Heart(node, app.store, clock, lease_s=LEASE_S, hung=lambda: None)  # type: ignore[arg-type]
+    heart = Heartbeat(node, app.store, clock, lease_s=LEASE_S, hung=lambda: None)  # type: ignore[arg-type]
     assert heart.beat()
     clock.advance(hours=8)
     assert heart.beat()

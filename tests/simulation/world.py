@@ -31,7 +31,7 @@ from perdure.store.store import SqlStore
 from perdure.upkeep.rescue import Rescuer, look_every_s
 from perdure.verbs.enqueue import new_job
 from perdure.worker.context import JobContext
-from perdure.worker.heartbeat import BEATS_PER_LEASE, Heart
+from perdure.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import Assignment, Inbox
@@ -63,7 +63,7 @@ class Proc:
     runner: FaultyRunner
     heart_runner: FaultyRunner
     node: Node
-    heart: Heart
+    heart: Heartbeat
     rescuer: Rescuer
     executor: SimExecutor
     start: str
@@ -266,7 +266,7 @@ class World:
         """A worker is told to stop."""
         if self._awake():
             proc = self.random.choice(self._awake())
-            proc.node.tell_to_stop()
+            proc.node.request_stop()
             proc.leaves_at = proc.leaves_at or proc.machine.boottime() + self.random.choice((0.0, 2.0, 8.0))
             proc.is_excused = True
 
@@ -465,7 +465,7 @@ class World:
         )
         node = Node(parts, options, executor, inbox, {"act": executor.act})
         rescuer = Rescuer(parts, options)
-        heart = Heart(node, SimStore(heart_runner, self), machine, lease_s=lease_s, hung=lambda: None)
+        heart = Heartbeat(node, SimStore(heart_runner, self), machine, lease_s=lease_s, hung=lambda: None)
         proc = Proc(
             self._processes, machine, runner, heart_runner, node, heart, rescuer, executor, start, lease_s, {node.id}
         )

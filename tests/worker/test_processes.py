@@ -79,7 +79,7 @@ def last_run(jobs: Any, job: Job) -> Run:
 
 
 def is_gone(pid: int) -> bool:
-    """Dead and buried, if it was a child of ours."""
+    """Dead and reaped, if it was a child of ours."""
     return not Path(f"/proc/{pid}").exists()
 
 

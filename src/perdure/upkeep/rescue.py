@@ -26,7 +26,7 @@ from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
 from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import USUAL_LEASE_US, Answer, NodeRow, Rescued
-from perdure.worker.lifecycle import tell_of_failure, tell_of_rescue
+from perdure.worker.lifecycle import log_failure, log_rescue
 from perdure.worker.options import Parts, WorkerOptions
 
 LOOKS = 3
@@ -203,7 +203,7 @@ class Rescuer:
                 raise
             for live in self._store.held_by(node_id):
                 taken += self._rescue_one(live)
-        tell_of_rescue(node_id, taken)
+        log_rescue(node_id, taken)
         return len(taken)
 
     def _rescue(self, node_id: NodeId, room: int, only: JobId | None = None) -> list[Rescued]:
@@ -244,7 +244,7 @@ class Rescuer:
                 continue
             if finished.answer is Answer.APPLIED:
                 closed += 1
-                tell_of_failure(live, failure, finished)
+                log_failure(live, failure, finished)
         return closed
 
 

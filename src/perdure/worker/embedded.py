@@ -47,7 +47,7 @@ class Running(Generic[W]):
 
     async def __aenter__(self) -> W:
         try:
-            await _to_its_end(self._worker.start)
+            await _finish_in_thread(self._worker.start)
         except asyncio.CancelledError:
             await self.__aexit__(None, None, None)
             raise
@@ -58,10 +58,10 @@ class Running(Generic[W]):
     ) -> None:
         if not self._worker.is_forked:
             self._worker.stop()
-            await _to_its_end(self._worker.join)
+            await _finish_in_thread(self._worker.join)
 
 
-async def _to_its_end(act: Callable[[], None]) -> None:
+async def _finish_in_thread(act: Callable[[], None]) -> None:
     """Do it in a thread of its own while the event loop goes on. If this task is cancelled, it is cancelled after."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()

@@ -67,7 +67,7 @@ def problem_of(
     return None
 
 
-class Pulse:
+class LoopProbe:
     """Feels whether the event loop turns: `ping` sends it a call, and `blocked_s` says how long that waits."""
 
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop | None], clock: Clock) -> None:

@@ -34,7 +34,7 @@ class Watchdog:
         self._seen = -1
         self._moved_at = self._looked_at = clock.boottime()
 
-    def is_alarmed(self) -> bool:
+    def is_stuck(self) -> bool:
         at, count = self._clock.boottime(), self._count()
         # After a suspend or a SIGSTOP all threads are late: what is watched gets its time as from now.
         was_asleep, self._looked_at = at - self._looked_at > self._patience_s / 2, at
@@ -43,7 +43,7 @@ class Watchdog:
         return at - self._moved_at >= self._patience_s
 
 
-class Heart:
+class Heartbeat:
     """One node's heartbeat. `beat` is one step of it; `start` puts it into a thread, and a guard into another.
 
     `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is done about
@@ -78,7 +78,7 @@ class Heart:
 
     def beat(self) -> bool:
         """Beat once. False: the store thread has not moved for too long, and there will be no more beats."""
-        if self._watchdog.is_alarmed():
+        if self._watchdog.is_stuck():
             return False
         at = self._clock.boottime()
         node_id = self._node.id
@@ -98,7 +98,7 @@ class Heart:
         self._thread = thread
         threading.Thread(target=self._guard, name="perdure-guard", daemon=True).start()
 
-    def beat_no_more(self) -> None:
+    def stop_beating(self) -> None:
         """Any thread may say so, the heart's own too."""
         self._stopped.set()
 
@@ -115,12 +115,12 @@ class Heart:
         next_beat = self._clock.boottime() + self._beat_every_s
         while not self._stopped.wait(min(TICK_S, self._beat_every_s)):
             self._ticks += 1
-            self._do_the_rest()
+            self._run_extras()
             at = self._clock.boottime()
             if at < next_beat:
                 continue
             next_beat = at + self._beat_every_s
-            if not self._still_beats():
+            if not self._beat_safely():
                 logger.critical("the store thread has not moved for %g s; this node gives up", self._patience_s)
                 self._hung()
                 return
@@ -128,12 +128,12 @@ class Heart:
     def _guard(self) -> None:
         watchdog = Watchdog(lambda: self._ticks, self._clock, self._patience_s)
         while not self._stopped.wait(self._patience_s / 4):
-            if watchdog.is_alarmed():
+            if watchdog.is_stuck():
                 logger.critical("the heartbeat has not moved for %g s; this node gives up", self._patience_s)
                 self._hung()
                 return
 
-    def _still_beats(self) -> bool:
+    def _beat_safely(self) -> bool:
         """Whatever a beat meets, the heart goes on: without it the node would be dead to others and not notice."""
         try:
             return self.beat()
@@ -141,7 +141,7 @@ class Heart:
             logger.exception("the heartbeat failed")
             return True
 
-    def _do_the_rest(self) -> None:
+    def _run_extras(self) -> None:
         for act in self._also:
             try:
                 act()

@@ -83,14 +83,14 @@ def _say_by_hand(message: str, facts: dict[str, Any], in_transaction: bool) -> N
     _say(logging.INFO, message, facts)
 
 
-def tell_of_claims(claims: Iterable[Claim]) -> None:
+def log_claims(claims: Iterable[Claim]) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         for claim in claims:
             facts = _facts("claimed", claim.live)
             _say(logging.DEBUG, f"claimed {_name(claim.live)}, attempt {claim.live.attempts}", facts)
 
 
-def tell_of_parked(parked: Iterable[LiveJob]) -> None:
+def log_parked(parked: Iterable[LiveJob]) -> None:
     for live in parked:
         why = _PARKED.get(live.park_reason or "", "it cannot be read")
         facts = _facts("parked", live) | {"reason": live.park_reason}
@@ -103,17 +103,17 @@ _PARKED = {
 }
 
 
-def tell_of_ends(reports: Sequence[Ended], answers: Iterable[Finished]) -> None:
+def log_ends(reports: Sequence[Ended], answers: Iterable[Finished]) -> None:
     """`answers`: of the reports that were not written by the handler itself, in their order."""
     wants_all = logger.isEnabledFor(logging.INFO)
     following = iter(answers)
     for ended in reports:
         finished = WRITTEN if ended.written else next(following)
         if wants_all or finished.state is not State.COMPLETED or finished.answer is not Answer.APPLIED:
-            tell_of_end(ended, ended.report, finished)
+            log_end(ended, ended.report, finished)
 
 
-def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
+def log_end(ended: Ended, report: Report, finished: Finished) -> None:
     """`report` is what was written, which may not be what the run had reported."""
     live = ended.ctx.claim.live
     if finished.answer is Answer.LOST:
@@ -126,9 +126,9 @@ def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
         )
         _say(logging.WARNING, message, _facts("waits", live))
     elif isinstance(report, Failed | TimedOut) and finished.state is not State.CANCELLED:
-        tell_of_failure(live, report.failure, finished, ended.telling)
+        log_failure(live, report.failure, finished, ended.telling)
     elif finished.state is State.FAILED:
-        tell_of_failure(live, INTERRUPTED, finished, ended.telling)
+        log_failure(live, INTERRUPTED, finished, ended.telling)
     else:
         event, words = _event(report, finished)
         facts = _facts(event, live) | _measured(ended.telling)
@@ -154,7 +154,7 @@ def _event(report: Report, finished: Finished) -> tuple[str, str]:
     return state.value, state.value
 
 
-def tell_of_failure(live: LiveJob, failure: Failure, finished: Finished, telling: Telling = NOTHING_TOLD) -> None:
+def log_failure(live: LiveJob, failure: Failure, finished: Finished, telling: Telling = NOTHING_TOLD) -> None:
     is_over = finished.state is State.FAILED and not finished.has_successor
     facts = _facts("failed" if is_over else "retried", live) | _measured(telling)
     facts |= {"error_type": failure.error_type, "error": failure.message}
@@ -164,7 +164,7 @@ def tell_of_failure(live: LiveJob, failure: Failure, finished: Finished, telling
     _say(logging.ERROR if is_over else logging.WARNING, message, facts)
 
 
-def tell_of_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
+def log_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
     """Of those that go on once for all, of those that have failed with their node one by one."""
     if not rescued:
         return
@@ -172,7 +172,7 @@ def tell_of_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
     going_on = 0
     for live, finished in rescued:
         if finished.state is State.FAILED and not finished.has_successor:
-            tell_of_failure(live, lost, finished)
+            log_failure(live, lost, finished)
         else:
             going_on += 1
     jobs = "a job" if going_on == 1 else f"{going_on} jobs"

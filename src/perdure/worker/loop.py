@@ -26,7 +26,7 @@ from perdure.worker.signals import Stop
 STOP, HURRY = 1, 2
 
 
-class Wish:
+class StopRequest:
     """What is wanted of a worker: nothing, that it stops, that it hurries. It only ever rises.
 
     A number, no event: a signal handler must not wait for a lock.
@@ -75,7 +75,7 @@ NAP_S = 0.25
 logger = logging.getLogger("perdure.worker")
 
 
-class Shift:
+class WorkLoop:
     """One node's working time. `moves` counts the steps of it, successful or not: the watchdog looks at that."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Shift:
         rescuer: Rescuer,
         bell: Bell,
         clock: Clock,
-        wish: Wish,
+        wish: StopRequest,
         *,
         lease_s: float,
         grace_s: float,
@@ -94,7 +94,7 @@ class Shift:
         self._rescuer = rescuer
         self._bell = bell
         self._clock = clock
-        self._wish = wish
+        self._stopping = wish
         self._grace_s = grace_s
         self._may_claim = may_claim
         self._rescue_every_s = look_every_s(lease_s)
@@ -120,13 +120,13 @@ class Shift:
 
     def _work(self, *, until_idle: bool) -> None:
         node = self._node
-        while not self._wish.level:
+        while not self._stopping.level:
             self.moves += 1
             if self._may_claim is not None:
                 node.accepting = self._may_claim()
             pause = node.turn()
             if node.in_trouble:
-                self._sit_out(pause)
+                self._wait_for_the_database(pause)
                 continue
             if until_idle and node.is_idle:
                 return
@@ -134,10 +134,10 @@ class Shift:
             if pause > 0 and self._bell.wait(pause, rung_only=node.is_full):
                 node.stir()
 
-    def _sit_out(self, pause_s: float) -> None:
+    def _wait_for_the_database(self, pause_s: float) -> None:
         """Wait for the database to come back, whoever rings; but not longer than this worker is wanted."""
         deadline = self._clock.boottime() + pause_s
-        while not self._wish.level and self._clock.boottime() < deadline:
+        while not self._stopping.level and self._clock.boottime() < deadline:
             self.moves += 1
             time.sleep(min(NAP_S, pause_s))
 
@@ -156,7 +156,7 @@ class Shift:
     def _wind_down(self) -> bool:
         """Let running jobs finish for the grace, then make them. False: some have not, or it could not be written."""
         node, clock = self._node, self._clock
-        node.tell_to_stop()
+        node.request_stop()
         if node.held:
             logger.info("stopping; %s %g s to finish", _have(len(node.held)), self._grace_s)
         self._drain(clock.boottime() + self._grace_s, or_hurry=True)
@@ -173,7 +173,7 @@ class Shift:
     def _drain(self, deadline: float, *, or_hurry: bool = False) -> None:
         node = self._node
         while not node.is_empty and (left := deadline - self._clock.boottime()) > 0:
-            if or_hurry and self._wish.level >= HURRY:
+            if or_hurry and self._stopping.level >= HURRY:
                 return
             self.moves += 1
             pause = node.turn()

@@ -22,12 +22,12 @@ from perdure.job.transitions import suspicion
 from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import Answer, Claimer, Glance, Lane, Turn, Turned
 from perdure.worker.context import JobContext
-from perdure.worker.lifecycle import tell_of_claims, tell_of_end, tell_of_ends, tell_of_parked
+from perdure.worker.lifecycle import log_claims, log_end, log_ends, log_parked
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import AnyKind, Assignment, Ended, Executor, Inbox
-from perdure.worker.services import Stage
+from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
-from perdure.worker.unwritten import Ladder, Notepad
+from perdure.worker.unwritten import FallbackWriter, NoteBuffer
 
 PROMOTED_AT_ONCE = 1_000
 LOOK_WHEN_BUSY_S = 0.25
@@ -65,7 +65,7 @@ class Node:
         self._executors = executors
         self._inbox = inbox
         self._state = state
-        self._services = Stage(parts)
+        self._services = StoreServices(parts)
         self.id = NodeId(parts.ids.new())
         self.accepting = True
         """False: nothing more is claimed."""
@@ -80,12 +80,12 @@ class Node:
         self._waiting: list[Ended] = []
         """Ended, but somebody's open transaction has locked the job, or what its end needs. Keeps no other waiting."""
         self._again_s = self._next_again = 0.0
-        self._notepad = Notepad(parts)
-        self._ladder = Ladder(parts)
+        self._notes = NoteBuffer(parts)
+        self._fallback = FallbackWriter(parts)
         self._glance = IDLE
         self._stirred = True
         self._dry = False
-        self._next_look = self._next_reckoning = 0.0
+        self._next_look = self._next_reconcile = 0.0
         self._uncertain = False
         self._troubles = 0
         self._claims_made = 0
@@ -101,7 +101,7 @@ class Node:
         queues = None if self._options.queues is None else json.dumps(self._options.queues)
         self._store.register(node_id, kinds, self._parts.liveness.own(), self._now(), queues, self._lease_us)
         self.id = node_id
-        self._next_reckoning = self._at() + self._options.lease_s
+        self._next_reconcile = self._at() + self._options.lease_s
 
     def turn(self) -> float:
         """Do what there is to do; answers for how many seconds there will be nothing, if nobody rings."""
@@ -141,7 +141,7 @@ class Node:
         """Nothing runs here, and everything that ran is in the database."""
         return not self.held and not self._unwritten and not self._waiting and not self._inbox
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Nothing more is claimed; handlers that ask are told to leave."""
         self.accepting = False
         for task in self.held.values():
@@ -160,14 +160,14 @@ class Node:
 
     def _turn(self) -> float:
         if self.declared_dead:
-            self._come_back()
+            self._register_again()
         self._collect()
         self._look()
-        if self._uncertain or self._at() >= self._next_reckoning:
-            self._reckon()
+        if self._uncertain or self._at() >= self._next_reconcile:
+            self._reconcile()
         wanted = self._wanted()
         if wanted is None:
-            tell_of_ends(self._unwritten, ())
+            log_ends(self._unwritten, ())
             self._unwritten = []
             return self._pause()
         try:
@@ -181,7 +181,7 @@ class Node:
                 raise
             self._write_one_by_one(error)
             return 0.0
-        self._take_in(wanted, turned)
+        self._record(wanted, turned)
         return self._pause()
 
     def _wanted(self) -> Turn | None:
@@ -189,23 +189,23 @@ class Node:
         finishes, lanes = self._finishes(self._unwritten), self._lanes()
         again = self._finishes(self._waiting) if self._waiting and self._at() >= self._next_again else []
         due = self.accepting and self._is_something_due()
-        notes = self._notepad.gather(self._ended_contexts(), (task.ctx for task in self.held.values()))
+        notes = self._notes.gather(self._ended_contexts(), (task.ctx for task in self.held.values()))
         if not finishes and not again and notes is None and not lanes and not due:
             return None
         promote = PROMOTED_AT_ONCE if due else 0
         return Turn(finishes, notes, promote, lanes, self._claimer() if lanes else None, again)
 
-    def _take_in(self, wanted: Turn, turned: Turned) -> None:
-        tell_of_ends(self._unwritten, turned.finished)
+    def _record(self, wanted: Turn, turned: Turned) -> None:
+        log_ends(self._unwritten, turned.finished)
         self._keep_waiting(wanted, turned)
         self._unwritten = []
-        self._notepad.clear()
+        self._notes.clear()
         if wanted.claimer is not None:
             self._claims_made += 1
             room = min(len(wanted.claimer.run_ids), sum(lane.room for lane in wanted.lanes))
             self._dry = len(turned.claims) < room
-            tell_of_parked(turned.parked)
-            tell_of_claims(turned.claims)
+            log_parked(turned.parked)
+            log_claims(turned.claims)
             self._begin(turned.claims)
         if turned.promoted or turned.finished or turned.again:  # what has ended may have queued more: a retry, a child
             self._stirred = True
@@ -219,7 +219,7 @@ class Node:
                 if finished.answer is Answer.WAITS:
                     self._waiting.append(ended)
                 else:
-                    tell_of_end(ended, ended.report, finished)
+                    log_end(ended, ended.report, finished)
         if any(finished.answer is Answer.WAITS for finished in turned.finished):
             reports = (ended for ended in self._unwritten if not ended.written)
             self._wait_for(
@@ -246,11 +246,11 @@ class Node:
         self._waiting = []
         waiting: list[Ended] = []
         try:
-            self._ladder.write_each(self._unwritten, waiting)
+            self._fallback.write_each(self._unwritten, waiting)
         finally:
             if waiting:
                 self._wait_for(waiting)
-        self._notepad.write_alone(ended)
+        self._notes.write_alone(ended)
 
     def _ended_contexts(self) -> list[JobContext]:
         return [ended.ctx for ended in self._unwritten]
@@ -342,11 +342,11 @@ class Node:
         at = self._at()
         if self._inbox or self._wants_a_look(at) or (self._glance.queues and self._lanes()):
             return 0.0
-        waits = [self._next_look - at, self._next_reckoning - at]
+        waits = [self._next_look - at, self._next_reconcile - at]
         if self._glance.next_due is not None and self.accepting:
             waits.append((self._glance.next_due - self._now()) / 1_000_000)
         if self.held:
-            waits.append(self._notepad.next - at)
+            waits.append(self._notes.next - at)
         if self._waiting:
             waits.append(self._next_again - at)
         return max(0.0, min(waits))
@@ -366,16 +366,16 @@ class Node:
         logger.warning("the database %s (%s); next try in %.1f s", what, error, pause)
         return pause
 
-    def _reckon(self) -> None:
+    def _reconcile(self) -> None:
         """Compare what the database says we run with what we run: either may have missed something."""
-        self._next_reckoning = self._at() + self._options.lease_s
+        self._next_reconcile = self._at() + self._options.lease_s
         rows = {live.run_id: live for live in self._store.held_by(self.id)}
-        self._ladder.forget_all_but(rows)
+        self._fallback.forget_all_but(rows)
         mine = {*self.held, *(ended.ctx.claim.run_id for ended in (*self._unwritten, *self._waiting))}
         unknown = [live for run_id, live in rows.items() if run_id not in mine]
         if unknown:
             logger.warning("giving back %d jobs that were claimed for this node without its knowledge", len(unknown))
-            self._ladder.give_back(unknown)
+            self._fallback.give_back(unknown)
             self._stirred = True
         for run_id, task in list(self.held.items()):
             if run_id not in rows and task.ctx.stop is None and not task.ctx.closed:
@@ -384,7 +384,7 @@ class Node:
                 self._executors.of(task.kind).stop(task.ctx, Stop.LOST)
         self._uncertain = False
 
-    def _come_back(self) -> None:
+    def _register_again(self) -> None:
         """Others took this node for dead: its jobs are theirs. Stop them, and go on as a new node."""
         logger.error("node %s was declared dead by another one; its jobs are stopped", to_uuid(self.id))
         for task in list(self.held.values()):

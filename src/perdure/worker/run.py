@@ -164,7 +164,7 @@ def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here, mark: M
     try:
         if mark is not None:
             mark.lift()
-        call = prepared(task)
+        call = prepare(task)
         value = _called(task, call, run_to_end) if isinstance(call, Call) else None
         if mark is not None:
             mark.depth = 1
@@ -172,7 +172,7 @@ def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here, mark: M
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
         if mark is not None:
             mark.depth = 1
-        report = trouble(task, error)
+        report = report_of_error(task, error)
     return _ended(task, report)
 
 
@@ -180,26 +180,26 @@ async def run_async(task: Assignment) -> Ended:
     """The same for a coroutine function."""
     _enter(task)
     try:
-        call = prepared(task)
+        call = prepare(task)
         if not isinstance(call, Call):
             report = call
         else:
-            value = await (_awaited(task, call) if task.middleware else _begun(task, call))
+            value = await (_awaited(task, call) if task.middleware else _call_handler(task, call))
             if value is not None and not task.middleware:
-                value = _no_signal(await value if _is_awaitable(value) else value)
+                value = _raise_signal(await value if _is_awaitable(value) else value)
             if isinstance(value, Done) and value.write is not None:
                 report = await _written(task, value)
             else:
                 report = _result(task, value)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
-        report = trouble(task, error)
+        report = report_of_error(task, error)
     return _ended(task, report)
 
 
 # -- the steps -------------------------------------------------------------------------------------------------------
 
 
-def prepared(task: Assignment) -> Call | Report:
+def prepare(task: Assignment) -> Call | Report:
     """Decode, upgrade and validate the stored arguments. A report: the handler is not called."""
     claim, kind = task.claim, task.kind
     try:
@@ -215,7 +215,7 @@ def prepared(task: Assignment) -> Call | Report:
     return Call(args, kwargs)
 
 
-def _begun(task: Assignment, call: Call) -> Any:
+def _call_handler(task: Assignment, call: Call) -> Any:
     task.ctx.begun = True
     return task.kind.function(*call.args, **call.kwargs)
 
@@ -223,24 +223,24 @@ def _begun(task: Assignment, call: Call) -> Any:
 def _called(task: Assignment, call: Call, run_to_end: RunToEnd) -> object:
     """The handler inside its middleware. A middleware that swallows an exception leaves no result."""
     if not task.middleware:
-        value = _begun(task, call)
+        value = _call_handler(task, call)
         return value if value is None else _settled(value, run_to_end)
     value = None
     with _around(task):
-        value = _settled(_begun(task, call), run_to_end)
+        value = _settled(_call_handler(task, call), run_to_end)
     return value  # noqa: RET504 - None after an exception that was swallowed
 
 
 def _settled(value: object, run_to_end: RunToEnd) -> object:
     """What it means that a handler returned this: something to be awaited is, and a signal is as good as raised."""
-    return _no_signal(run_to_end(value) if _is_awaitable(value) else value)
+    return _raise_signal(run_to_end(value) if _is_awaitable(value) else value)
 
 
 async def _awaited(task: Assignment, call: Call) -> Any:
     value: Any = None
     async with _around_async(task):
-        value = await _begun(task, call)
-        value = _no_signal(await value if _is_awaitable(value) else value)
+        value = await _call_handler(task, call)
+        value = _raise_signal(await value if _is_awaitable(value) else value)
     return value  # noqa: RET504 - as above
 
 
@@ -248,7 +248,7 @@ def _is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
     return hasattr(type(value), "__await__")
 
 
-def _no_signal(value: object) -> object:
+def _raise_signal(value: object) -> object:
     if _is_signal(value):
         raise value
     return value
@@ -311,7 +311,7 @@ def _writing(task: Assignment, done: Done) -> Report:
     try:
         return _result(task, done)
     except BaseException as error:  # noqa: BLE001 - whatever the function raises is the run's report
-        return trouble(task, error)
+        return report_of_error(task, error)
 
 
 def _result(task: Assignment, value: object) -> Report:
@@ -339,10 +339,10 @@ def _result(task: Assignment, value: object) -> Report:
 COMPLETED = Completed()
 
 
-def trouble(task: Assignment, error: BaseException) -> Report:
+def report_of_error(task: Assignment, error: BaseException) -> Report:
     """What an exception means for the run."""
     try:
-        return _too_late(task, error) if task.ctx.closed else _meaning(task, error)
+        return _too_late(task, error) if task.ctx.closed else _report_of(task, error)
     except Interrupted:
         raise
     except BaseException as worse:  # noqa: BLE001 - an exception of the user's that cannot even be looked at
@@ -352,7 +352,7 @@ def trouble(task: Assignment, error: BaseException) -> Report:
 
 
 def _too_late(task: Assignment, error: BaseException) -> Report:
-    """Raised when the job had ended: `ctx.transaction()` was committed. Told in the log, and that is all."""
+    """Raised when the job had ended: `ctx.transaction()` was committed. RunNotes in the log, and that is all."""
     failure = failure_of(task, error)
     task.ctx.log.error(
         "%s raised after ctx.transaction() had ended the job, which stays completed: %s",
@@ -362,15 +362,15 @@ def _too_late(task: Assignment, error: BaseException) -> Report:
     return COMPLETED
 
 
-def _meaning(task: Assignment, error: BaseException) -> Report:
+def _report_of(task: Assignment, error: BaseException) -> Report:
     stop = task.ctx.stop
     match error:
         case Snooze():
             return Snoozed(round(error.delay_s * 1_000_000))
         case Skip():
-            return Skipped(_told(task, error) or None)
+            return Skipped(_message_of(task, error) or None)
         case Cancel():
-            return Cancelled(_told(task, error) or None)
+            return Cancelled(_message_of(task, error) or None)
         case Fail():
             return Failed(failure_of(task, error, permanent=True))
         case RetryAfter():
@@ -438,10 +438,10 @@ def failure_of(task: Assignment, error: BaseException, *, permanent: bool = Fals
     kind = type(error)
     is_known = kind.__module__ in ("builtins", "perdure.errors", "perdure.worker.signals")
     name = kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
-    return Failure(task.ctx.fit(name), _told(task, error), _traceback(task, error), permanent)
+    return Failure(task.ctx.fit(name), _message_of(task, error), _traceback(task, error), permanent)
 
 
-def _told(task: Assignment, error: BaseException) -> str:
+def _message_of(task: Assignment, error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure

@@ -186,7 +186,7 @@ def _is_over(said: SimpleQueue[Callable[[str], bool] | None], within_s: float) -
     return True
 
 
-class Stage:
+class StoreServices:
     """The real one, on a store."""
 
     def __init__(self, parts: Parts) -> None:

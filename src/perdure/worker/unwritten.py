@@ -16,15 +16,15 @@ from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
 from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import Answer, LogLine, Notes, Turn
-from perdure.worker.context import JobContext, Told
-from perdure.worker.lifecycle import tell_of_end, tell_of_ends
+from perdure.worker.context import JobContext, RunNotes
+from perdure.worker.lifecycle import log_end, log_ends
 from perdure.worker.options import Parts
 from perdure.worker.run import Ended
 
 logger = logging.getLogger("perdure.worker")
 
 
-class Ladder:
+class FallbackWriter:
     """Writes ends one at a time, and remembers those that could not be written in any form."""
 
     def __init__(self, parts: Parts) -> None:
@@ -40,7 +40,7 @@ class Ladder:
         """
         while unwritten:
             if unwritten[0].written:
-                tell_of_ends(unwritten[:1], ())
+                log_ends(unwritten[:1], ())
             else:
                 try:
                     self._write(unwritten[0])
@@ -84,7 +84,7 @@ class Ladder:
             fit = ended.ctx.fit  # a database may quote what it was given
             logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), fit(str(error)))
             return fit(error.message)
-        tell_of_end(ended, finish.report, finished)
+        log_end(ended, finish.report, finished)
         if finished.answer is Answer.WAITS:
             raise Locked(f"job {to_uuid(finish.live.job_id)} is locked")
         return None
@@ -99,13 +99,13 @@ EVERY_S = 1.0
 """How often runs that go on are asked."""
 
 
-class Notepad:
+class NoteBuffer:
     """Gathers notes for the next turn, and has them again for the one after if that turn fails."""
 
     def __init__(self, parts: Parts) -> None:
         self._store = parts.store
         self._clock = parts.clock
-        self._untold: list[tuple[JobContext, Told]] = []
+        self._untold: list[tuple[JobContext, RunNotes]] = []
         self.next = 0.0
         """When runs that go on will be asked again, by `boottime`."""
 
@@ -144,7 +144,7 @@ class Notepad:
         self.clear()
 
 
-def _dropped(told: Sequence[tuple[JobContext, Told]]) -> list[LogLine]:
+def _dropped(told: Sequence[tuple[JobContext, RunNotes]]) -> list[LogLine]:
     """For each run that said too much, the line that stands for those dropped."""
     return [
         said.lines[0]._replace(

@@ -1,9 +1,7 @@
-"""Puts together what a worker runs on. Called by `worker`, which starts it and takes it down.
+"""`Worker`: the threads around a node, how they start and how they end. Made by `app.worker`.
 
-`Worker`: the threads around a node, how they are started and how they are taken down. Made by `app.worker`.
-
-The store thread works its `shift`; the heart beats for it, in a thread of its own. Whoever starts the worker also takes
-it down again (`join`), in the reverse order.
+The store thread runs the `WorkLoop`, another thread the heartbeat. Whoever starts the worker also takes it down again
+(`join`), in the reverse order.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from perdure.worker.context import capturing
 from perdure.worker.embedded import Running
 from perdure.worker.executors import Pools
 from perdure.worker.executors.wire import check_not_importing
-from perdure.worker.health import Health, Pulse, Status, problem_of
-from perdure.worker.heartbeat import Exclusive, Heart
+from perdure.worker.health import Health, LoopProbe, Status, problem_of
+from perdure.worker.heartbeat import Exclusive, Heartbeat
 from perdure.worker.lifespan import Lifespan
-from perdure.worker.loop import HURRY, SETTLE_S, STOP, Shift, Wish
+from perdure.worker.loop import HURRY, SETTLE_S, STOP, StopRequest, WorkLoop
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import Inbox
@@ -57,12 +55,12 @@ class Worker:
         self._check = check
         self._bell: Bell | None = None
         self._ringing = threading.RLock()  # reentrant: a signal may come while the main thread rings
-        self._wish = Wish(self._ring)
+        self._stopping = StopRequest(self._ring)
         self._node: Node | None = None
-        self._heart: Heart | None = None
+        self._heartbeat: Heartbeat | None = None
         self._pools: Pools | None = None
         self._exclusive: Exclusive | None = None
-        self._pulse: Pulse | None = None
+        self._loop_probe: LoopProbe | None = None
         self._thread: threading.Thread | None = None
         self._around = ExitStack()
         """What `join` takes down, newest first."""
@@ -84,7 +82,7 @@ class Worker:
         `started` is called when the node is registered, before its first claim.
         """
         self._until_idle = until_idle
-        with self._wish.from_signals():
+        with self._stopping.from_signals():
             self.start(started)
             try:
                 self._wait_until_over()
@@ -105,12 +103,12 @@ class Worker:
     def stop(self) -> None:
         """Claim nothing more, let running jobs finish for the grace, then release them. Returns at once."""
         self._check_process()
-        self._wish.ask(STOP)
+        self._stopping.ask(STOP)
 
     def hurry(self) -> None:
         """The same without the grace: what still runs is interrupted and released."""
         self._check_process()
-        self._wish.ask(HURRY)
+        self._stopping.ask(HURRY)
 
     def health(self) -> Health:
         """How the worker is, for probes. Any thread may ask; asks nobody and waits for nothing."""
@@ -118,10 +116,10 @@ class Worker:
         if node is None or self.is_forked:
             return Health(status, problem_of(status, 0, None, None, 0))
         at, lease_s = self._parts.clock.boottime(), self._options.lease_s
-        beat = None if self._heart is None else self._heart.last_beat
+        beat = None if self._heartbeat is None else self._heartbeat.last_beat
         turn_age_s = None if node.last_success is None else at - node.last_success
         beat_age_s = None if beat is None else at - beat
-        blocked_s = 0.0 if self._pulse is None else self._pulse.blocked_s
+        blocked_s = 0.0 if self._loop_probe is None else self._loop_probe.blocked_s
         return Health(
             status=status,
             problem=problem_of(status, lease_s, turn_age_s, beat_age_s, blocked_s),
@@ -153,13 +151,13 @@ class Worker:
     def _status(self) -> Status:
         if self.is_forked:
             return "forked"
-        if self._wish.given_up:
+        if self._stopping.given_up:
             return "hung"
         if self._over.is_set():
             return "stopped"
         if self._thread is None:
             return "starting"
-        return "stopping" if self._wish.level else "running"
+        return "stopping" if self._stopping.level else "running"
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
@@ -193,15 +191,15 @@ class Worker:
         self._node = node = Node(self._parts, self._options, pools, inbox, state)
         if self._options.exclusive is not None:
             self._exclusive = Exclusive(self._options.exclusive, self._parts, node, self._options.lease_s)
-        shift = self._new_shift(node, bell)
+        work_loop = self._new_loop(node, bell)
         node.register()
         self._around.callback(self._sign_off, "start_failed")
-        shift.recover()
-        self._heart = self._new_heart(node, pools, shift)
-        self._heart.start()
+        work_loop.recover()
+        self._heartbeat = self._new_heartbeat(node, pools, work_loop)
+        self._heartbeat.start()
         if started is not None:
             started()
-        self._thread = threading.Thread(target=self._serve, args=(node, shift), name="perdure-store", daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=(node, work_loop), name="perdure-store", daemon=True)
         names = sorted(kind.name for kind in self._parts.kinds)
         facts = {"event": "started", "node_id": str(to_uuid(node.id)), "kinds": names}
         logger.info("worker started as node %s", to_uuid(node.id), extra={"perdure": facts})
@@ -235,7 +233,7 @@ class Worker:
         if thread is None or thread.ident is None:
             return
         deadline = time.monotonic() + self._options.patience_s
-        while thread.is_alive() and not self._wish.given_up:
+        while thread.is_alive() and not self._stopping.given_up:
             if time.monotonic() > deadline:
                 logger.critical("the store thread does not end; this worker leaves without it")
                 self._give_up()
@@ -245,37 +243,39 @@ class Worker:
         if self._options.lifespan is None:
             return {}
         lifespan = Lifespan(self._options.lifespan, pools.loop)
-        self._around.callback(lambda: lifespan.leave(SETTLE_S if self._wish.level >= HURRY else self._options.grace_s))
+        self._around.callback(
+            lambda: lifespan.leave(SETTLE_S if self._stopping.level >= HURRY else self._options.grace_s)
+        )
         return lifespan.enter()
 
-    def _new_shift(self, node: Node, bell: Bell) -> Shift:
+    def _new_loop(self, node: Node, bell: Bell) -> WorkLoop:
         exclusive = self._exclusive
-        return Shift(
+        return WorkLoop(
             node,
             Rescuer(self._parts, self._options),
             bell,
             self._parts.clock,
-            self._wish,
+            self._stopping,
             lease_s=self._options.lease_s,
             grace_s=self._options.grace_s,
             may_claim=None if exclusive is None else lambda: exclusive.held,
         )
 
-    def _new_heart(self, node: Node, pools: Pools, shift: Shift) -> Heart:
+    def _new_heartbeat(self, node: Node, pools: Pools, work_loop: WorkLoop) -> Heartbeat:
         store, clock = self._parts.store, self._parts.clock
-        self._pulse = Pulse(lambda: pools.loop() if pools.has_loop else None, clock)
-        acts: list[Callable[[], object]] = [self._pulse.ping]
+        self._loop_probe = LoopProbe(lambda: pools.loop() if pools.has_loop else None, clock)
+        acts: list[Callable[[], object]] = [self._loop_probe.ping]
         if self._exclusive is not None:
             self._keep_exclusive()
             acts.append(self._keep_exclusive)
-        return Heart(
+        return Heartbeat(
             node,
             store,
             clock,
             lease_s=self._options.lease_s,
             hung=self._give_up,
             patience_s=self._options.patience_s,
-            moves=lambda: shift.moves,
+            moves=lambda: work_loop.moves,
             also=acts,
         )
 
@@ -287,7 +287,7 @@ class Worker:
 
     def _close_bell(self) -> None:
         """By the store thread itself where that hung: while it may come back, its descriptors must stay its own."""
-        if self._wish.given_up and threading.current_thread() is not self._thread:
+        if self._stopping.given_up and threading.current_thread() is not self._thread:
             return
         with self._ringing:
             bell, self._bell = self._bell, None
@@ -296,9 +296,9 @@ class Worker:
 
     # -- the store thread --------------------------------------------------------------------------------------------
 
-    def _serve(self, node: Node, shift: Shift) -> None:
+    def _serve(self, node: Node, work_loop: WorkLoop) -> None:
         try:
-            if not shift.run(until_idle=self._until_idle):
+            if not work_loop.run(until_idle=self._until_idle):
                 self.exit_code = self.exit_code or EXIT_LEFT_BEHIND
         except BaseException:
             logger.critical("the store thread failed; this worker has ended", exc_info=True)
@@ -307,18 +307,18 @@ class Worker:
             self._over.set()
             self._sign_off("clean_shutdown" if node.is_empty else "unclean_shutdown")
             logger.info("worker ended")
-            if self._wish.given_up:
+            if self._stopping.given_up:
                 self._close_bell()
 
     def _sign_off(self, reason: str) -> None:
         """The node says goodbye, once. Not while handlers still run: others must see its process end first."""
-        if self._has_signed_off or self._wish.given_up:
+        if self._has_signed_off or self._stopping.given_up:
             return
         self._has_signed_off = True
         assert self._node is not None
-        if self._heart is not None:
-            self._heart.stop()
-        if self._node.held or self._wish.given_up:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        if self._node.held or self._stopping.given_up:
             return
         try:
             if self._exclusive is not None:
@@ -340,9 +340,9 @@ class Worker:
         If the thread comes back, it finds itself asked to stop.
         """
         self.exit_code = EXIT_HUNG
-        self._wish.give_up()
-        if self._heart is not None:
-            self._heart.beat_no_more()
+        self._stopping.give_up()
+        if self._heartbeat is not None:
+            self._heartbeat.stop_beating()
         try:
             if self._node is not None:
                 self._node.accepting = False

@@ -12,7 +12,7 @@ Two threads: the main one runs handlers, another listens to the worker. What a h
 so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` gave lives in the worker.
 
 A child is used again only if the run has left it as it was: what a handler changes for the whole process is noticed
-(`Surroundings`) and told to the worker, which then does without this child.
+(`ProcessState`) and told to the worker, which then does without this child.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from perdure.worker.executors.wire import (
     Unframer,
     claim_of,
     ending_frame,
-    found,
-    found_kind,
     framed,
+    load_kind,
+    load_object,
 )
 from perdure.worker.run import AnyKind, Assignment, Ended, awaited, run_async, run_plain
-from perdure.worker.services import Stage
+from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _OURS = (signal.SIGTERM, signal.SIGINT)
 _masks = threading.local()
 
 
-def hang_on(fd: int, parent: int) -> None:
+def tie_to_parent(fd: int, parent: int) -> None:
     """From here on this process and its group do not outlive the parent. Called once, by a leader of its own group."""
 
     def told(_number: int, _frame: FrameType | None) -> None:
@@ -74,7 +74,7 @@ def hang_on(fd: int, parent: int) -> None:
 
     for number in _OURS:
         signal.signal(number, told)
-    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_be_ordinary)
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_restore_default_signals)
     os.set_inheritable(fd, False)
     if sys.platform == "linux":
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
@@ -93,7 +93,7 @@ def end_group() -> None:
     os._exit(1)  # some of the group are not ours to kill
 
 
-def _be_ordinary() -> None:
+def _restore_default_signals() -> None:
     """What a handler forks can be ended as usual: `multiprocessing.Pool.terminate` waits for that."""
     for number in _OURS:
         signal.signal(number, signal.SIG_DFL)
@@ -114,7 +114,7 @@ T = TypeVar("T")
 
 def main(conversation: int, lifeline: int, parent: int) -> None:
     """All there is to a child's life."""
-    hang_on(lifeline, parent)
+    tie_to_parent(lifeline, parent)
     with capturing():
         Child(socket.socket(fileno=conversation), lifeline).serve()
 
@@ -133,11 +133,11 @@ class Child:
         self._lock = threading.Lock()
         self._open = 0
         self._stops: dict[bytes, tuple[Stop, bool]] = {}
-        self._running: Running | None = None
+        self._running: CurrentRun | None = None
         self._imported: list[list[Any]] = []
-        self._as_found: Surroundings | None = None
+        self._as_found: ProcessState | None = None
         """How the last run has left the process, or an import."""
-        os.register_at_fork(after_in_child=self._part)
+        os.register_at_fork(after_in_child=self._close_in_fork)
 
     def serve(self) -> None:
         threading.Thread(target=self._listen, name="perdure-listen", daemon=True).start()
@@ -162,29 +162,29 @@ class Child:
         try:
             task = self._task(order)
         except BaseException as error:  # noqa: BLE001 - the user's modules may raise anything, even SystemExit
-            self._say_unfit(order, error)
+            self._report_unloadable(order, error)
             return False
-        running = Running(task)
+        running = CurrentRun(task)
         with self._lock:
             self._running = running
             for stop, is_now in filter(None, [self._stops.get(task.claim.run_id)]):
                 running.stop(stop, is_now=is_now)
         if self._as_found is None or order["kind"] not in self._imported:  # importing may change what it likes
             self._imported.append(order["kind"])
-            self._as_found = Surroundings.now(self._lifeline)
+            self._as_found = ProcessState.now(self._lifeline)
         self.say("begun")
         try:
             ended = contextvars.Context().run(running.run)
         finally:
-            running.leave_a_copy()
+            running.exit_if_forked()
             _flush()
             self._leave_if_cut_off()
         with self._lock:
             self._running = None
             self._stops.clear()
             self._open -= 1
-        found, self._as_found = self._as_found, Surroundings.now(self._lifeline)
-        if changed := self._as_found.unlike(found):
+        before, self._as_found = self._as_found, ProcessState.now(self._lifeline)
+        if changed := self._as_found.unlike(before):
             self.say("changed", changed)
         children = () if ended.written else task.ctx.children
         self._send(ending_frame(Ending(ended.report, ended.telling.duration_ms, ended.written, children)))
@@ -192,11 +192,11 @@ class Child:
 
     def _task(self, order: Mapping[str, Any]) -> Assignment:
         claim = claim_of(order["claim"])
-        kind = found_kind(Place(*order["kind"]))
-        middleware = [found(Place(*place)) for place in order["middleware"]]
+        kind = load_kind(Place(*order["kind"]))
+        middleware = [load_object(Place(*place)) for place in order["middleware"]]
         app = cast("Perdure", kind.desk)
-        _give(app, order["url"])
-        ctx = ChildContext(claim, kind, Stage(app.parts()), self.say)
+        _use_database(app, order["url"])
+        ctx = ChildContext(claim, kind, StoreServices(app.parts()), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
 
     def _leave_if_cut_off(self) -> None:
@@ -204,7 +204,7 @@ class Child:
         if not self._can_speak():
             os._exit(CUT_OFF)
 
-    def _say_unfit(self, order: Mapping[str, Any], error: BaseException) -> None:
+    def _report_unloadable(self, order: Mapping[str, Any], error: BaseException) -> None:
         code = error.code if isinstance(error, PerdureError) else None
         trace = "".join(traceback.format_exception(type(error), error, _from_the_users_code(error)))
         if code != "kind_not_importable":
@@ -261,13 +261,13 @@ class Child:
         """False: a handler has closed the socket, and its number may mean a file of the handler's by now."""
         return _identity(self._conversation.fileno()) == self._line
 
-    def _part(self) -> None:
+    def _close_in_fork(self) -> None:
         """In a process that a handler has forked: what it says is not said to the worker."""
         self._sending = threading.RLock()
         self._conversation.close()
 
 
-class Running:
+class CurrentRun:
     """The run of the moment."""
 
     def __init__(self, task: Assignment) -> None:
@@ -276,7 +276,7 @@ class Running:
         self._cancel: Callable[[], object] | None = None
         self._is_cancelled = False
 
-    def leave_a_copy(self) -> None:
+    def exit_if_forked(self) -> None:
         """A handler that has forked may return in both processes: the copy has no run to end, and no worker."""
         if os.getpid() != self._process:
             os._exit(0)
@@ -297,7 +297,7 @@ class Running:
         if self._is_cancelled:
             handler.cancel()
         ended = await handler
-        self.leave_a_copy()  # before its loop is closed, which has what it waits on in common with ours
+        self.exit_if_forked()  # before its loop is closed, which has what it waits on in common with ours
         return ended
 
     def stop(self, why: Stop, *, is_now: bool) -> None:
@@ -345,7 +345,7 @@ class ChildContext(JobContext):
         self._say("closed")
 
 
-class Surroundings(NamedTuple):
+class ProcessState(NamedTuple):
     """What belongs to the process as a whole, and would reach the next run if this one left it changed.
 
     What is only added (modules, variables of the environment, entries of `sys.path`, threads) is no change: importing
@@ -365,7 +365,7 @@ class Surroundings(NamedTuple):
     path: tuple[str, ...]
 
     @classmethod
-    def now(cls, lifeline: int) -> Surroundings:
+    def now(cls, lifeline: int) -> ProcessState:
         return cls(
             folder=_folder(),
             umask=_umask(),
@@ -380,7 +380,7 @@ class Surroundings(NamedTuple):
             path=tuple(map(str, sys.path)),
         )
 
-    def unlike(self, before: Surroundings) -> list[str]:
+    def unlike(self, before: ProcessState) -> list[str]:
         """What has changed since, in words."""
         changed = [_WORDS[name] for name in _WORDS if getattr(self, name) != getattr(before, name)]
         if any(self.environment.get(name) != value for name, value in before.environment.items()):
@@ -432,7 +432,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
-def _give(app: Perdure, url: str) -> None:
+def _use_database(app: Perdure, url: str) -> None:
     """The database of the worker, which may be another than the module names; or the module may name none."""
     try:
         is_known = app.url == url

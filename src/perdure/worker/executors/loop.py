@@ -15,7 +15,17 @@ from perdure.ids import RunId
 from perdure.job.model import Telling
 from perdure.job.reports import Released
 from perdure.worker.context import JobContext
-from perdure.worker.run import WARN_AT, Assignment, Ended, Inbox, awaited, logger, run_async, trouble, warn_of_timeout
+from perdure.worker.run import (
+    WARN_AT,
+    Assignment,
+    Ended,
+    Inbox,
+    awaited,
+    logger,
+    report_of_error,
+    run_async,
+    warn_of_timeout,
+)
 from perdure.worker.signals import Stop
 
 
@@ -109,7 +119,7 @@ class LoopExecutor:
             if task.ctx.started_ns is None:
                 del self._tasks[run_id]
                 is_ours = task.ctx.stop is not None
-                report = trouble(task, asyncio.CancelledError()) if is_ours else Released()
+                report = report_of_error(task, asyncio.CancelledError()) if is_ours else Released()
                 self._hand_back(Ended(task.ctx, report, Telling()))
 
     async def _run(self, task: Assignment) -> None:

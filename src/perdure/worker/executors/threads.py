@@ -33,7 +33,7 @@ from perdure.job.model import Telling
 from perdure.uninterrupted import Mark, uninterrupted
 from perdure.worker.context import JobContext
 from perdure.worker.executors.loop import Lent, LoopExecutor
-from perdure.worker.run import WARN_AT, Assignment, Ended, Inbox, logger, run_plain, trouble, warn_of_timeout
+from perdure.worker.run import WARN_AT, Assignment, Ended, Inbox, logger, report_of_error, run_plain, warn_of_timeout
 from perdure.worker.signals import Interrupted, Stop
 
 TRIES = 200
@@ -193,7 +193,7 @@ class ThreadExecutor:
         self._leave(task)
         slot.forget_interrupts()
         if ended is None:
-            report = trouble(task, cut_short or Interrupted(task.ctx.stop))
+            report = report_of_error(task, cut_short or Interrupted(task.ctx.stop))
             ended = Ended(task.ctx, report, Telling(), task.ctx.closed)
             cut_short = None  # its traceback holds this frame, and all that the handler had
         return ended

@@ -140,18 +140,18 @@ def place_of_middleware(middleware: object) -> Place:
     return _place(middleware, middleware, f'the middleware {middleware!r} wraps jobs with isolation="process" but')
 
 
-def found(place: Place) -> Any:
+def load_object(place: Place) -> Any:
     """What stands there, in this process. Imports its module; KindError: it is not there."""
     with _importing():
         module = importlib.import_module(place.module) if place.script is None else _main_again(place.script)
-    there = _walked(module, place.name)
+    there = _attribute_of(module, place.name)
     if there is None:
-        raise _not_importable(f"{place} is not to be found in a new process; it")
+        raise _not_importable(f"{place} is not to be load_object in a new process; it")
     return there
 
 
-def found_kind(place: Place) -> AnyKind:
-    kind = found(place)
+def load_kind(place: Place) -> AnyKind:
+    kind = load_object(place)
     if not isinstance(kind, Kind):
         raise _not_importable(f"{place} is a kind in the worker but none in a new process; it")
     return cast("AnyKind", kind)
@@ -163,7 +163,7 @@ def found_kind(place: Place) -> AnyKind:
 def _place(wanted: object, function: object, what: str) -> Place:
     for module_name, name in _candidates(wanted, function):
         module = sys.modules.get(module_name)
-        if module is not None and _walked(module, name) is wanted:
+        if module is not None and _attribute_of(module, name) is wanted:
             return _as_seen_from_outside(module_name, name, what)
     raise _not_importable(f"{what} it is no name of a module; it")
 
@@ -243,7 +243,7 @@ def _main_again(script: str) -> ModuleType:
 # -- both ------------------------------------------------------------------------------------------------------------
 
 
-def _walked(module: object, name: str) -> Any:
+def _attribute_of(module: object, name: str) -> Any:
     """`Class.method` in a module. None: no such thing."""
     return reduce(lambda there, part: getattr(there, part, None), name.split("."), module)
 
