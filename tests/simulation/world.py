@@ -1,7 +1,7 @@
 """One simulated history: nodes on machines with clocks of their own, on one real SQLite file, in a single thread.
 
 Everything that happens follows from the seed. The world calls what threads call in a real worker (`node.turn`,
-`heart.beat`, `rescuer.look`, the executor) in a random order; before any call to the database others may come first.
+`heart.beat`, the chores, the executor) in a random order; before any call to the database others may come first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from perdure.kind import Draft, Registry
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.rows import USUAL_LEASE_US, Process
 from perdure.store.store import SqlStore
-from perdure.upkeep.rescue import Rescuer, look_every_s
+from perdure.upkeep.chore import Chore, Chores
+from perdure.upkeep.rescue import Rescuer
 from perdure.verbs.enqueue import new_job
 from perdure.worker.context import JobContext
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
@@ -64,7 +65,7 @@ class Proc:
     heart_runner: FaultyRunner
     node: Node
     heart: Heartbeat
-    rescuer: Rescuer
+    chores: Chores
     executor: SimExecutor
     start: str
     lease_s: float
@@ -73,7 +74,6 @@ class Proc:
     frozen_until: float = 0.0
     leaves_at: float | None = None
     next_turn: float = 0.0
-    next_look: float = 0.0
     next_beat: float = 0.0
     next_act: float = 0.0
     is_excused: bool = False
@@ -340,11 +340,8 @@ class World:
                 node.stir()
             if at >= proc.next_turn or node.in_trouble or self.random.random() < 0.3:
                 proc.next_turn = at + node.turn()
-            if not node.in_trouble and at >= proc.next_look:
-                proc.next_look = at + look_every_s(proc.lease_s)
-                with suppress(StoreError):
-                    if proc.rescuer.look(node.id):
-                        self._judge_overdue()
+            if not node.in_trouble:
+                proc.chores.run_due()
             if proc.leaves_at is not None:
                 self._wind_down(proc, at)
 
@@ -359,6 +356,18 @@ class World:
             self.wronged.append(
                 f"node {to_uuid(node_id)} (lease {lease_s} s) was declared dead after a silence of {silent_s} s{how}"
             )
+
+    def _noticed(self, chore: Chore) -> int:
+        """Judge what a chore did at once, and also a bug in it, which a worker would only log."""
+        try:
+            found = chore.run()
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                self.wronged.append(f"the chore {chore.name} failed: {error!r}")
+            raise
+        if found:
+            self._judge_overdue()
+        return found
 
     def _judge_overdue(self) -> None:
         """A run that was closed for being overdue really took longer than it may; whatever the clocks on walls say."""
@@ -464,16 +473,17 @@ class World:
             max_crashes=MAX_CRASHES,
         )
         node = Node(parts, options, executor, inbox, {"act": executor.act})
-        rescuer = Rescuer(parts, options)
+        rescue = Rescuer(parts, options).chore(lambda: node.id)
+        chores = Chores([rescue._replace(run=lambda: self._noticed(rescue))], machine, node.stir)
         heart = Heartbeat(node, SimStore(heart_runner, self), machine, lease_s=lease_s, hung=lambda: None)
         proc = Proc(
-            self._processes, machine, runner, heart_runner, node, heart, rescuer, executor, start, lease_s, {node.id}
+            self._processes, machine, runner, heart_runner, node, heart, chores, executor, start, lease_s, {node.id}
         )
         machine.living.add(start)
         proc.next_beat = self.time.at
         try:
             node.register()
-            rescuer.look(node.id)
+            chores.start()
         except StoreError:
             self._die(proc)  # as a worker that cannot start
             raise

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from perdure.clock import Micros
@@ -26,6 +26,7 @@ from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
 from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import USUAL_LEASE_US, Answer, NodeRow, Rescued
+from perdure.upkeep.chore import Chore
 from perdure.worker.lifecycle import log_failure, log_rescue
 from perdure.worker.options import Parts, WorkerOptions
 
@@ -169,13 +170,18 @@ class Rescuer:
         self._ids = parts.ids
         self._liveness = parts.liveness
         self._max_crashes = options.max_crashes
+        self._every_s = look_every_s(options.lease_s)
         self._watch = Watch(options.lease_s)
         self._overtime = Overtime(options.lease_s)
         self._refused: set[RunId | None] = set()
         """Runs that the database would not close."""
 
+    def chore(self, own: Callable[[], NodeId]) -> Chore:
+        """`own`: the id that the worker's node has at the time."""
+        return Chore("rescue", self._every_s, lambda: self.look(own()))
+
     def look(self, own: NodeId) -> int:
-        """Declare dead whoever is, and take back what was left behind; answers how many jobs that were."""
+        """Declare dead whoever is, and take back what was left behind. Returns how many jobs that were."""
         if self._watch.doubts:
             self._store.beat(own, self._clock.now())
         nodes = {node.id: node for node in self._store.live_nodes()}

@@ -1,6 +1,4 @@
-"""How a worker is told to stop: by whoever holds it, or by signals. Made by `worker`, asked by `shift`.
-
-What the store thread does: turn the node until the worker is to stop, then let its runs end. Started by `worker`.
+"""What the store thread does: turn the node until the worker is to stop, then let its runs end. Started by `worker`.
 
 Everything that decides is in `node`; here is when it gets its turns, and how long anybody waits.
 """
@@ -17,9 +15,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from perdure.clock import Clock
-from perdure.errors import PerdureError, SchemaError
-from perdure.store.protocols import AWAY, Bell
-from perdure.upkeep.rescue import Rescuer, look_every_s
+from perdure.store.protocols import Bell
+from perdure.upkeep.chore import Chores
+from perdure.worker.heartbeat import Exclusive
 from perdure.worker.node import Node
 from perdure.worker.signals import Stop
 
@@ -81,24 +79,21 @@ class WorkLoop:
     def __init__(
         self,
         node: Node,
-        rescuer: Rescuer,
+        chores: Chores,
         bell: Bell,
         clock: Clock,
-        wish: StopRequest,
+        stopping: StopRequest,
         *,
-        lease_s: float,
         grace_s: float,
-        may_claim: Callable[[], bool] | None = None,
+        exclusive: Exclusive | None = None,
     ) -> None:
         self._node = node
-        self._rescuer = rescuer
+        self._chores = chores
         self._bell = bell
         self._clock = clock
-        self._stopping = wish
+        self._stopping = stopping
         self._grace_s = grace_s
-        self._may_claim = may_claim
-        self._rescue_every_s = look_every_s(lease_s)
-        self._next_rescue = 0.0
+        self._exclusive = exclusive
         self.moves = 0
 
     def run(self, *, until_idle: bool = False) -> bool:
@@ -106,31 +101,19 @@ class WorkLoop:
         self._work(until_idle=until_idle)
         return self._wind_down()
 
-    def recover(self) -> None:
-        """Before the first turn: take back what dead nodes have left.
-
-        An error: the database cannot be had as it should be. A job that it refuses to give back stops nobody.
-        """
-        try:
-            self._rescuer.look(self._node.id)
-        except (*AWAY, SchemaError):
-            raise
-        except PerdureError as error:
-            logger.error("what dead nodes have left could not be taken back: %s", error)  # noqa: TRY400 - said
-
     def _work(self, *, until_idle: bool) -> None:
         node = self._node
         while not self._stopping.level:
             self.moves += 1
-            if self._may_claim is not None:
-                node.accepting = self._may_claim()
+            if self._exclusive is not None:
+                node.accepting = self._exclusive.held
             pause = node.turn()
             if node.in_trouble:
                 self._wait_for_the_database(pause)
                 continue
             if until_idle and node.is_idle:
                 return
-            pause = min(pause, self._keep_up())
+            pause = min(pause, self._chores.run_due())
             if pause > 0 and self._bell.wait(pause, rung_only=node.is_full):
                 node.stir()
 
@@ -140,18 +123,6 @@ class WorkLoop:
         while not self._stopping.level and self._clock.boottime() < deadline:
             self.moves += 1
             time.sleep(min(NAP_S, pause_s))
-
-    def _keep_up(self) -> float:
-        """Look after the jobs of others, once a second. Answers for how long that can wait."""
-        at = self._clock.boottime()
-        if at >= self._next_rescue:
-            self._next_rescue = at + self._rescue_every_s
-            try:
-                if self._rescuer.look(self._node.id):
-                    self._node.stir()
-            except PerdureError as error:
-                logger.warning("looking for dead nodes failed: %s", error)
-        return self._next_rescue - at
 
     def _wind_down(self) -> bool:
         """Let running jobs finish for the grace, then make them. False: some have not, or it could not be written."""

@@ -19,6 +19,7 @@ from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
 from perdure.kind import Registry
 from perdure.store.protocols import Bell
+from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.context import capturing
 from perdure.worker.embedded import Running
@@ -191,10 +192,19 @@ class Worker:
         self._node = node = Node(self._parts, self._options, pools, inbox, state)
         if self._options.exclusive is not None:
             self._exclusive = Exclusive(self._options.exclusive, self._parts, node, self._options.lease_s)
-        work_loop = self._new_loop(node, bell)
+        chores = Chores([Rescuer(self._parts, self._options).chore(lambda: node.id)], self._parts.clock, node.stir)
+        work_loop = WorkLoop(
+            node,
+            chores,
+            bell,
+            self._parts.clock,
+            self._stopping,
+            grace_s=self._options.grace_s,
+            exclusive=self._exclusive,
+        )
         node.register()
         self._around.callback(self._sign_off, "start_failed")
-        work_loop.recover()
+        chores.start()
         self._heartbeat = self._new_heartbeat(node, pools, work_loop)
         self._heartbeat.start()
         if started is not None:
@@ -247,19 +257,6 @@ class Worker:
             lambda: lifespan.leave(SETTLE_S if self._stopping.level >= HURRY else self._options.grace_s)
         )
         return lifespan.enter()
-
-    def _new_loop(self, node: Node, bell: Bell) -> WorkLoop:
-        exclusive = self._exclusive
-        return WorkLoop(
-            node,
-            Rescuer(self._parts, self._options),
-            bell,
-            self._parts.clock,
-            self._stopping,
-            lease_s=self._options.lease_s,
-            grace_s=self._options.grace_s,
-            may_claim=None if exclusive is None else lambda: exclusive.held,
-        )
 
     def _new_heartbeat(self, node: Node, pools: Pools, work_loop: WorkLoop) -> Heartbeat:
         store, clock = self._parts.store, self._parts.clock
