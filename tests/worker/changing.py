@@ -33,9 +33,9 @@ CHANGES: dict[str, Callable[[], object]] = {
 def main() -> None:
     noticed: dict[str, list[str]] = {}
     for name, change in CHANGES.items():
-        before = ProcessState.now(READING)
+        before = ProcessState(READING)
         change()
-        noticed[name] = ProcessState.now(READING).unlike(before)
+        noticed[name] = ProcessState(READING).changes_since(before)
     sys.stdout.write(json.dumps(noticed))
 
 

@@ -94,7 +94,7 @@ class Worker:
                 self.join()
         return self.exit_code
 
-    def running(self) -> Running[Worker]:
+    def running(self) -> Running:
         """`with app.worker().running(): …` or `async with …`: jobs run beside the block, in this process.
 
         Signals are left to the rest of the process. The end of the block lets running jobs finish for the grace.

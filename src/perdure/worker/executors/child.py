@@ -1,18 +1,16 @@
-"""Children end with their worker, and their own children with them. `processes` holds the line, `child` hangs on it.
-
-A pipe into which nobody ever writes. The worker has the only writing end, and when that is closed, which the kernel
-does however the worker ends, the kernel itself kills the child's whole process group (O_ASYNC with F_SETSIG): no
-Python code has to run for it, so a handler that holds the interpreter dies as well. Where the system has no such
-thing, the end of the conversation and the death signal remain.
-
-
-The child's side of the process executor: a new interpreter that runs one job after the other. Made by `children`.
+"""The child's side of the process executor: a new interpreter that runs one job after the other. Made by `processes`.
 
 Two threads: the main one runs handlers, another listens to the worker. What a handler says goes to the worker at once,
 so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` gave lives in the worker.
 
 A child is used again only if the run has left it as it was: what a handler changes for the whole process is noticed
-(`ProcessState`) and told to the worker, which then does without this child.
+(`ProcessState`) and reported to the worker, which then does without this child.
+
+Children end with their worker, and their own children with them. They hold a pipe into which nobody ever writes. The
+worker has the only writing end, and when that is closed, which the kernel does however the worker ends, the kernel
+itself kills the child's whole process group (O_ASYNC with F_SETSIG): no Python code has to run for it, so a handler
+that holds the interpreter dies as well. Where the system has no such thing, the end of the conversation and the death
+signal remain.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, KindError, PerdureError
@@ -62,6 +60,8 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _OURS = (signal.SIGTERM, signal.SIGINT)
 _masks = threading.local()
+
+T = TypeVar("T")
 
 
 def tie_to_parent(fd: int, parent: int) -> None:
@@ -107,9 +107,6 @@ def _hold_signals() -> None:
 
 def _let_signals_in() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
-
-
-T = TypeVar("T")
 
 
 def main(conversation: int, lifeline: int, parent: int) -> None:
@@ -171,7 +168,7 @@ class Child:
                 running.stop(stop, is_now=is_now)
         if self._as_found is None or order["kind"] not in self._imported:  # importing may change what it likes
             self._imported.append(order["kind"])
-            self._as_found = ProcessState.now(self._lifeline)
+            self._as_found = ProcessState(self._lifeline)
         self.say("begun")
         try:
             ended = contextvars.Context().run(running.run)
@@ -183,8 +180,8 @@ class Child:
             self._running = None
             self._stops.clear()
             self._open -= 1
-        before, self._as_found = self._as_found, ProcessState.now(self._lifeline)
-        if changed := self._as_found.unlike(before):
+        before, self._as_found = self._as_found, ProcessState(self._lifeline)
+        if changed := self._as_found.changes_since(before):
             self.say("changed", changed)
         children = () if ended.written else task.ctx.children
         self._send(ending_frame(Ending(ended.report, ended.telling.duration_ms, ended.written, children)))
@@ -345,62 +342,38 @@ class ChildContext(JobContext):
         self._say("closed")
 
 
-class ProcessState(NamedTuple):
+class ProcessState:
     """What belongs to the process as a whole, and would reach the next run if this one left it changed.
 
     What is only added (modules, variables of the environment, entries of `sys.path`, threads) is no change: importing
     a library does that, and handlers may import when they run.
     """
 
-    folder: tuple[int, int] | None
-    umask: int | None
-    signal_handlers: tuple[object, ...]
-    signal_mask: frozenset[int]
-    timers: tuple[bool, ...]
-    streams: tuple[object, ...]
-    limits: tuple[tuple[int, int], ...]
-    identity: tuple[object, ...]
-    lifeline: tuple[int, int] | None
-    environment: dict[str, str]
-    path: tuple[str, ...]
+    def __init__(self, lifeline: int) -> None:
+        self._environment = dict(os.environ)
+        self._path = Counter(map(str, sys.path))
+        self._rest: dict[str, object] = {
+            "the working directory": _folder(),
+            "the umask": _umask(),
+            "a signal handler": [signal.getsignal(number) for number in _SIGNALS],
+            "the signal mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+            "a timer": [any(signal.getitimer(which)) for which in _TIMERS],
+            "standard input, output or error": (*map(_identity, range(3)), sys.stdin, sys.stdout, sys.stderr),
+            "a limit": [resource.getrlimit(which) for which in _LIMITS],
+            "the user, the group or the priority": _user_and_priority(),
+            "the descriptors that are Perdure's": _identity(lifeline),
+        }
 
-    @classmethod
-    def now(cls, lifeline: int) -> ProcessState:
-        return cls(
-            folder=_folder(),
-            umask=_umask(),
-            signal_handlers=tuple(map(signal.getsignal, _SIGNALS)),
-            signal_mask=frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-            timers=tuple(any(signal.getitimer(which)) for which in _TIMERS),
-            streams=(*map(_identity, range(3)), sys.stdin, sys.stdout, sys.stderr),
-            limits=tuple(resource.getrlimit(which) for which in _LIMITS),
-            identity=(os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getpriority(os.PRIO_PROCESS, 0)),
-            lifeline=_identity(lifeline),
-            environment=dict(os.environ),
-            path=tuple(map(str, sys.path)),
-        )
-
-    def unlike(self, before: ProcessState) -> list[str]:
-        """What has changed since, in words."""
-        changed = [_WORDS[name] for name in _WORDS if getattr(self, name) != getattr(before, name)]
-        if any(self.environment.get(name) != value for name, value in before.environment.items()):
+    def changes_since(self, before: ProcessState) -> list[str]:
+        """What has changed, in words."""
+        changed = [words for words, value in self._rest.items() if value != before._rest[words]]
+        if not before._environment.items() <= self._environment.items():
             changed.append("a variable of the environment")
-        if Counter(before.path) - Counter(self.path):
+        if before._path - self._path:
             changed.append("sys.path")
         return changed
 
 
-_WORDS = {
-    "folder": "the working directory",
-    "umask": "the umask",
-    "signal_handlers": "a signal handler",
-    "signal_mask": "the signal mask",
-    "timers": "a timer",
-    "streams": "standard input, output or error",
-    "limits": "a limit",
-    "identity": "the user, the group or the priority",
-    "lifeline": "the descriptors that are Perdure's",
-}
 _SIGNALS = sorted(map(int, set(signal.Signals) & signal.valid_signals()))
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
@@ -421,6 +394,10 @@ def _umask() -> int | None:
             if line.startswith(b"Umask:"):
                 return int(line.split()[1], 8)
     return None
+
+
+def _user_and_priority() -> tuple[int, ...]:
+    return (os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getpriority(os.PRIO_PROCESS, 0))
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
