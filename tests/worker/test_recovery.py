@@ -108,6 +108,6 @@ def test_a_recovery_is_logged_with_its_number_of_jobs(app: Perdure, caplog: pyte
         app.worker().run(until_idle=True)
 
     assert [record.getMessage() for record in caplog.records] == [
-        f"node {node} is dead: its process has ended; its jobs go on elsewhere",
+        f"node {node} is dead: its process has ended; its jobs continue on other workers",
         f"rescued 3 jobs of node {node}",
     ]

@@ -1,12 +1,10 @@
-"""When a silent node counts as dead, and a run as overdue. Pure: `upkeep/rescue` tells what was seen and asks.
+"""Takes back the jobs of nodes that died, and closes runs that are overdue. A chore of every worker, once a second.
 
+When a silent node counts as dead, and a run as overdue, is decided by `Watch` and `Overtime`, which touch no database.
 Clocks of different machines are never compared, and no wall clock decides. What counts is what one observer has itself
 seen for long enough by its own clock: for the lease of the node that it watches, looking often enough in between, and
-being able to write all the while. It was not looking while it was asleep; and while its own beats are not written, it
-may be the database that lets nobody write.
-
-
-Takes back the jobs of nodes that died, and closes runs that nobody will. A look every second, by every worker.
+being able to write all the while. It was not looking while it was asleep; and while its own beats are not written, the
+database may be refusing everybody's.
 
 Two rescuers may look at once, and one may decide on what is no longer true: every write re-checks what it was decided
 on, so the later one changes nothing.
@@ -73,8 +71,8 @@ class Watch:
         self._own_moved_at = -math.inf
         self._missed_s = 0.0
         self.doubts = False
-        """Someone has been silent for a third of its lease, which nobody is who is well. The observer should prove with
-        a beat of its own, before each look, that it is not the database that takes none."""
+        """Someone has been silent for a third of its lease, which no healthy node is. The observer should prove with a
+        beat of its own, before each look, that the database still takes beats."""
 
     @property
     def is_attentive(self) -> bool:
@@ -120,8 +118,8 @@ class Watch:
 
 
 class Overtime:
-    """For how long one observer has seen each run open. The owner stops its runs itself, by its own clock: whoever else
-    does waits until it has surely had the time to."""
+    """For how long one observer has seen each run open. The owner stops its runs itself, by its own clock: any other
+    node waits until the owner has surely had the time to."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -181,7 +179,7 @@ class Rescuer:
         return Chore("rescue", self._every_s, lambda: self.look(own()))
 
     def look(self, own: NodeId) -> int:
-        """Declare dead whoever is, and take back what was left behind. Returns how many jobs that were."""
+        """Declare dead nodes dead, and take back what they left behind. Returns how many jobs that were."""
         if self._watch.doubts:
             self._store.beat(own, self._clock.now())
         nodes = {node.id: node for node in self._store.live_nodes()}
@@ -195,7 +193,7 @@ class Rescuer:
 
     def _declare(self, node: NodeRow, reason: str, why: str) -> None:
         if self._store.stop(node.id, reason, self._clock.now(), node.beat):
-            logger.warning("node %s is dead: %s; its jobs go on elsewhere", to_uuid(node.id), why)
+            logger.warning("node %s is dead: %s; its jobs continue on other workers", to_uuid(node.id), why)
 
     def _take_back(self, node_id: NodeId) -> int:
         """By the batch; where the database refuses one, each by itself, so that no job keeps the others."""
@@ -228,7 +226,7 @@ class Rescuer:
             return []
 
     def _could_not(self, be_done: str, live: LiveJob, error: PerdureError) -> None:
-        """It is tried again at every look; said once is enough."""
+        """Every look tries it again; one line in the log is enough."""
         if live.run_id not in self._refused:
             logger.error("job %s (%s) could not %s: %s", to_uuid(live.job_id), live.kind, be_done, error)
             self._refused.add(live.run_id)

@@ -1,17 +1,7 @@
-"""`JobContext`: what a handler is given besides its arguments, and what it tells on the way. Made by `node`.
+"""`JobContext`: what a handler is given besides its arguments, and where its log lines go. Made by `node`.
 
-A handler writes into it from its own thread, loop or process; the node's store thread carries what was said to the
+A handler writes into it from its own thread, loop or process; the node's store thread writes what was said to the
 database with its next turn (`take_notes`).
-
-
-Keeps what handlers log with their runs. Switched on by `worker` (and by the children of the process executor).
-
-A handler of the standard `logging` on the root logger: it sees every line that the loggers' levels let through and that
-propagates up to the root, and keeps those that are logged inside a run. The lines of `ctx.log` do not need it: they are
-kept from INFO on, whatever the levels say (see `context.RunLog`).
-
-Which run a line belongs to is a context variable: asyncio tasks and `asyncio.to_thread` inherit it, a thread that a
-handler starts by itself does not. There, use `ctx.log`, which knows its run.
 """
 
 from __future__ import annotations
@@ -395,7 +385,14 @@ def _number(value: object, name: str) -> float:
 
 
 class CaptureHandler(logging.Handler):
-    """Keeps lines with the run they were logged in. Never fails, and takes no lock of its own."""
+    """Keeps lines with the run they were logged in. Never fails, and takes no lock of its own.
+
+    On the root logger it sees every line that the loggers' levels let through and that propagates up to there. The
+    lines of `ctx.log` do not need it: they are kept from INFO on, whatever the levels say.
+
+    Which run a line belongs to is a context variable: asyncio tasks and `asyncio.to_thread` inherit it, a thread that a
+    handler starts by itself does not. There, use `ctx.log`, which knows its run.
+    """
 
     def createLock(self) -> None:  # noqa: N802 - logging's own name
         self.lock = None
@@ -417,8 +414,8 @@ class CaptureHandler(logging.Handler):
             ctx.keep(record)
 
     def _is_alone(self, record: logging.LogRecord) -> bool:
-        """Without us nobody would hear of it, so that `logging` would show it on stderr. It still has to, unless it is
-        Perdure's own: that is silent. (What handlers say to `ctx.log` is not.)"""
+        """Without us no handler would see it, so that `logging` would show it on stderr. It still has to, unless it is
+        Perdure's own: that is silent. (What handlers write to `ctx.log` is not.)"""
         if _is_ours(record.name):
             return False
         if len(logging.root.handlers) > 1:
@@ -447,7 +444,7 @@ _users = 0
 
 @contextmanager
 def capturing() -> Generator[None, None, None]:
-    """While the block runs, lines are kept. Blocks may overlap; the last one to end takes the handler away."""
+    """While the block runs, lines are kept. Blocks may overlap; the last one to end removes the handler."""
     global _users  # noqa: PLW0603 - one root logger per process, so one count
     with _lock:
         _users += 1

@@ -49,7 +49,7 @@ class Running:
 
 
 async def _finish_in_thread(act: Callable[[], None]) -> None:
-    """Do it in a thread of its own while the event loop goes on. If this task is cancelled, it is cancelled after."""
+    """Do it in a thread of its own while the event loop runs. If this task is cancelled, it is cancelled after."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
 

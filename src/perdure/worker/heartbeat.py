@@ -1,8 +1,8 @@
-"""Says that the node lives, and notices when it does not. In threads of its own; made by `worker`.
+"""Keeps a node alive in the database, and `exclusive=` held by it. In threads of its own, made by `worker`.
 
-It beats for the node as long as the store thread goes on. If that thread hangs, beating stops: others take the jobs,
-and this process had better end. A beat goes to the database too and may hang like any other call, so a second thread,
-which touches nothing that can, watches the first.
+It beats for the node as long as the store thread moves. If that thread hangs, beating stops: others take the jobs, and
+this process should end. A beat goes to the database too and may hang like any other call, so a second thread, which
+touches nothing that can, watches the first.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Heartbeat:
         threading.Thread(target=self._guard, name="perdure-guard", daemon=True).start()
 
     def stop_beating(self) -> None:
-        """Any thread may say so, the heart's own too."""
+        """Any thread may call it, also its own."""
         self._stopped.set()
 
     def stop(self) -> None:
@@ -134,7 +134,7 @@ class Heartbeat:
                 return
 
     def _beat_safely(self) -> bool:
-        """Whatever a beat meets, the heart goes on: without it the node would be dead to others and not notice."""
+        """Whatever a beat meets, the next one follows: without them the node would be dead to others and not notice."""
         try:
             return self.beat()
         except Exception:
@@ -146,16 +146,16 @@ class Heartbeat:
             try:
                 act()
             except PerdureError as error:
-                logger.warning("the heart's other work failed: %s", error)
+                logger.warning("the heartbeat's other work failed: %s", error)
             except Exception:
-                logger.exception("the heart's other work failed")
+                logger.exception("the heartbeat's other work failed")
 
 
 class Exclusive:
-    """One worker's hold on a name, as a lease in the database that its node owns.
+    """`exclusive=`: of all workers that name it, one claims and the others stand by. A lease that the node holds.
 
     Whoever holds it stops claiming when its lease has run out by its own clock (`held`), which is before anybody else
-    can take it; so a process that was frozen claims nothing when it goes on. Jobs it had claimed before go on.
+    can take it; so a process that was frozen claims nothing when it wakes up. Jobs it had claimed before keep running.
     """
 
     def __init__(self, name: str, parts: Parts, node: Node, lease_s: float) -> None:

@@ -25,7 +25,7 @@ STOP, HURRY = 1, 2
 
 
 class StopRequest:
-    """What is wanted of a worker: nothing, that it stops, that it hurries. It only ever rises.
+    """How far a worker is asked to stop: not at all, STOP, or HURRY. The level only ever rises.
 
     A number, no event: a signal handler must not wait for a lock.
     """
@@ -34,7 +34,7 @@ class StopRequest:
         self._ring = ring
         self.level = 0
         self.given_up = False
-        """Nobody wished it: the store thread has hung or failed."""
+        """Not asked for: the store thread has hung or failed."""
 
     def ask(self, level: int) -> None:
         """Any thread may, and any signal handler."""
@@ -42,24 +42,24 @@ class StopRequest:
         self._ring()
 
     def give_up(self) -> None:
-        """Without a ring: whoever would hear it does not move."""
+        """Without a ring: the thread that would hear it does not move."""
         self.given_up = True
         self.level = HURRY
 
     @contextmanager
     def from_signals(self) -> Generator[None, None, None]:
-        """On the main thread SIGTERM and SIGINT say so while the block runs: each a level more, the next to die of."""
+        """On the main thread SIGTERM and SIGINT raise the level while the block runs; after HURRY they kill."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._told) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _told(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.level >= HURRY and not self.given_up:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -74,7 +74,7 @@ logger = logging.getLogger("perdure.worker")
 
 
 class WorkLoop:
-    """One node's working time. `moves` counts the steps of it, successful or not: the watchdog looks at that."""
+    """Gives a node its turns, from start to stop. `moves` counts its steps, successful or not, for the watchdog."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class WorkLoop:
                 node.stir()
 
     def _wait_for_the_database(self, pause_s: float) -> None:
-        """Wait for the database to come back, whoever rings; but not longer than this worker is wanted."""
+        """Wait for the database to come back, whatever rings, but not after a request to stop."""
         deadline = self._clock.boottime() + pause_s
         while not self._stopping.level and self._clock.boottime() < deadline:
             self.moves += 1

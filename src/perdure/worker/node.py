@@ -1,7 +1,7 @@
-"""A node: one worker process lifetime, and its conversation with the database, one `turn()` after the other.
+"""A node: what one worker process claims, holds and reports, one `turn()` after the other. Run by `loop`.
 
-Everything here happens in the store thread, and nothing starts a thread: `worker` calls `turn` in a loop, the simulator
-calls it as it likes. What runs have to say comes in through the inbox; claimed jobs go out to the executors.
+Everything here happens in the store thread, and nothing starts a thread; the simulator calls `turn` as it likes. Ended
+runs come in through the inbox; claimed jobs go out to the executors.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Node:
         self.accepting = True
         """False: nothing more is claimed."""
         self.declared_dead = False
-        """Set by the heart when a beat was refused."""
+        """Set by the heartbeat when a beat was refused."""
         self.turns = 0
         """How many turns were begun, successful or not: the watchdog counts them."""
         self.last_success: float | None = None
@@ -78,7 +78,7 @@ class Node:
         self.held: dict[RunId, Assignment] = {}
         self._unwritten: list[Ended] = []
         self._waiting: list[Ended] = []
-        """Ended, but somebody's open transaction has locked the job, or what its end needs. Keeps no other waiting."""
+        """Ended, but somebody's open transaction has locked the job, or what its end needs. Delays no other."""
         self._again_s = self._next_again = 0.0
         self._notes = NoteBuffer(parts)
         self._fallback = FallbackWriter(parts)
@@ -104,7 +104,7 @@ class Node:
         self._next_reconcile = self._at() + self._options.lease_s
 
     def turn(self) -> float:
-        """Do what there is to do; answers for how many seconds there will be nothing, if nobody rings."""
+        """Do what there is to do. Returns for how many seconds there will be nothing, unless the bell rings."""
         self.turns += 1
         try:
             pause = self._turn()
@@ -142,7 +142,7 @@ class Node:
         return not self.held and not self._unwritten and not self._waiting and not self._inbox
 
     def request_stop(self) -> None:
-        """Nothing more is claimed; handlers that ask are told to leave."""
+        """Nothing more is claimed; handlers that ask see that they should stop."""
         self.accepting = False
         for task in self.held.values():
             task.ctx.stop = task.ctx.stop or Stop.SHUTDOWN
@@ -173,9 +173,9 @@ class Node:
         try:
             turned = self._store.turn(wanted, self._now())
         except Locked:
-            return FIRST_AGAIN_S  # somebody is busy with this node's own row; the same again, and no outage
+            return FIRST_AGAIN_S  # another transaction holds this node's own row; the same again, and no outage
         except AWAY:
-            raise  # nobody's fault: the same again later
+            raise  # an outage: the same again later
         except PerdureError as error:
             if not wanted.finishes and not wanted.again and wanted.notes is None:
                 raise
@@ -211,7 +211,7 @@ class Node:
             self._stirred = True
 
     def _keep_waiting(self, wanted: Turn, turned: Turned) -> None:
-        """What somebody's lock keeps from being written is tried again later, and less and less often."""
+        """What another transaction's lock delays is written later, with growing pauses between the tries."""
         if wanted.again:
             tried, self._waiting = self._waiting, []
             self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
@@ -238,7 +238,7 @@ class Node:
         self._next_again = self._at() + self._again_s
 
     def _write_one_by_one(self, error: PerdureError) -> None:
-        """The database refused the turn: whatever it does not take must keep nothing else."""
+        """The database refused the turn: what it does not take must not hold back the rest."""
         logger.error("the database refused a batch of %d finishes: %s", len(self._unwritten), error)
         self._uncertain = True
         ended = self._ended_contexts()
@@ -357,7 +357,7 @@ class Node:
     # -- trouble -----------------------------------------------------------------------------------------------------
 
     def _trouble(self, error: StoreError) -> float:
-        """Nothing was written, or perhaps it was: what ran is kept in memory, and claims are reckoned with later."""
+        """Nothing was written, or perhaps it was: what ran is kept in memory, and claims are reconciled later."""
         self._uncertain = True
         self._stirred = True
         pause = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._troubles, 20))
@@ -385,14 +385,14 @@ class Node:
         self._uncertain = False
 
     def _register_again(self) -> None:
-        """Others took this node for dead: its jobs are theirs. Stop them, and go on as a new node."""
+        """Others took this node for dead: its jobs are theirs. Stop them, and continue as a new node."""
         logger.error("node %s was declared dead by another one; its jobs are stopped", to_uuid(self.id))
         for task in list(self.held.values()):
             task.ctx.stop = task.ctx.stop or Stop.LOST
             self._executors.of(task.kind).stop(task.ctx, Stop.LOST)
         self._register_as(NodeId(self._parts.ids.new()))
         self.declared_dead = False
-        logger.warning("going on as node %s", to_uuid(self.id))
+        logger.warning("continuing as node %s", to_uuid(self.id))
 
     @property
     def _lease_us(self) -> int:

@@ -45,7 +45,7 @@ class JobTransaction:
         self.text: str | None = None
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        """Run a statement of your own in it, as the database's driver writes it. Answers the cursor.
+        """Run a statement of your own in it, as the database's driver writes it. Returns the cursor.
 
         COMMIT, ROLLBACK, ATTACH and the like are refused: the transaction belongs to the job.
         """

@@ -1,9 +1,4 @@
-"""What becomes of a run whose end the database refuses: it goes down a ladder, and stops no other. Used by `node`.
-
-In full; else as failed, with the reason; else the job stays as it is, and the next reckoning releases it.
-
-
-What runs have said on the way and the database does not know yet: log lines, artifacts, metrics. Kept by `node`."""
+"""What the database does not have yet: ends that it refused, and what runs have logged. Kept by `node`."""
 
 from __future__ import annotations
 
@@ -25,7 +20,11 @@ logger = logging.getLogger("perdure.worker")
 
 
 class FallbackWriter:
-    """Writes ends one at a time, and remembers those that could not be written in any form."""
+    """Writes ends one at a time, after the database has refused them together, so that one bad end stops no other.
+
+    Each is written in full; else as failed, with the reason; else the job stays as it is, and the node's next
+    reconciliation releases it.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._store = parts.store
@@ -49,7 +48,7 @@ class FallbackWriter:
             unwritten.pop(0)
 
     def give_back(self, unknown: Iterable[LiveJob]) -> None:
-        """Release these, each by itself: one that the database refuses stays for the next reckoning, and stops nobody.
+        """Release these, each by itself: one that the database refuses stays for the next reconciliation.
 
         The attempt is given back where the handler never started.
         """
@@ -96,7 +95,7 @@ def _refused(reason: str) -> Failed:
 
 
 EVERY_S = 1.0
-"""How often runs that go on are asked."""
+"""How often the notes of runs that have not ended are written."""
 
 
 class NoteBuffer:
@@ -105,31 +104,31 @@ class NoteBuffer:
     def __init__(self, parts: Parts) -> None:
         self._store = parts.store
         self._clock = parts.clock
-        self._untold: list[tuple[JobContext, RunNotes]] = []
+        self._unwritten: list[tuple[JobContext, RunNotes]] = []
         self.next = 0.0
-        """When runs that go on will be asked again, by `boottime`."""
+        """When notes of runs that have not ended are written next, by `boottime`."""
 
-    def gather(self, ended: Iterable[JobContext], going_on: Iterable[JobContext]) -> Notes | None:
+    def gather(self, ended: Iterable[JobContext], unended: Iterable[JobContext]) -> Notes | None:
         """What ended runs have said, now; what the others have said, about once a second."""
         contexts = list(ended)
         at = self._clock.boottime()
-        if at >= self.next and not self._untold:  # during an outage runs keep their newest lines themselves
+        if at >= self.next and not self._unwritten:  # during an outage runs keep their newest lines themselves
             self.next = at + EVERY_S
-            contexts += going_on
-        self._untold += [(ctx, said) for ctx in contexts if (said := ctx.take_notes()) is not None]
-        told = self._untold
-        if not told:
+            contexts += unended
+        self._unwritten += [(ctx, notes) for ctx in contexts if (notes := ctx.take_notes()) is not None]
+        pending = self._unwritten
+        if not pending:
             return None
         return Notes(
-            lines=[line for _, said in told for line in said.lines],
-            artifacts=[(ctx.claim.run_id, said.artifacts) for ctx, said in told if said.artifacts],
-            metrics=[(ctx.claim.run_id, said.metrics) for ctx, said in told if said.metrics is not None],
-            kept_from=list({line.run_id: line for line in _dropped(told)}.values()),  # of one run the last counts
+            lines=[line for _, notes in pending for line in notes.lines],
+            artifacts=[(ctx.claim.run_id, notes.artifacts) for ctx, notes in pending if notes.artifacts],
+            metrics=[(ctx.claim.run_id, notes.metrics) for ctx, notes in pending if notes.metrics is not None],
+            kept_from=list({line.run_id: line for line in _dropped(pending)}.values()),  # of one run the last counts
         )
 
     def clear(self) -> None:
         """The database has it all."""
-        self._untold = []
+        self._unwritten = []
 
     def write_alone(self, ended: Iterable[JobContext]) -> None:
         """After a refusal, by itself. What the database cannot take is dropped: it must not stop the node."""
@@ -140,19 +139,19 @@ class NoteBuffer:
         except AWAY:
             raise
         except PerdureError as error:
-            logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._untold), error)
+            logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._unwritten), error)
         self.clear()
 
 
-def _dropped(told: Sequence[tuple[JobContext, RunNotes]]) -> list[LogLine]:
+def _dropped(pending: Sequence[tuple[JobContext, RunNotes]]) -> list[LogLine]:
     """For each run that said too much, the line that stands for those dropped."""
     return [
-        said.lines[0]._replace(
-            line=said.first_kept - 1,
+        notes.lines[0]._replace(
+            line=notes.first_kept - 1,
             level="…",
-            message=f"{said.first_kept} earlier lines were dropped",
+            message=f"{notes.first_kept} earlier lines were dropped",
             fields=None,
         )
-        for _, said in told
-        if said.first_kept and said.lines
+        for _, notes in pending
+        if notes.first_kept and notes.lines
     ]

@@ -41,13 +41,13 @@ EXIT_CLEAN = 0
 EXIT_LEFT_BEHIND = 3
 """Some handlers did not end, or their outcomes could not be written: the jobs are rescued by the next worker."""
 EXIT_HUNG = 75
-"""The store thread hung or failed: the process ends so that another one can go on."""
+"""The store thread hung or failed: the process ends so that another one can take over."""
 
 logger = logging.getLogger("perdure.worker")
 
 
 class Worker:
-    """Runs jobs until it is told to stop. One use: make another to start again."""
+    """Runs jobs until it is asked to stop. One use: make another to start again."""
 
     def __init__(self, parts: Parts, options: WorkerOptions, check: Callable[[], object] = bool) -> None:
         """`check` raises where the worker may not be started now."""
@@ -78,7 +78,7 @@ class Worker:
     def run(self, *, until_idle: bool = False, started: Callable[[], object] | None = None) -> int:
         """Run jobs until a signal says stop, or with `until_idle` until nothing is queued, running or due.
 
-        Answers the exit code for the process (see docs/worker.md). On the main thread SIGTERM and SIGINT end it: the
+        Returns the exit code for the process (see docs/worker.md). On the main thread SIGTERM and SIGINT end it: the
         first lets running jobs finish for the grace, the second releases them at once, a third ends the process.
         `started` is called when the node is registered, before its first claim.
         """
@@ -324,7 +324,7 @@ class Worker:
         except StoreError as error:
             logger.warning("the node could not sign off; others will see that it is gone: %s", error)
 
-    # -- the heart's thread ------------------------------------------------------------------------------------------
+    # -- the heartbeat's thread ---------------------------------------------------------------------------------------
 
     def _keep_exclusive(self) -> None:
         if self._exclusive is not None and self._node is not None and self._exclusive.keep():

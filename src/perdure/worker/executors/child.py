@@ -67,13 +67,13 @@ T = TypeVar("T")
 def tie_to_parent(fd: int, parent: int) -> None:
     """From here on this process and its group do not outlive the parent. Called once, by a leader of its own group."""
 
-    def told(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         """A worker's whole control group may be sent SIGTERM: the worker decides what becomes of its runs, not we."""
         if os.getppid() != parent:
             end_group()
 
     for number in _OURS:
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
     os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_restore_default_signals)
     os.set_inheritable(fd, False)
     if sys.platform == "linux":
@@ -82,7 +82,7 @@ def tie_to_parent(fd: int, parent: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
         # SIGKILL here would come before the pipe is closed, kill this process alone and spare its children.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked to be told
+    if os.getppid() != parent:  # it died before we asked to hear of it
         end_group()
 
 
@@ -206,8 +206,8 @@ class Child:
         trace = "".join(traceback.format_exception(type(error), error, _from_the_users_code(error)))
         if code != "kind_not_importable":
             place = Place(*order["kind"])
-            told = f"{place} cannot be imported in a new process: {type(error).__name__}: {error}"
-            error = KindError(told, code="kind_not_importable")
+            text = f"{place} cannot be imported in a new process: {type(error).__name__}: {error}"
+            error = KindError(text, code="kind_not_importable")
         with self._lock:
             self._open -= 1
         self.say("unfit", str(error), trace, code in ("kind_not_importable", "worker_in_child"))

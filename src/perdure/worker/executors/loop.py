@@ -79,7 +79,7 @@ class LoopExecutor:
         asyncio.set_event_loop(self._loop)
         try:
             while not self._has_served():
-                logger.error("a handler wanted to end the process or the event loop of all; both go on")
+                logger.error("a handler tried to end the process or the event loop of all handlers; neither ends")
             self._end_what_is_left()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -127,7 +127,7 @@ class LoopExecutor:
         try:
             ended = await run_async(task)
             if os.getpid() != self._process:
-                os._exit(0)  # the handler has forked, and this is the copy: it must not go on with other jobs
+                os._exit(0)  # the handler has forked, and this is the copy: it must run no other jobs
         finally:
             del self._tasks[task.claim.run_id]
             for timer in timers:

@@ -1,13 +1,10 @@
-"""A child process as its worker sees it: start it, talk with it, end it. Used by `processes`, in one thread each.
+"""Handlers of kinds with isolation="process", in processes that can be killed. Made by `Pools`, fed by `node`.
+
+One thread per child, which starts it, listens to it, keeps its time and reaps it. A child is kept for further runs;
+when it dies, only the run it had fails. See `child` for the other side and for how children end with us.
 
 The conversation has a socket of its own: standard input and output belong to the handlers. Nothing a job holds is ever
 on a command line.
-
-
-Handlers of kinds with isolation="process", in processes that can be killed. Started by `worker`, fed by `node`.
-
-One thread per child, which starts it, listens to it, keeps its time and buries it. A child is kept for further runs;
-when it dies, only the run it had fails. See `child` for the other side and `lifeline` for how children end with us.
 """
 
 from __future__ import annotations
@@ -154,7 +151,7 @@ class ChildProcess:
     def reap(self, patience_s: float = _LAST_BREATH_S) -> int:
         """Hang up, let it end by itself for a while, then kill what is left of its group.
 
-        Answers its exit code; a negative one is the signal that ended it.
+        Returns its exit code; a negative one is the signal that ended it.
         """
         self._socket.close()
         self._wait_for_exit(patience_s)
@@ -218,7 +215,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 GRACE_S = 5.0
-"""How long a run that was told to stop may go on before its process is killed."""
+"""How long a run that was asked to stop may continue before its process is killed."""
 HURRY_S = 1.0
 """The same at the end of a shutdown, whose own grace is over by then; less than a worker waits for its last runs."""
 START_S = 30.0
@@ -361,7 +358,7 @@ class _ProcessRun:
         self._grace_s = grace_s
         self._handed_at = 0.0
         self._begun_at: float | None = None
-        self._told_at: float | None = None
+        self._asked_at: float | None = None
         self._is_interrupted = False
         self._kill_at = inf
         self._killed_for: Stop | None = None
@@ -375,7 +372,7 @@ class _ProcessRun:
     def ask(self, why: Stop, now: float) -> None:
         """The run is to end soon: at once if it is past its time or not ours any more, else after the grace."""
         self.task.ctx.stop = self.task.ctx.stop or why
-        graceful = (now if self._told_at is None else self._told_at) + self._grace_s
+        graceful = (now if self._asked_at is None else self._asked_at) + self._grace_s
         patience = {Stop.CANCEL: graceful, Stop.SHUTDOWN: min(graceful, now + HURRY_S)}
         self._kill_at = min(self._kill_at, patience.get(why, now))
 
@@ -387,7 +384,7 @@ class _ProcessRun:
 
     def handed_over(self, now: float) -> None:
         self._handed_at = now
-        self._told_at = None
+        self._asked_at = None
         self._is_interrupted = False
         self.task.ctx.started_ns = time.perf_counter_ns()
 
@@ -405,8 +402,8 @@ class _ProcessRun:
                 ctx.closed = True
             case ["changed", what]:
                 self._has_changed_child = True
-                told = "%s %s has changed %s for its process, which is not used again"
-                logger.info(told, self.task.kind.name, ctx.job_id, ", ".join(what))
+                text = "%s %s has changed %s for its process, which is not used again"
+                logger.info(text, self.task.kind.name, ctx.job_id, ", ".join(what))
             case ["ended", *rest]:
                 return self._ended(rest)
             case ["unfit", message, trace, permanent]:
@@ -456,7 +453,7 @@ class _ProcessRun:
         return min(LOOK_S, max(0.0, self._limit_at - now), max(0.0, self._kill_at - now))
 
     def attend(self, child: ChildProcess, now: float) -> None:
-        """Pass on a wish to stop; kill a child whose time is over."""
+        """Pass on that it should stop; kill a child whose time is over."""
         if self._killed_for is not None:
             return
         self._pass_on(child, now)
@@ -471,10 +468,10 @@ class _ProcessRun:
     def _pass_on(self, child: ChildProcess, now: float) -> None:
         """That it should stop, which the node may only have noted in the context; later, that it must."""
         why, is_now = self.task.ctx.stop, self._kill_at < inf
-        if why is None or (self._told_at is not None and self._is_interrupted == is_now):
+        if why is None or (self._asked_at is not None and self._is_interrupted == is_now):
             return
         child.send("stop", self.task.claim.run_id, why, is_now)
-        self._told_at = self._told_at or now
+        self._asked_at = self._asked_at or now
         self._is_interrupted = is_now
 
     def _kill(self, child: ChildProcess, why: Stop) -> None:
@@ -496,7 +493,7 @@ class _ProcessRun:
 
 
 def _job_order(task: Assignment) -> dict[str, Any]:
-    """A run as its child is told of it. KindError: no child could find its handler."""
+    """A run as it is sent to its child. KindError: no child could import its handler."""
     return {
         "claim": task.claim,
         "url": task.kind.desk.url,
