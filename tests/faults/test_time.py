@@ -226,7 +226,8 @@ class Steps:
 def test_a_heart_that_slept_gives_the_store_thread_its_time(app: Perdure, clock: ManualClock) -> None:
     """Both threads wake up late; if the heart is first, the other has not hung."""
     node = Steps(registered(app))
-    heart = Heartbeat(node, app.store, clock, lease_s=LEASE_S, hung=lambda: None)  # type: ignore[arg-type]
+    options = WorkerOptions(lease_s=LEASE_S, busy_timeout_s=0)
+    heart = Heartbeat(node, app.parts()._replace(clock=clock), options, lambda: None)  # type: ignore[arg-type]
     assert heart.beat()
     clock.advance(hours=8)
     assert heart.beat()

@@ -471,11 +471,12 @@ class World:
             per_queue=self.random.choice(({}, {}, {"a": 1})),
             lease_s=lease_s,
             max_crashes=MAX_CRASHES,
+            busy_timeout_s=0,  # so that the watchdog is as patient as the lease
         )
         node = Node(parts, options, executor, inbox, {"act": executor.act})
         rescue = Rescuer(parts, options).chore(lambda: node.id)
         chores = Chores([rescue._replace(run=lambda: self._noticed(rescue))], machine, node.stir)
-        heart = Heartbeat(node, SimStore(heart_runner, self), machine, lease_s=lease_s, hung=lambda: None)
+        heart = Heartbeat(node, parts._replace(store=SimStore(heart_runner, self)), options, lambda: None)
         proc = Proc(
             self._processes, machine, runner, heart_runner, node, heart, chores, executor, start, lease_s, {node.id}
         )

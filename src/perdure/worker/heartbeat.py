@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 
 from perdure.clock import Clock, Micros
 from perdure.errors import PerdureError
-from perdure.store.protocols import Store
 from perdure.worker.node import Node
-from perdure.worker.options import Parts
+from perdure.worker.options import Parts, WorkerOptions
 
 BEATS_PER_LEASE = 6
 TICK_S = 1.0
@@ -47,28 +46,25 @@ class Heartbeat:
     """One node's heartbeat. `beat` is one step of it; `start` puts it into a thread, and a guard into another.
 
     `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is done about
-    once a second, between beats.
+    once a second, between beats. `hung` is called when the store thread, or the beat itself, has not moved for too long.
     """
 
     def __init__(
         self,
         node: Node,
-        store: Store,
-        clock: Clock,
-        *,
-        lease_s: float,
+        parts: Parts,
+        options: WorkerOptions,
         hung: Callable[[], None],
-        patience_s: float | None = None,
         moves: Callable[[], int] | None = None,
         also: Sequence[Callable[[], object]] = (),
     ) -> None:
         self._node = node
-        self._store = store
-        self._clock = clock
-        self._beat_every_s = lease_s / BEATS_PER_LEASE
-        self._patience_s = lease_s if patience_s is None else patience_s
+        self._store = parts.store
+        self._clock = parts.clock
+        self._beat_every_s = options.lease_s / BEATS_PER_LEASE
+        self._patience_s = options.patience_s
         self._hung = hung
-        self._watchdog = Watchdog(moves or (lambda: node.turns), clock, self._patience_s)
+        self._watchdog = Watchdog(moves or (lambda: node.turns), parts.clock, self._patience_s)
         self._also = also
         self._ticks = 0
         self.last_beat: float | None = None

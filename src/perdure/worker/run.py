@@ -22,7 +22,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from types import FrameType
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from perdure.errors import InvalidPayload, PerdureError
@@ -41,8 +41,7 @@ from perdure.job.reports import (
 from perdure.job.retry import Retry
 from perdure.kind import Kind
 from perdure.uninterrupted import Mark
-from perdure.worker import context
-from perdure.worker.context import JobContext
+from perdure.worker.context import JobContext, entered
 from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Signal, Skip, Snooze, Stop
 from perdure.worker.texts import shortened
 
@@ -450,25 +449,30 @@ def _message_of(task: Assignment, error: BaseException) -> str:
 
 
 def _traceback(task: Assignment, error: BaseException) -> str | None:
-    """From the user's own code on: our frames above it tell nobody anything."""
-    frames = error.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame):
-        frames = frames.tb_next
     try:
-        text = "".join(traceback.format_exception(type(error), error, frames))
+        text = "".join(traceback.format_exception(type(error), error, from_users_code(error)))
     except Exception:  # noqa: BLE001 - as above
         return None
     return shortened(task.ctx.fit(text), TRACEBACK_LIMIT)
 
 
-def _is_ours(frame: FrameType) -> bool:
-    """Whether a frame is the library's, or of what it calls handlers through."""
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("perdure", "contextlib")
+def from_users_code(error: BaseException) -> TracebackType | None:
+    """Its traceback from the user's own code on: frames of ours, and of what we call it through, explain nothing."""
+    frames = error.__traceback__
+    while frames is not None:
+        if str(frames.tb_frame.f_globals.get("__name__")).partition(".")[0] not in (
+            "perdure",
+            "contextlib",
+            "importlib",
+        ):
+            break
+        frames = frames.tb_next
+    return frames
 
 
 def _enter(task: Assignment) -> None:
     task.ctx.started_ns = time.perf_counter_ns()
-    context.entered(task.ctx)
+    entered(task.ctx)
 
 
 def _ended(task: Assignment, report: Report) -> Ended:

@@ -259,22 +259,12 @@ class Worker:
         return lifespan.enter()
 
     def _new_heartbeat(self, node: Node, pools: Pools, work_loop: WorkLoop) -> Heartbeat:
-        store, clock = self._parts.store, self._parts.clock
-        self._loop_probe = LoopProbe(lambda: pools.loop() if pools.has_loop else None, clock)
+        self._loop_probe = LoopProbe(lambda: pools.loop() if pools.has_loop else None, self._parts.clock)
         acts: list[Callable[[], object]] = [self._loop_probe.ping]
         if self._exclusive is not None:
             self._keep_exclusive()
             acts.append(self._keep_exclusive)
-        return Heartbeat(
-            node,
-            store,
-            clock,
-            lease_s=self._options.lease_s,
-            hung=self._give_up,
-            patience_s=self._options.patience_s,
-            moves=lambda: work_loop.moves,
-            also=acts,
-        )
+        return Heartbeat(node, self._parts, self._options, self._give_up, lambda: work_loop.moves, acts)
 
     def _close_pools(self) -> None:
         assert self._pools is not None

@@ -32,7 +32,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.clock import Micros
@@ -50,7 +50,7 @@ from perdure.worker.executors.wire import (
     load_kind,
     load_object,
 )
-from perdure.worker.run import AnyKind, Assignment, Ended, awaited, run_async, run_plain
+from perdure.worker.run import AnyKind, Assignment, Ended, awaited, from_users_code, run_async, run_plain
 from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
 
@@ -203,7 +203,7 @@ class Child:
 
     def _report_unloadable(self, order: Mapping[str, Any], error: BaseException) -> None:
         code = error.code if isinstance(error, PerdureError) else None
-        trace = "".join(traceback.format_exception(type(error), error, _from_the_users_code(error)))
+        trace = "".join(traceback.format_exception(type(error), error, from_users_code(error)))
         if code != "kind_not_importable":
             place = Place(*order["kind"])
             text = f"{place} cannot be imported in a new process: {type(error).__name__}: {error}"
@@ -417,14 +417,6 @@ def _use_database(app: Perdure, url: str) -> None:
         is_known = False
     if not is_known:
         app.url = url
-
-
-def _from_the_users_code(error: BaseException) -> TracebackType | None:
-    """Its traceback, without the way there: importing is not what went wrong."""
-    at = error.__traceback__
-    while at is not None and str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] in ("perdure", "importlib"):
-        at = at.tb_next
-    return at
 
 
 def _flush() -> None:
