@@ -46,7 +46,7 @@ class Heartbeat:
     """One node's heartbeat. `beat` is one step of it; `start` puts it into a thread, and a guard into another.
 
     `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is done about
-    once a second, between beats. `hung` is called when the store thread, or the beat itself, has not moved for too long.
+    once a second, between beats. `hung` is called when the store thread, or the beat, stands still.
     """
 
     def __init__(

@@ -456,18 +456,12 @@ def _traceback(task: Assignment, error: BaseException) -> str | None:
     return shortened(task.ctx.fit(text), TRACEBACK_LIMIT)
 
 
-def from_users_code(error: BaseException) -> TracebackType | None:
-    """Its traceback from the user's own code on: frames of ours, and of what we call it through, explain nothing."""
-    frames = error.__traceback__
-    while frames is not None:
-        if str(frames.tb_frame.f_globals.get("__name__")).partition(".")[0] not in (
-            "perdure",
-            "contextlib",
-            "importlib",
-        ):
-            break
-        frames = frames.tb_next
-    return frames
+def from_users_code(error: BaseException, called_through: str = "contextlib") -> TracebackType | None:
+    """Its traceback from the user's own code on: the frames of ours above it explain nothing."""
+    at, ours = error.__traceback__, ("perdure", called_through)
+    while at is not None and str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] in ours:
+        at = at.tb_next
+    return at
 
 
 def _enter(task: Assignment) -> None:

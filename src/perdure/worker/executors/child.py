@@ -203,7 +203,7 @@ class Child:
 
     def _report_unloadable(self, order: Mapping[str, Any], error: BaseException) -> None:
         code = error.code if isinstance(error, PerdureError) else None
-        trace = "".join(traceback.format_exception(type(error), error, from_users_code(error)))
+        trace = "".join(traceback.format_exception(type(error), error, from_users_code(error, "importlib")))
         if code != "kind_not_importable":
             place = Place(*order["kind"])
             text = f"{place} cannot be imported in a new process: {type(error).__name__}: {error}"
