@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from perdure.clock import Clock, Micros
+from perdure.clock import Clock
 from perdure.errors import PerdureError
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
@@ -162,6 +162,7 @@ class Exclusive:
         self._node = node
         """Its id is another one after it was declared dead."""
         self._lease_s = lease_s
+        self._lease_us = round(lease_s * 1_000_000)
         self._owner: str | None = None
         self._until = 0.0
         self._next_at = 0.0
@@ -192,11 +193,11 @@ class Exclusive:
 
     def _take(self, at: float) -> bool:
         owner = self._node.id.hex()
-        holder = self._store.lock_holder(self._lock, self._now())
+        holder = self._store.lock_holder(self._lock, self._clock.now())
         if holder is not None and holder not in {node.id.hex() for node in self._store.live_nodes()}:
             self._store.release_lock(self._lock, holder)  # of a node that was declared dead: it can claim nothing
             holder = None
-        if holder is not None or not self._store.take_lock(self._lock, owner, self._now(), self._lease_us):
+        if holder is not None or not self._store.take_lock(self._lock, owner, self._clock.now(), self._lease_us):
             self._next_at = at  # it may be free at the next look
             return False
         self._hold(owner, at)
@@ -205,7 +206,7 @@ class Exclusive:
 
     def _renew(self, at: float) -> None:
         assert self._owner is not None
-        if self._store.renew_lock(self._lock, self._owner, self._now(), self._lease_us):
+        if self._store.renew_lock(self._lock, self._owner, self._clock.now(), self._lease_us):
             self._hold(self._owner, at)
         else:
             self._owner = None
@@ -220,10 +221,3 @@ class Exclusive:
     def _is_another(self) -> bool:
         """The node was declared dead and came back under a new id: what it held was the old one's."""
         return self._owner is not None and self._owner != self._node.id.hex()
-
-    @property
-    def _lease_us(self) -> int:
-        return round(self._lease_s * 1_000_000)
-
-    def _now(self) -> Micros:
-        return self._clock.now()

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from perdure.clock import Micros
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Claim, LiveJob
@@ -62,6 +61,8 @@ class Node:
         self._parts = parts
         self._store = parts.store
         self._options = options
+        self._now, self._at = parts.clock.now, parts.clock.boottime
+        self._lease_us = round(options.lease_s * 1_000_000)
         self._executors = executors
         self._inbox = inbox
         self._state = state
@@ -393,16 +394,6 @@ class Node:
         self._register_as(NodeId(self._parts.ids.new()))
         self.declared_dead = False
         logger.warning("continuing as node %s", to_uuid(self.id))
-
-    @property
-    def _lease_us(self) -> int:
-        return round(self._options.lease_s * 1_000_000)
-
-    def _now(self) -> Micros:
-        return self._parts.clock.now()
-
-    def _at(self) -> float:
-        return self._parts.clock.boottime()
 
 
 def _suspicion(live: LiveJob, max_crashes: int) -> Suspicion:
