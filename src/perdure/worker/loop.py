@@ -77,15 +77,7 @@ class WorkLoop:
     """Gives a node its turns, from start to stop. `moves` counts its steps, successful or not, for the watchdog."""
 
     def __init__(
-        self,
-        node: Node,
-        chores: Chores,
-        bell: Bell,
-        clock: Clock,
-        stopping: StopRequest,
-        *,
-        grace_s: float,
-        exclusive: Exclusive | None = None,
+        self, node: Node, chores: Chores, bell: Bell, clock: Clock, stopping: StopRequest, grace_s: float
     ) -> None:
         self._node = node
         self._chores = chores
@@ -93,7 +85,8 @@ class WorkLoop:
         self._clock = clock
         self._stopping = stopping
         self._grace_s = grace_s
-        self._exclusive = exclusive
+        self.exclusive: Exclusive | None = None
+        """Where set, the node claims only while it is held."""
         self.moves = 0
 
     def run(self, *, until_idle: bool = False) -> bool:
@@ -105,8 +98,8 @@ class WorkLoop:
         node = self._node
         while not self._stopping.level:
             self.moves += 1
-            if self._exclusive is not None:
-                node.accepting = self._exclusive.held
+            if self.exclusive is not None:
+                node.accepting = self.exclusive.held
             pause = node.turn()
             if node.in_trouble:
                 self._wait_for_the_database(pause)

@@ -192,16 +192,9 @@ class Worker:
         self._node = node = Node(self._parts, self._options, pools, inbox, state)
         if self._options.exclusive is not None:
             self._exclusive = Exclusive(self._options.exclusive, self._parts, node, self._options.lease_s)
-        chores = Chores([Rescuer(self._parts, self._options).chore(lambda: node.id)], self._parts.clock, node.stir)
-        work_loop = WorkLoop(
-            node,
-            chores,
-            bell,
-            self._parts.clock,
-            self._stopping,
-            grace_s=self._options.grace_s,
-            exclusive=self._exclusive,
-        )
+        chores = self._chores(node)
+        work_loop = WorkLoop(node, chores, bell, self._parts.clock, self._stopping, self._options.grace_s)
+        work_loop.exclusive = self._exclusive
         node.register()
         self._around.callback(self._sign_off, "start_failed")
         chores.start()
@@ -214,6 +207,11 @@ class Worker:
         facts = {"event": "started", "node_id": str(to_uuid(node.id)), "kinds": names}
         logger.info("worker started as node %s", to_uuid(node.id), extra={"perdure": facts})
         self._thread.start()
+
+    def _chores(self, node: Node) -> Chores:
+        """All that this worker does between turns."""
+        rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
+        return Chores([rescue], self._parts.clock, node.stir)
 
     def _prepare_kinds(self) -> None:
         """Read their signatures now: it takes a while, which would be charged to the first job of each."""
