@@ -33,6 +33,14 @@ LOOKS = 3
 beats six times in it."""
 LOOK_EVERY_S = 1.0
 
+BATCH = 100
+"""Jobs taken back in one transaction."""
+WATCHED = 500
+"""Runs with a time-out that are kept in sight: those with the earliest deadlines."""
+_EVER = Micros(2**62)
+
+logger = logging.getLogger("perdure.worker")
+
 
 def look_every_s(lease_s: float) -> float:
     """How often an observer with this lease looks: a short one often enough that others with it are seen in time."""
@@ -148,15 +156,6 @@ class Overtime:
             if self._watched_s - since >= live.timeout_ms / 1000 + lease_s_of(holder, self._lease_s):
                 overdue.append(live)
         return overdue
-
-
-BATCH = 100
-"""Jobs taken back in one transaction."""
-WATCHED = 500
-"""Runs with a time-out that are kept in sight: those with the earliest deadlines."""
-_EVER = Micros(2**62)
-
-logger = logging.getLogger("perdure.worker")
 
 
 class Rescuer:

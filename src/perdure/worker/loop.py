@@ -23,6 +23,12 @@ from perdure.worker.signals import Stop
 
 STOP, HURRY = 1, 2
 
+SETTLE_S = 2.0
+"""How long interrupted handlers have to end before the worker leaves without them."""
+NAP_S = 0.25
+
+logger = logging.getLogger("perdure.worker")
+
 
 class StopRequest:
     """How far a worker is asked to stop: not at all, STOP, or HURRY. The level only ever rises.
@@ -64,13 +70,6 @@ class StopRequest:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.ask(self.level + 1)
-
-
-SETTLE_S = 2.0
-"""How long interrupted handlers have to end before the worker leaves without them."""
-NAP_S = 0.25
-
-logger = logging.getLogger("perdure.worker")
 
 
 class WorkLoop:

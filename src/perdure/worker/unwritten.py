@@ -18,6 +18,9 @@ from perdure.worker.run import Ended
 
 logger = logging.getLogger("perdure.worker")
 
+EVERY_S = 1.0
+"""How often the notes of runs that have not ended are written."""
+
 
 class FallbackWriter:
     """Writes ends one at a time, after the database has refused them together, so that one bad end stops no other.
@@ -92,10 +95,6 @@ class FallbackWriter:
 def _refused(reason: str) -> Failed:
     message = f"the run ended, but the database refused its report: {reason}"
     return Failed(Failure("FinishRefused", message, permanent=True))
-
-
-EVERY_S = 1.0
-"""How often the notes of runs that have not ended are written."""
 
 
 class NoteBuffer:

@@ -60,6 +60,19 @@ _AT_ONCE = 1 << 18
 _LAST_BREATH_S = 1.0
 """For a child that has hung up to end by itself, so that its own exit code is kept."""
 
+GRACE_S = 5.0
+"""How long a run that was asked to stop may continue before its process is killed."""
+HURRY_S = 1.0
+"""The same at the end of a shutdown, whose own grace is over by then; less than a worker waits for its last runs."""
+START_S = 30.0
+"""How long a new process may take to import a handler whose time-out is shorter than that; not counted in that."""
+LOOK_S = 0.1
+"""How often the thread of a busy child looks whether its run is to stop."""
+KILLED_S = 5.0
+
+_SAYINGS = ("progress", "metric", "artifact", "captured")
+logger = logging.getLogger("perdure.worker")
+
 
 class ChildProcess:
     """A fresh interpreter, in a session and process group of its own, that runs one job after the other.
@@ -214,20 +227,6 @@ _children: weakref.WeakSet[ChildProcess] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forked)
 
 
-GRACE_S = 5.0
-"""How long a run that was asked to stop may continue before its process is killed."""
-HURRY_S = 1.0
-"""The same at the end of a shutdown, whose own grace is over by then; less than a worker waits for its last runs."""
-START_S = 30.0
-"""How long a new process may take to import a handler whose time-out is shorter than that; not counted in that."""
-LOOK_S = 0.1
-"""How often the thread of a busy child looks whether its run is to stop."""
-KILLED_S = 5.0
-
-_SAYINGS = ("progress", "metric", "artifact", "captured")
-logger = logging.getLogger("perdure.worker")
-
-
 class ProcessExecutor:
     """As many children as runs have ever been open at once; the node sees to how many that may be."""
 
@@ -270,9 +269,9 @@ class ProcessExecutor:
             late = list(self._open.values())
         for run in late:
             run.end_now()
-        buried_by = time.monotonic() + KILLED_S
+        reaped_by = time.monotonic() + KILLED_S
         for slot in self._slots:
-            slot.thread.join(max(0.0, buried_by - time.monotonic()))
+            slot.thread.join(max(0.0, reaped_by - time.monotonic()))
         return not late
 
     @property
