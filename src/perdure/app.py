@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
-from perdure.errors import InvalidOption, not_among, shown
+from perdure.errors import ConfigError, InvalidOption, PerdureError, not_among, shown
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
 from perdure.job.model import NewJob, Plan
@@ -47,10 +48,9 @@ if TYPE_CHECKING:
     from perdure.store.rows import JobFilter, LogLine, RunFilter
     from perdure.testing.kit import Kit
     from perdure.verbs.named import Lock, Queues
-    from perdure.verbs.working import WorkerFields
     from perdure.worker.context import JobContext
+    from perdure.worker.options import Parts, WorkerFields
     from perdure.worker.run import Middleware
-    from perdure.worker.services import Stage
     from perdure.worker.worker import Worker
 
     M = TypeVar("M", bound=Middleware)
@@ -192,9 +192,7 @@ class Perdure:
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
             return self.enqueue_arguments(*draft)  # the caller's connection belongs to the caller's thread
-        now = self.clock.now()  # before the id, whose time since= compares with created_at
-        new = new_job(draft, JobId(self.ids.new()), now)
-        jobs = await self.store.aenqueue([new])
+        jobs = await self.store.aenqueue([self._new_job(draft)])
         tell_of_enqueued(jobs)
         return jobs[0]
 
@@ -454,15 +452,42 @@ class Perdure:
         dict also says how many jobs of each queue may run at once. `concurrency`: how many jobs in all, 10 by default,
         with a dict as many as its queues together. See docs/worker.md for the other options.
         """
-        from perdure.verbs.working import worker_of
+        from perdure.worker.options import WorkerOptions
+        from perdure.worker.worker import Worker
 
-        return worker_of(self, queues, concurrency, options)
+        self._check_not_testing()
+        checked = WorkerOptions.of(queues, concurrency, options, self.config)
+        return Worker(self.parts(), checked, self._check_not_testing)
 
-    def stage(self) -> Stage:
-        """For the processes of the process executor."""
-        from perdure.verbs.working import stage_of
+    def _check_not_testing(self) -> None:
+        """Called again when a worker starts: it may have been made before the block."""
+        if self.kit is not None:
+            raise PerdureError(
+                "inside app.testing() there is no worker, since its clock stands still; run what is due with t.drain()",
+                code="testing_worker",
+            )
 
-        return stage_of(self)
+    def parts(self) -> Parts:
+        """What jobs of this app run with: in a worker, in its child processes, in `testing()`. Opens nothing."""
+        from perdure.worker.options import Parts
+
+        self.import_kinds()
+        return Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
+
+    def import_kinds(self) -> None:
+        """Import the modules of `imports=`, which declare this app's kinds."""
+        for name in self.config.imports:
+            try:
+                import_module(name)
+            except Exception as error:
+                raise ConfigError(
+                    f"the module {shown(name)} of imports= cannot be imported ({type(error).__name__}: {error})",
+                    code="imports_failed",
+                ) from error
+
+    def _new_job(self, draft: Draft) -> NewJob:
+        now = self.clock.now()  # before the id, whose time since= compares with created_at
+        return new_job(draft, JobId(self.ids.new()), now)
 
     def middleware(self, function: M) -> M:
         """`@app.middleware` above a context manager made of a run's context: every handler of this app runs inside it.

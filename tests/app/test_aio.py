@@ -41,7 +41,8 @@ STEPS = {
     "await_",
     "existing",
     "newest",
-    "stage",
+    "import_kinds",
+    "parts",
     "under_all_names",
 }
 """Between the parts of the package."""

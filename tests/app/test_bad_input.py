@@ -31,7 +31,7 @@ from perdure import (
 from perdure.errors import shown
 from perdure.options import OptionFields
 from perdure.verbs.declare import Facts
-from perdure.verbs.working import WorkerFields
+from perdure.worker.options import WorkerFields
 from tests.app.contents import contents
 
 

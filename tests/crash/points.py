@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Perdure
-from perdure.ids import JobId, NodeId
+from perdure.ids import NodeId
 from perdure.upkeep.rescue import Rescuer
-from perdure.verbs.enqueue import new_job
-from perdure.worker.executors import Inbox
-from perdure.worker.executors.pools import Pools
-from perdure.worker.liveness import ProcLiveness
-from perdure.worker.node import Duty, Node, Parts
-from perdure.worker.services import Stage
+from perdure.worker.executors import Pools
+from perdure.worker.node import Node
+from perdure.worker.options import WorkerOptions
+from perdure.worker.run import Inbox
 from tests.crash import handlers
 
 
@@ -146,13 +144,12 @@ def node_of(app: Perdure, **duty: Any) -> tuple[Node, threading.Semaphore]:
     """A node without a worker around it; the semaphore counts the runs that have come back."""
     ends = threading.Semaphore(0)
     inbox = Inbox(ends.release)
-    stage = Stage(app.store, app.clock, app.ids, lambda draft: new_job(draft, JobId(app.ids.new()), app.clock.now()))
-    parts = Parts(app.store, app.kinds, app.clock, app.ids, ProcLiveness(), Pools(inbox), inbox, stage)
-    return Node(parts, Duty(concurrency=2, lease_s=handlers.LEASE_S, **duty)), ends
+    options = WorkerOptions(concurrency=2, lease_s=handlers.LEASE_S, **duty)
+    return Node(app.parts(), options, Pools(inbox), inbox), ends
 
 
 def rescuer_of(app: Perdure, max_crashes: int = 1_000) -> Rescuer:
-    return Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=handlers.LEASE_S, max_crashes=max_crashes)
+    return Rescuer(app.parts(), WorkerOptions(lease_s=handlers.LEASE_S, max_crashes=max_crashes))
 
 
 def stop_reasons(app: Perdure) -> dict[NodeId, str | None]:

@@ -19,6 +19,7 @@ from perdure.store.rows import Answer, Claimer, Lane, NodeRow
 from perdure.store.store import SqlStore
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
+from perdure.worker.options import WorkerOptions
 from tests import history
 from tests.crash import handlers, points
 from tests.crash.workers import Scene, ended, kill
@@ -68,7 +69,9 @@ class Clock:
 
 def rescuer(app: Perdure, happens: Callable[[str], object], clock: Any = None, lease_s: float = NEVER) -> Rescuer:
     store = Between(app, happens)
-    return Rescuer(store, clock or app.clock, app.ids, ProcLiveness(), lease_s=lease_s, max_crashes=1_000)
+    return Rescuer(
+        app.parts()._replace(store=store, clock=clock or app.clock), WorkerOptions(lease_s=lease_s, max_crashes=1_000)
+    )
 
 
 def dead_holder(scene: Scene, jobs: int) -> list[Job]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import perdure.store.open
 import perdure.store.sqlite.runner
-import perdure.verbs.working  # noqa: F401 - loaded, not used
+import perdure.worker.worker  # noqa: F401 - loaded, not used
 from tests.crash import handlers, points  # noqa: F401 - as above
 
 _app = handlers.app_on(Path("/nonexistent/never-opened.db"))

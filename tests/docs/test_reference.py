@@ -15,8 +15,8 @@ from perdure.kind import Bound, Kind
 from perdure.options import OptionFields
 from perdure.testing import Kit
 from perdure.verbs.named import Queues
-from perdure.verbs.working import OPTION_NAMES
 from perdure.worker.health import Health
+from perdure.worker.options import OPTION_NAMES
 from tests.docs.command_tree import Command, every, program
 from tests.docs.pages import THEIRS
 
@@ -60,7 +60,8 @@ INNER = (
     "kit",
     "middlewares",
     "new",
-    "stage",
+    "import_kinds",
+    "parts",
     "under_all_names",
 )
 """What the app has for its own parts."""

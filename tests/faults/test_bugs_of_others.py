@@ -15,7 +15,7 @@ from perdure.store.rows import Claimer, Lane, Process
 from perdure.store.store import SqlStore
 from perdure.testing.contract.faults import NEVER, FailingRunner
 from perdure.upkeep.rescue import BATCH, Rescuer
-from perdure.worker.liveness import ProcLiveness
+from perdure.worker.options import WorkerOptions
 from tests.faults.scene import Listener, Scene, count, until
 from tests.history import ended, started
 
@@ -158,11 +158,11 @@ def test_a_rescue_that_breaks_off_is_finished_by_the_next(scene: Scene) -> None:
     app.store.stop(node, "crash", app.clock.now())
     own = NodeId(app.ids.new())
     app.store.register(own, None, Process(), app.clock.now())
-    rescuer = Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=60, max_crashes=3)
+    rescuer = Rescuer(app.parts(), WorkerOptions())
     assert isinstance(app.store, SqlStore)
     broken = SqlStore(FailingRunner(app.store.runner, 3, DatabaseUnavailable))
     with pytest.raises(DatabaseUnavailable):
-        Rescuer(broken, app.clock, app.ids, ProcLiveness(), lease_s=60, max_crashes=3).look(own)
+        Rescuer(app.parts()._replace(store=broken), WorkerOptions()).look(own)
     assert count(app, "running") == len(jobs), "a batch is taken back as a whole or not at all"
     assert rescuer.look(own) == len(jobs)
     assert rescuer.look(own) == 0

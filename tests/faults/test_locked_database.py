@@ -17,7 +17,7 @@ from perdure.ids import NodeId
 from perdure.store.rows import Process
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.heartbeat import BEATS_PER_LEASE
-from perdure.worker.liveness import ProcLiveness
+from perdure.worker.options import WorkerOptions
 from perdure.worker.worker import EXIT_LEFT_BEHIND
 from tests.faults.scene import Listener, Scene, count, program, said, tell, until
 from tests.history import ended, started
@@ -105,7 +105,7 @@ class Member:
         self._clock = clock
         self._beat_every_s = lease_s / BEATS_PER_LEASE
         self._next_beat = clock.boottime() + self._beat_every_s
-        self._rescuer = Rescuer(self.app.store, clock, self.app.ids, ProcLiveness(), lease_s=lease_s, max_crashes=3)
+        self._rescuer = Rescuer(self.app.parts()._replace(clock=clock), WorkerOptions(lease_s=lease_s))
 
     def beat(self) -> None:
         if self._clock.boottime() >= self._next_beat:

@@ -1,4 +1,4 @@
-"""The database takes every finish but one. That one goes down the ladder; the others, and further claims, go on."""
+"""The database takes every finish but one. That one is written in a simpler form; others and claims continue."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_job_whose_every_end_is_refused_stops_nobody_else(scene: Scene, app: P
 
 
 def test_a_job_that_cannot_be_written_at_all_stops_nobody_else(scene: Scene, app: Perdure, listener: Listener) -> None:
-    """Not even its release is taken: reckoning with it must not stop the node."""
+    """Not even its release is taken: reconciling must not stop the node."""
     bad, *good = enqueued(scene, app, 20)
     refuse(app, bad.id, "ready", "OLD.state = 'running'")
     refuse(app, bad.id, "outcome")
@@ -123,7 +123,7 @@ class AwayOnce(PassingRunner):
 
 
 def test_an_outage_between_two_of_a_refused_batch_loses_none_of_them(scene: Scene) -> None:
-    """The first of five goes down the ladder in two writes; at the second job the database is away."""
+    """The first of five is tried in two forms; at the second job the database is away."""
     app = scene.app()
     assert isinstance(app.store, SqlStore)
     runner = AwayOnce(app.store.runner)

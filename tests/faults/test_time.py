@@ -14,8 +14,8 @@ from perdure.job.model import Claim
 from perdure.job.reports import Completed, Finish
 from perdure.store.rows import Claimer, Lane, Process
 from perdure.upkeep.rescue import Rescuer
-from perdure.worker.heartbeat import Heart
-from perdure.worker.liveness import ProcLiveness
+from perdure.worker.heartbeat import Heartbeat
+from perdure.worker.options import WorkerOptions
 from tests.faults.scene import Scene, until
 from tests.history import ended, started
 
@@ -63,7 +63,7 @@ def claimed(app: Perdure, node: NodeId) -> Claim:
 
 
 def rescuer(app: Perdure, lease_s: float = LEASE_S) -> Rescuer:
-    return Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=lease_s, max_crashes=3)
+    return Rescuer(app.parts(), WorkerOptions(lease_s=lease_s))
 
 
 def watch(
@@ -226,7 +226,8 @@ class Steps:
 def test_a_heart_that_slept_gives_the_store_thread_its_time(app: Perdure, clock: ManualClock) -> None:
     """Both threads wake up late; if the heart is first, the other has not hung."""
     node = Steps(registered(app))
-    heart = Heart(node, app.store, clock, lease_s=LEASE_S, hung=lambda: None)  # type: ignore[arg-type]
+    options = WorkerOptions(lease_s=LEASE_S, busy_timeout_s=0)
+    heart = Heartbeat(node, app.parts()._replace(clock=clock), options, lambda: None)  # type: ignore[arg-type]
     assert heart.beat()
     clock.advance(hours=8)
     assert heart.beat()

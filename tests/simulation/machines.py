@@ -13,8 +13,7 @@ from perdure.clock import Micros
 from perdure.ids import RunId
 from perdure.store.rows import NodeRow, Process
 from perdure.worker.context import JobContext
-from perdure.worker.executors import Inbox
-from perdure.worker.run import AnyKind, Assignment, run_plain
+from perdure.worker.run import AnyKind, Assignment, Inbox, run_plain
 from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Skip, Snooze, Stop
 from tests import history
 

@@ -1,7 +1,7 @@
 """One simulated history: nodes on machines with clocks of their own, on one real SQLite file, in a single thread.
 
 Everything that happens follows from the seed. The world calls what threads call in a real worker (`node.turn`,
-`heart.beat`, `rescuer.look`, the executor) in a random order; before any call to the database others may come first.
+`heart.beat`, the chores, the executor) in a random order; before any call to the database others may come first.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from perdure.kind import Draft, Registry
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.rows import USUAL_LEASE_US, Process
 from perdure.store.store import SqlStore
-from perdure.upkeep.rescue import Rescuer, look_every_s
+from perdure.upkeep.chore import Chore, Chores
+from perdure.upkeep.rescue import Rescuer
 from perdure.verbs.enqueue import new_job
 from perdure.worker.context import JobContext
-from perdure.worker.executors import Inbox
-from perdure.worker.heartbeat import BEATS_PER_LEASE, Heart
-from perdure.worker.node import Duty, Node, Parts
-from perdure.worker.run import Assignment
-from perdure.worker.services import Stage
+from perdure.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
+from perdure.worker.node import Node
+from perdure.worker.options import Parts, WorkerOptions
+from perdure.worker.run import Assignment, Inbox
 from perdure.worker.signals import Stop
 from tests import history
 from tests.simulation.faults import HOWS, Died, Fault, FaultyRunner, Refused
@@ -64,8 +64,8 @@ class Proc:
     runner: FaultyRunner
     heart_runner: FaultyRunner
     node: Node
-    heart: Heart
-    rescuer: Rescuer
+    heart: Heartbeat
+    chores: Chores
     executor: SimExecutor
     start: str
     lease_s: float
@@ -74,7 +74,6 @@ class Proc:
     frozen_until: float = 0.0
     leaves_at: float | None = None
     next_turn: float = 0.0
-    next_look: float = 0.0
     next_beat: float = 0.0
     next_act: float = 0.0
     is_excused: bool = False
@@ -267,7 +266,7 @@ class World:
         """A worker is told to stop."""
         if self._awake():
             proc = self.random.choice(self._awake())
-            proc.node.tell_to_stop()
+            proc.node.request_stop()
             proc.leaves_at = proc.leaves_at or proc.machine.boottime() + self.random.choice((0.0, 2.0, 8.0))
             proc.is_excused = True
 
@@ -341,11 +340,8 @@ class World:
                 node.stir()
             if at >= proc.next_turn or node.in_trouble or self.random.random() < 0.3:
                 proc.next_turn = at + node.turn()
-            if not node.in_trouble and at >= proc.next_look:
-                proc.next_look = at + look_every_s(proc.lease_s)
-                with suppress(StoreError):
-                    if proc.rescuer.look(node.id):
-                        self._judge_overdue()
+            if not node.in_trouble:
+                proc.chores.run_due()
             if proc.leaves_at is not None:
                 self._wind_down(proc, at)
 
@@ -360,6 +356,18 @@ class World:
             self.wronged.append(
                 f"node {to_uuid(node_id)} (lease {lease_s} s) was declared dead after a silence of {silent_s} s{how}"
             )
+
+    def _noticed(self, chore: Chore) -> int:
+        """Judge what a chore did at once, and also a bug in it, which a worker would only log."""
+        try:
+            found = chore.run()
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                self.wronged.append(f"the chore {chore.name} failed: {error!r}")
+            raise
+        if found:
+            self._judge_overdue()
+        return found
 
     def _judge_overdue(self) -> None:
         """A run that was closed for being overdue really took longer than it may; whatever the clocks on walls say."""
@@ -444,7 +452,7 @@ class World:
         executor = SimExecutor(machine, inbox, self.notes, self._pick, self._note_begin, self.kinds[0])
         liveness = SimLiveness(machine, self.random.randrange(100, 103), start)
 
-        def lay_out(draft: Draft) -> NewJob:
+        def new_job_of(draft: Draft) -> NewJob:
             return new_job(draft, JobId(ids.new()), machine.now())
 
         parts = Parts(
@@ -452,31 +460,31 @@ class World:
             self.old_kinds if self.random.random() < 0.25 and not self.is_draining else self.app.kinds,
             machine,
             ids,
-            liveness,
-            executor,
-            inbox,
-            Stage(store, machine, ids, lay_out),
-            state=lambda: {"act": executor.act},
+            new_job_of,
+            liveness=liveness,
             jitter=self.random.random,
         )
-        duty = Duty(
+        options = WorkerOptions(
             self.random.choice((None, QUEUES, QUEUES[:1])) if not self.is_draining else None,
-            in_turn=self.random.random() < 0.3,
+            order="round_robin" if self.random.random() < 0.3 else "strict",
             concurrency=self.random.choice((1, 2, 4)),
             per_queue=self.random.choice(({}, {}, {"a": 1})),
             lease_s=lease_s,
+            max_crashes=MAX_CRASHES,
+            busy_timeout_s=0,  # so that the watchdog is as patient as the lease
         )
-        node = Node(parts, duty)
-        rescuer = Rescuer(store, machine, ids, liveness, lease_s=lease_s, max_crashes=MAX_CRASHES)
-        heart = Heart(node, SimStore(heart_runner, self), machine, lease_s=lease_s, hung=lambda: None)
+        node = Node(parts, options, executor, inbox, {"act": executor.act})
+        rescue = Rescuer(parts, options).chore(lambda: node.id)
+        chores = Chores([rescue._replace(run=lambda: self._noticed(rescue))], machine, node.stir)
+        heart = Heartbeat(node, parts._replace(store=SimStore(heart_runner, self)), options, lambda: None)
         proc = Proc(
-            self._processes, machine, runner, heart_runner, node, heart, rescuer, executor, start, lease_s, {node.id}
+            self._processes, machine, runner, heart_runner, node, heart, chores, executor, start, lease_s, {node.id}
         )
         machine.living.add(start)
         proc.next_beat = self.time.at
         try:
             node.register()
-            rescuer.look(node.id)
+            chores.start()
         except StoreError:
             self._die(proc)  # as a worker that cannot start
             raise

@@ -29,7 +29,7 @@ from perdure.store.rows import Process
 from perdure.store.sqlite import schema
 from perdure.store.sqlite.statements import NAMING
 from perdure.upkeep.rescue import Rescuer
-from perdure.worker.liveness import ProcLiveness
+from perdure.worker.options import WorkerOptions
 from tests import revision_1
 from tests.app.contents import contents, jobs_in
 
@@ -392,7 +392,7 @@ def test_what_ran_at_revision_1_goes_on_after_the_upgrade(path: Path) -> None:
     _far, near = sorted(app.store.live_nodes(), key=lambda node: node.host or "")
     own = NodeId(app.ids.new())
     app.store.register(own, None, Process(), clock.now(), lease_us=5_000_000)
-    rescuer = Rescuer(app.store, clock, app.ids, ProcLiveness(), lease_s=5, max_crashes=3)
+    rescuer = Rescuer(app.parts()._replace(clock=clock), WorkerOptions(lease_s=5))
     silent: list[float] = []
     for second in range(61):
         app.store.beat(own, clock.now())

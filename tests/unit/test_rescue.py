@@ -18,6 +18,7 @@ from perdure.ids import NodeId
 from perdure.job.model import Claim
 from perdure.job.reports import Completed
 from perdure.job.states import RunState, State
+from perdure.kind import Registry
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.store.protocols import Store, StoreSettings
@@ -25,6 +26,7 @@ from perdure.store.rows import Answer, Lane, NodeRow, Process
 from perdure.testing.contract.rig import Rig
 from perdure.upkeep.rescue import BATCH, Rescuer
 from perdure.worker.liveness import ProcLiveness
+from perdure.worker.options import Parts, WorkerOptions
 
 LEASE_S = 60.0
 TIMEOUT_S = 300
@@ -64,7 +66,8 @@ class Meddled:
 
 def rescuer(rig: Rig, store: Store | Meddled | None = None, *, max_crashes: int = 3) -> Rescuer:
     found = cast("Store", store or rig.store)
-    return Rescuer(found, rig.clock, rig.ids, ProcLiveness(), lease_s=LEASE_S, max_crashes=max_crashes)
+    parts = Parts(found, Registry(), rig.clock, rig.ids, new_job=lambda _: pytest.fail("a rescuer makes no jobs"))
+    return Rescuer(parts, WorkerOptions(lease_s=LEASE_S, max_crashes=max_crashes))
 
 
 def watch(rig: Rig, observer: Rescuer, own: NodeId, seconds: float, meanwhile: Callable[[], object] = bool) -> int:

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from perdure.worker.executors.child import Surroundings
+from perdure.worker.executors.child import ProcessState
 
 READING, _ = os.pipe()
 CHANGES: dict[str, Callable[[], object]] = {
@@ -33,9 +33,9 @@ CHANGES: dict[str, Callable[[], object]] = {
 def main() -> None:
     noticed: dict[str, list[str]] = {}
     for name, change in CHANGES.items():
-        before = Surroundings.now(READING)
+        before = ProcessState(READING)
         change()
-        noticed[name] = Surroundings.now(READING).unlike(before)
+        noticed[name] = ProcessState(READING).changes_since(before)
     sys.stdout.write(json.dumps(noticed))
 
 

@@ -12,7 +12,7 @@ from perdure import JobContext, Perdure
 from perdure.clock import ManualClock, Micros
 from perdure.ids import NodeId
 from perdure.store.rows import Process
-from perdure.worker.exclusive import Exclusive
+from perdure.worker.heartbeat import Exclusive
 from tests.worker.patience import eventually, seen_by_the_doctor
 
 LEASE_S = 60.0
@@ -34,7 +34,7 @@ def clock() -> ManualClock:
 
 def candidate(app: Perdure, clock: ManualClock) -> tuple[Exclusive, Here]:
     node = Here(app)
-    return Exclusive("leader", app.store, clock, node, LEASE_S), node
+    return Exclusive("leader", app.parts()._replace(clock=clock), node, LEASE_S), node  # type: ignore[arg-type]
 
 
 def test_one_of_two_holds_the_name(app: Perdure, clock: ManualClock) -> None:
@@ -113,7 +113,7 @@ def test_a_node_that_comes_back_under_another_id_takes_the_name_anew(app: Perdur
 
 def test_other_names_are_no_matter(app: Perdure, clock: ManualClock) -> None:
     first, node = candidate(app, clock)
-    other = Exclusive("other", app.store, clock, node, LEASE_S)
+    other = Exclusive("other", app.parts()._replace(clock=clock), node, LEASE_S)  # type: ignore[arg-type]
 
     assert (first.keep(), other.keep()) == (True, True)
 

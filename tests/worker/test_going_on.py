@@ -17,7 +17,8 @@ from perdure import JobContext, Perdure
 from perdure.clock import Micros, SystemClock
 from perdure.ids import NodeId, RunId
 from perdure.store.rows import Claimer, Lane, Process
-from perdure.worker.heartbeat import Heart
+from perdure.worker.heartbeat import Heartbeat
+from perdure.worker.options import WorkerOptions
 from tests.worker.bodies import SORTS, declared, last_run
 from tests.worker.patience import DEADLINE_S, eventually, seen_by_the_doctor
 
@@ -96,6 +97,11 @@ class Steps:
         self.turns += 1
 
 
+def leased(lease_s: float) -> WorkerOptions:
+    """A lease, and no more patience than that."""
+    return WorkerOptions(lease_s=lease_s, busy_timeout_s=0)
+
+
 class Failing(SystemClock):
     """Its wall clock cannot be read, the first few times."""
 
@@ -119,7 +125,8 @@ def test_a_heart_goes_on_after_an_error_that_nobody_thought_of(app: Perdure, cap
         acts[0] += 1
         raise LookupError("also")
 
-    heart = Heart(node, app.store, Failing(node), lease_s=0.06, hung=lambda: None, also=[act])  # type: ignore[arg-type]
+    parts = app.parts()._replace(clock=Failing(node))
+    heart = Heartbeat(node, parts, leased(0.06), lambda: None, also=[act])  # type: ignore[arg-type]
     heart.start()
     eventually(lambda: heart.last_beat is not None and acts[0] > 3)
     heart.stop()
@@ -131,7 +138,8 @@ def test_a_worker_that_stops_does_not_wait_for_ever_for_a_beat(app: Perdure) -> 
     store, hung = NeverAnswers(), threading.Event()
     node = Steps(app)
     moves = count()
-    heart = Heart(node, store, app.clock, lease_s=0.6, hung=hung.set, moves=lambda: next(moves))  # type: ignore[arg-type]
+    parts = app.parts()._replace(store=store)  # type: ignore[arg-type]
+    heart = Heartbeat(node, parts, leased(0.6), hung.set, lambda: next(moves))  # type: ignore[arg-type]
     heart.start()
     assert store.asked.wait(60)
     heart.stop()
@@ -157,14 +165,8 @@ def test_a_heart_whose_beat_does_not_come_back_is_noticed(app: Perdure, caplog: 
     store, hung = NeverAnswers(), threading.Event()
     node = Steps(app)
     moves = count()
-    heart = Heart(
-        node,  # type: ignore[arg-type]
-        store,  # type: ignore[arg-type]
-        app.clock,
-        lease_s=0.06,
-        hung=hung.set,
-        moves=lambda: next(moves),
-    )
+    parts = app.parts()._replace(store=store)  # type: ignore[arg-type]
+    heart = Heartbeat(node, parts, leased(0.06), hung.set, lambda: next(moves))  # type: ignore[arg-type]
     heart.start()
     assert store.asked.wait(60)
     assert hung.wait(60)
@@ -187,7 +189,8 @@ def test_a_beat_that_was_refused_to_who_the_node_was_before_says_nothing_about_i
             return super().now()
 
     app.store.stop(before, "unknown", app.clock.now())
-    assert Heart(node, app.store, ComesBack(), lease_s=60, hung=lambda: None).beat()  # type: ignore[arg-type]
+    parts = app.parts()._replace(clock=ComesBack())
+    assert Heartbeat(node, parts, leased(60), lambda: None).beat()  # type: ignore[arg-type]
     assert not node.declared_dead
     app.store.stop(node.id, "clean_shutdown", app.clock.now())
 

@@ -16,7 +16,7 @@ import pytest
 
 from perdure import DatabaseUnavailable, JobContext, Perdure, PerdureError, State, StoreError
 from perdure.errors import InvalidOption
-from perdure.worker.loop import HURRY, STOP, Wish
+from perdure.worker.loop import HURRY, STOP, StopRequest
 from perdure.worker.worker import Worker
 from tests.app.children import in_child
 from tests.worker.patience import eventually, eventually_here, seen_by_the_doctor
@@ -195,7 +195,7 @@ def test_a_worker_that_stops_takes_nothing_new_and_waits_for_what_runs(
 
 def test_whoever_asks_to_stop_does_not_take_back_that_it_is_to_hurry() -> None:
     rings: list[int] = []
-    wish = Wish(lambda: rings.append(wish.level))
+    wish = StopRequest(lambda: rings.append(wish.level))
 
     for level in (STOP, HURRY, STOP):
         wish.ask(level)

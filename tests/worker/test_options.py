@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from perdure import ConfigError, InvalidOption, Perdure
-from perdure.verbs.working import checked_options
+from perdure.config import Config
+from perdure.worker.options import WorkerOptions
 
 
 async def coroutine() -> None: ...
@@ -58,10 +59,10 @@ def test_an_impossible_option_is_refused_by_name(app: Perdure, path: Path, optio
 
 
 def test_everything_has_a_default(app: Perdure) -> None:
-    options = checked_options(None, None, {}, 60.0)
+    options = WorkerOptions.of(None, None, {}, Config())
 
-    assert (options.duty.queues, options.duty.concurrency, options.duty.in_turn) == (None, 10, False)
-    assert (options.duty.poll_s, options.duty.lease_s, options.grace_s, options.duty.max_crashes) == (
+    assert (options.queues, options.concurrency, options.order) == (None, 10, "strict")
+    assert (options.poll_s, options.lease_s, options.grace_s, options.max_crashes) == (
         1.0,
         60.0,
         25.0,
@@ -70,16 +71,16 @@ def test_everything_has_a_default(app: Perdure) -> None:
 
 
 def test_queues_with_their_own_concurrency_have_it_together_by_default() -> None:
-    assert checked_options({"a": 2, "b": 20}, None, {}, 60.0).duty.concurrency == 22
-    assert checked_options({"a": 2, "b": 20}, 5, {}, 60.0).duty.concurrency == 5
+    assert WorkerOptions.of({"a": 2, "b": 20}, None, {}, Config()).concurrency == 22
+    assert WorkerOptions.of({"a": 2, "b": 20}, 5, {}, Config()).concurrency == 5
 
 
 def test_a_queue_named_twice_is_served_once() -> None:
-    assert checked_options(["b", "a", "b"], None, {}, 60.0).duty.queues == ("b", "a")
+    assert WorkerOptions.of(["b", "a", "b"], None, {}, Config()).queues == ("b", "a")
 
 
 def test_one_hook_may_stand_for_a_list() -> None:
-    assert checked_options(None, None, {"before_start": print}, 60.0).before_start == (print,)
+    assert WorkerOptions.of(None, None, {"before_start": print}, Config()).before_start == (print,)
 
 
 def test_a_middleware_must_be_callable(app: Perdure) -> None:

@@ -17,11 +17,10 @@ from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import JobId
 from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
-from perdure.worker.executors import Inbox
-from perdure.worker.executors.pools import Pools
-from perdure.worker.liveness import ProcLiveness
-from perdure.worker.node import Duty, Node, Parts
-from perdure.worker.run import Assignment
+from perdure.worker.executors import Pools
+from perdure.worker.node import Node
+from perdure.worker.options import WorkerOptions
+from perdure.worker.run import Assignment, Inbox
 from perdure.worker.signals import Stop
 from tests.worker.bodies import last_run
 from tests.worker.patience import DEADLINE_S, seen_by_the_doctor
@@ -36,9 +35,7 @@ class Bench:
         self.ended = threading.Event()
         inbox = Inbox(self.ended.set)
         self.pools = Pools(inbox)
-        app = self.app
-        parts = Parts(app.store, app.kinds, app.clock, app.ids, ProcLiveness(), self.pools, inbox, app.stage())
-        self.node = Node(parts, Duty())
+        self.node = Node(self.app.parts(), WorkerOptions(), self.pools, inbox)
 
     def turn_until_written(self) -> None:
         """What runs, runs to its end."""

@@ -79,7 +79,7 @@ def last_run(jobs: Any, job: Job) -> Run:
 
 
 def is_gone(pid: int) -> bool:
-    """Dead and buried, if it was a child of ours."""
+    """Dead and reaped, if it was a child of ours."""
     return not Path(f"/proc/{pid}").exists()
 
 
@@ -262,7 +262,7 @@ REPORTS: list[Report] = [
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_every_report_arrives_as_it_was_sent_in_whatever_pieces(jobs: Any, size: int) -> None:
-    child = jobs.app.stage()._lay_out(jobs.in_the_worker.options(tags=["a", "b"]).new())
+    child = jobs.app.parts().new_job(jobs.in_the_worker.options(tags=["a", "b"]).new())
     endings = [Ending(report, 3, closed=False, children=(child,)) for report in REPORTS]
     sent = b"".join(map(ending_frame, endings))
 

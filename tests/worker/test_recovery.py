@@ -13,6 +13,7 @@ from perdure.ids import NodeId, RunId, to_uuid
 from perdure.store.rows import Claimer, Lane
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
+from perdure.worker.options import WorkerOptions
 from tests.worker.patience import DEADLINE_S
 
 NO_PID = 2**22 - 1
@@ -77,7 +78,7 @@ def test_what_saw_two_workers_die_runs_one_at_a_time(app: Perdure, max_crashes: 
     left_behind(app, 4)
     for _ in range(max_crashes - 2):
         now, gone = app.clock.now(), NodeId(app.ids.new())
-        Rescuer(app.store, app.clock, app.ids, ProcLiveness(), lease_s=60, max_crashes=3).look(gone)
+        Rescuer(app.parts(), WorkerOptions()).look(gone)
         app.store.register(gone, None, ProcLiveness().own()._replace(pid=NO_PID), now)
         run_ids = [RunId(run_id) for run_id in app.ids.new_many(4)]
         assert len(app.store.claim([Lane("default", 4)], Claimer(gone, None, run_ids, 60_000_000), now)) == 4
@@ -107,6 +108,6 @@ def test_a_recovery_is_logged_with_its_number_of_jobs(app: Perdure, caplog: pyte
         app.worker().run(until_idle=True)
 
     assert [record.getMessage() for record in caplog.records] == [
-        f"node {node} is dead: its process has ended; its jobs go on elsewhere",
+        f"node {node} is dead: its process has ended; its jobs continue on other workers",
         f"rescued 3 jobs of node {node}",
     ]

@@ -20,10 +20,10 @@ from perdure.job.reports import Cancelled, Completed, Finish, Released, TimedOut
 from perdure.store.rows import Answer, Claimer, Lane, Process
 from perdure.uninterrupted import _here
 from perdure.worker.context import JobContext
-from perdure.worker.executors import Inbox
 from perdure.worker.executors.loop import LoopExecutor
 from perdure.worker.executors.threads import ThreadExecutor, _Slot, _Timekeeper
-from perdure.worker.run import Assignment, Ended
+from perdure.worker.run import Assignment, Ended, Inbox
+from perdure.worker.services import StoreServices
 from perdure.worker.signals import Interrupted, Stop
 from tests.worker.patience import DEADLINE_S, eventually, seen_by_the_doctor
 
@@ -54,7 +54,7 @@ class Pool:
         kind.enqueue()
         claimer = Claimer(self.node, None, [RunId(self.app.ids.new())], 60_000_000)
         (claim,) = self.app.store.claim([Lane(name, 1)], claimer, self.app.clock.now())
-        return Assignment(claim, kind, JobContext(claim, kind, self.app.stage()))
+        return Assignment(claim, kind, JobContext(claim, kind, StoreServices(self.app.parts())))
 
     def came_back(self) -> Ended:
         """The next run that does."""

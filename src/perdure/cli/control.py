@@ -19,9 +19,9 @@ from perdure.errors import InvalidOption, PerdureError, TransitionRefused
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.views import Job
     from perdure.job.states import State as JobState
     from perdure.job.states import Verb
+    from perdure.job.views import Job
 
     Change = Callable[[Job], Job]
 
@@ -280,9 +280,9 @@ def move(
 
     Among those of its priority; the order of all other jobs stays.
     """
+    from perdure.ops.explain import COUNTED, at_least
     from perdure.ops.forms import job_json
     from perdure.ops.lookup import find_job
-    from perdure.ops.explain import COUNTED, at_least
 
     end = _end(to)
     if sum(place is not None for place in (to, before, after)) != 1:

@@ -35,8 +35,7 @@ from perdure.clock import measured, to_datetime
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.views import Job
-    from perdure.job.views import Run
+    from perdure.job.views import Job, Run
     from perdure.store.rows import LogLine
 
 Row = TypeVar("Row", "Job", "Run")

@@ -123,7 +123,7 @@ def check(
 
 def _of_kinds(perdure: Perdure) -> list[Unrunnable]:
     """Kinds that would be refused when they are first used."""
-    from perdure.worker.executors.whereabouts import place_of_kind
+    from perdure.worker.executors.wire import place_of_kind
 
     problems: list[Unrunnable] = []
     for kind in perdure.kinds:

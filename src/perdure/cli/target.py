@@ -109,12 +109,11 @@ def app_name(argument: str | None, option: str | None) -> str | None:
 def named_app(url: str | None, app: str | None) -> Perdure | None:
     """The app that the nearest place names, with its `imports=` imported. None: none is named anywhere."""
     from perdure.cli.discovery import find_app
-    from perdure.verbs.working import import_kinds
 
     if not any(named.app for named in places(url, app)):
         return None
     found, _ = find_app(url, app)
-    import_kinds(found)
+    found.import_kinds()
     return found
 
 

@@ -15,14 +15,13 @@ from perdure.ids import to_uuid
 from perdure.job.model import json_of
 
 if TYPE_CHECKING:
-    from perdure.job.views import Job
-    from perdure.job.views import Run
+    from perdure.job.views import Job, Run
     from perdure.kind import Kind
     from perdure.ops.doctor import Finding
     from perdure.ops.kinds import StoredKind
     from perdure.ops.status import Status
-    from perdure.store.rows import LogLine, NodeRow
     from perdure.store.protocols import Store
+    from perdure.store.rows import LogLine, NodeRow
     from perdure.verbs.named import Queue
 
 HIDDEN = "***"

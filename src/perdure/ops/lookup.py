@@ -12,8 +12,8 @@ from perdure.store.rows import JobFilter, Spot, not_found
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.views import Job
     from perdure.job.states import State
+    from perdure.job.views import Job
     from perdure.store.protocols import Store
 
 SHORTEST_TAIL = 4

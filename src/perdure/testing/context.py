@@ -19,6 +19,7 @@ from perdure.kind import Draft, Kind
 from perdure.options import Options
 from perdure.verbs.declare import Facts, declared
 from perdure.worker.context import Backstage, JobContext, current, entered
+from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Offstage:
         return self._run
 
     def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob:
-        return self._app.stage().lay_out(draft, ctx)
+        return StoreServices(self._app.parts()).lay_out(draft, ctx)
 
     def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]:
         raise self._detached(ctx)

@@ -27,11 +27,10 @@ from perdure.job.model import Telling
 from perdure.job.reports import Failed, Released
 from perdure.job.views import Job
 from perdure.worker.context import JobContext
-from perdure.worker.executors import Inbox
 from perdure.worker.executors.loop import Lent
-from perdure.worker.liveness import ProcLiveness
-from perdure.worker.node import Duty, Node, Parts
-from perdure.worker.run import AnyKind, Assignment, Ended, Middleware, awaited, run_async, run_plain
+from perdure.worker.node import Node
+from perdure.worker.options import WorkerOptions
+from perdure.worker.run import AnyKind, Assignment, Ended, Inbox, Middleware, awaited, run_async, run_plain
 from perdure.worker.signals import Interrupted, Stop
 
 if TYPE_CHECKING:
@@ -193,20 +192,9 @@ class Drain:
         self._witness = Witness()
         middleware: tuple[Middleware, ...] = (self._witness, *app.middlewares)
         # A jitter of one half is none: retries wait exactly as long as their backoff says.
-        parts = Parts(
-            app.store,
-            app.kinds,
-            app.clock,
-            app.ids,
-            ProcLiveness(),
-            self,
-            self._inbox,
-            app.stage(),
-            middleware,
-            lambda: state,
-            lambda: 0.5,
-        )
-        self._node = Node(parts, Duty(concurrency=1, lease_s=app.config.lease_s))
+        parts = app.parts()._replace(middleware=middleware, jitter=lambda: 0.5)
+        options = WorkerOptions(concurrency=1, lease_s=app.config.lease_s)
+        self._node = Node(parts, options, self, self._inbox, state)
 
     # -- for the kit -------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,10 @@
-"""When a silent node counts as dead, and a run as overdue. Pure: `upkeep/rescue` tells what was seen and asks.
+"""Takes back the jobs of nodes that died, and closes runs that are overdue. A chore of every worker, once a second.
 
+When a silent node counts as dead, and a run as overdue, is decided by `Watch` and `Overtime`, which touch no database.
 Clocks of different machines are never compared, and no wall clock decides. What counts is what one observer has itself
 seen for long enough by its own clock: for the lease of the node that it watches, looking often enough in between, and
-being able to write all the while. It was not looking while it was asleep; and while its own beats are not written, it
-may be the database that lets nobody write.
-
-
-Takes back the jobs of nodes that died, and closes runs that nobody will. A look every second, by every worker.
+being able to write all the while. It was not looking while it was asleep; and while its own beats are not written, the
+database may be refusing everybody's.
 
 Two rescuers may look at once, and one may decide on what is no longer true: every write re-checks what it was decided
 on, so the later one changes nothing.
@@ -16,23 +14,32 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from perdure.clock import Clock, Micros
+from perdure.clock import Micros
 from perdure.errors import PerdureError
-from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
+from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
-from perdure.store.protocols import AWAY, Locked, Store
+from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import USUAL_LEASE_US, Answer, NodeRow, Rescued
-from perdure.worker.lifecycle import tell_of_failure, tell_of_rescue
-from perdure.worker.liveness import Liveness
+from perdure.upkeep.chore import Chore
+from perdure.worker.lifecycle import log_failure, log_rescue
+from perdure.worker.options import Parts, WorkerOptions
 
 LOOKS = 3
 """How often a node must have been seen silent, at least. A third of a lease may be missed in between, not more: a node
 beats six times in it."""
 LOOK_EVERY_S = 1.0
+
+BATCH = 100
+"""Jobs taken back in one transaction."""
+WATCHED = 500
+"""Runs with a time-out that are kept in sight: those with the earliest deadlines."""
+_EVER = Micros(2**62)
+
+logger = logging.getLogger("perdure.worker")
 
 
 def look_every_s(lease_s: float) -> float:
@@ -72,8 +79,8 @@ class Watch:
         self._own_moved_at = -math.inf
         self._missed_s = 0.0
         self.doubts = False
-        """Someone has been silent for a third of its lease, which nobody is who is well. The observer should prove with
-        a beat of its own, before each look, that it is not the database that takes none."""
+        """Someone has been silent for a third of its lease, which no healthy node is. The observer should prove with a
+        beat of its own, before each look, that the database still takes beats."""
 
     @property
     def is_attentive(self) -> bool:
@@ -119,8 +126,8 @@ class Watch:
 
 
 class Overtime:
-    """For how long one observer has seen each run open. The owner stops its runs itself, by its own clock: whoever else
-    does waits until it has surely had the time to."""
+    """For how long one observer has seen each run open. The owner stops its runs itself, by its own clock: any other
+    node waits until the owner has surely had the time to."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -151,33 +158,27 @@ class Overtime:
         return overdue
 
 
-BATCH = 100
-"""Jobs taken back in one transaction."""
-WATCHED = 500
-"""Runs with a time-out that are kept in sight: those with the earliest deadlines."""
-_EVER = Micros(2**62)
-
-logger = logging.getLogger("perdure.worker")
-
-
 class Rescuer:
     """One worker's part in the rescue of others."""
 
-    def __init__(
-        self, store: Store, clock: Clock, ids: IdFactory, liveness: Liveness, *, lease_s: float, max_crashes: int
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._ids = ids
-        self._liveness = liveness
-        self._max_crashes = max_crashes
-        self._watch = Watch(lease_s)
-        self._overtime = Overtime(lease_s)
+    def __init__(self, parts: Parts, options: WorkerOptions) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._ids = parts.ids
+        self._liveness = parts.liveness
+        self._max_crashes = options.max_crashes
+        self._every_s = look_every_s(options.lease_s)
+        self._watch = Watch(options.lease_s)
+        self._overtime = Overtime(options.lease_s)
         self._refused: set[RunId | None] = set()
         """Runs that the database would not close."""
 
+    def chore(self, own: Callable[[], NodeId]) -> Chore:
+        """`own`: the id that the worker's node has at the time."""
+        return Chore("rescue", self._every_s, lambda: self.look(own()))
+
     def look(self, own: NodeId) -> int:
-        """Declare dead whoever is, and take back what was left behind; answers how many jobs that were."""
+        """Declare dead nodes dead, and take back what they left behind. Returns how many jobs that were."""
         if self._watch.doubts:
             self._store.beat(own, self._clock.now())
         nodes = {node.id: node for node in self._store.live_nodes()}
@@ -191,7 +192,7 @@ class Rescuer:
 
     def _declare(self, node: NodeRow, reason: str, why: str) -> None:
         if self._store.stop(node.id, reason, self._clock.now(), node.beat):
-            logger.warning("node %s is dead: %s; its jobs go on elsewhere", to_uuid(node.id), why)
+            logger.warning("node %s is dead: %s; its jobs continue on other workers", to_uuid(node.id), why)
 
     def _take_back(self, node_id: NodeId) -> int:
         """By the batch; where the database refuses one, each by itself, so that no job keeps the others."""
@@ -205,7 +206,7 @@ class Rescuer:
                 raise
             for live in self._store.held_by(node_id):
                 taken += self._rescue_one(live)
-        tell_of_rescue(node_id, taken)
+        log_rescue(node_id, taken)
         return len(taken)
 
     def _rescue(self, node_id: NodeId, room: int, only: JobId | None = None) -> list[Rescued]:
@@ -224,7 +225,7 @@ class Rescuer:
             return []
 
     def _could_not(self, be_done: str, live: LiveJob, error: PerdureError) -> None:
-        """It is tried again at every look; said once is enough."""
+        """Every look tries it again; one line in the log is enough."""
         if live.run_id not in self._refused:
             logger.error("job %s (%s) could not %s: %s", to_uuid(live.job_id), live.kind, be_done, error)
             self._refused.add(live.run_id)
@@ -246,7 +247,7 @@ class Rescuer:
                 continue
             if finished.answer is Answer.APPLIED:
                 closed += 1
-                tell_of_failure(live, failure, finished)
+                log_failure(live, failure, finished)
         return closed
 
 

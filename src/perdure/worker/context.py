@@ -1,17 +1,7 @@
-"""`JobContext`: what a handler is given besides its arguments, and what it tells on the way. Made by `node`.
+"""`JobContext`: what a handler is given besides its arguments, and where its log lines go. Made by `node`.
 
-A handler writes into it from its own thread, loop or process; the node's store thread carries what was said to the
+A handler writes into it from its own thread, loop or process; the node's store thread writes what was said to the
 database with its next turn (`take_notes`).
-
-
-Keeps what handlers log with their runs. Switched on by `worker` (and by the children of the process executor).
-
-A handler of the standard `logging` on the root logger: it sees every line that the loggers' levels let through and that
-propagates up to the root, and keeps those that are logged inside a run. The lines of `ctx.log` do not need it: they are
-kept from INFO on, whatever the levels say (see `context.RunLog`).
-
-Which run a line belongs to is a context variable: asyncio tasks and `asyncio.to_thread` inherit it, a thread that a
-handler starts by itself does not. There, use `ctx.log`, which knows its run.
 """
 
 from __future__ import annotations
@@ -67,7 +57,7 @@ class Backstage(Protocol):
     def now(self) -> Micros: ...
 
 
-class Told(NamedTuple):
+class RunNotes(NamedTuple):
     """What was said since the last time somebody asked. `first_kept`: captured lines before this one are dropped."""
 
     lines: list[LogLine]
@@ -81,7 +71,6 @@ class JobContext:
 
     __slots__ = (
         "_artifacts",
-        "_backstage",
         "_children",
         "_lines",
         "_lock",
@@ -90,6 +79,7 @@ class JobContext:
         "_metrics",
         "_redactor",
         "_said",
+        "_services",
         "begun",
         "claim",
         "closed",
@@ -114,7 +104,7 @@ class JobContext:
         self.started_ns: int | None = None
         """When the run began, by `time.perf_counter_ns`."""
         self._children: list[NewJob] | None = None
-        self._backstage = backstage
+        self._services = backstage
         self._said = False
         self._lines: deque[LogLine] | None = None
         self._logged = 0
@@ -137,12 +127,12 @@ class JobContext:
     @property
     def job(self) -> Job:
         """The job as it is now, read from the database."""
-        return self._backstage.get_job(self)
+        return self._services.get_job(self)
 
     @property
     def run(self) -> Run:
         """This attempt as it is recorded, read from the database."""
-        return self._backstage.get_run(self)
+        return self._services.get_run(self)
 
     @property
     def attempt(self) -> int:
@@ -221,7 +211,7 @@ class JobContext:
                 "ctx.enqueue takes no tx=: the job is written in the transaction that completes this one. Use"
                 " kind.options(tx=…).enqueue(…) for a job in another"
             )
-        new = self._backstage.lay_out(draft, self)
+        new = self._services.lay_out(draft, self)
         with self._lock:
             self._children = self._children or []
             self._children.append(new)
@@ -230,11 +220,11 @@ class JobContext:
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction whose commit is the job's end: `with ctx.transaction() as tx: tx.execute(…); tx.result(7)`."""
         self.check_open("transaction")
-        return self._backstage.transaction(self)
+        return self._services.transaction(self)
 
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
         """End the job together with what `write` writes. Called for a handler that returned `Done`."""
-        self._backstage.complete(self, result, write)
+        self._services.complete(self, result, write)
 
     # -- for the worker ----------------------------------------------------------------------------------------------
 
@@ -286,9 +276,9 @@ class JobContext:
         record.perdure_kept = True
         try:
             text = shortened(self.fit(_text_of(record)), LINE_LIMIT)
-            self.captured(record.levelname, text, self._backstage.now())
+            self.captured(record.levelname, text, self._services.now())
         except Exception:  # noqa: BLE001 - a repr or str of the user's may do anything
-            self.captured("ERROR", f"a line of {record.name} could not be kept", self._backstage.now())
+            self.captured("ERROR", f"a line of {record.name} could not be kept", self._services.now())
 
     def captured(self, level: str, message: str, at: Micros, fields: str | None = None) -> None:
         """Keep a line of log with the run. Called by the log handler."""
@@ -302,7 +292,7 @@ class JobContext:
             self._logged += 1
             self._said = True
 
-    def take_notes(self) -> Told | None:
+    def take_notes(self) -> RunNotes | None:
         """What was said since the last time. None: nothing."""
         if not self._said:
             return None
@@ -313,7 +303,7 @@ class JobContext:
             self._lines = None
             self._artifacts = None
             self._said = False
-        return Told(lines, artifacts, metrics, max(0, self._logged - LOG_LINES))
+        return RunNotes(lines, artifacts, metrics, max(0, self._logged - LOG_LINES))
 
     @property
     def metrics(self) -> str | None:
@@ -395,7 +385,14 @@ def _number(value: object, name: str) -> float:
 
 
 class CaptureHandler(logging.Handler):
-    """Keeps lines with the run they were logged in. Never fails, and takes no lock of its own."""
+    """Keeps lines with the run they were logged in. Never fails, and takes no lock of its own.
+
+    On the root logger it sees every line that the loggers' levels let through and that propagates up to there. The
+    lines of `ctx.log` do not need it: they are kept from INFO on, whatever the levels say.
+
+    Which run a line belongs to is a context variable: asyncio tasks and `asyncio.to_thread` inherit it, a thread that a
+    handler starts by itself does not. There, use `ctx.log`, which knows its run.
+    """
 
     def createLock(self) -> None:  # noqa: N802 - logging's own name
         self.lock = None
@@ -417,8 +414,8 @@ class CaptureHandler(logging.Handler):
             ctx.keep(record)
 
     def _is_alone(self, record: logging.LogRecord) -> bool:
-        """Without us nobody would hear of it, so that `logging` would show it on stderr. It still has to, unless it is
-        Perdure's own: that is silent. (What handlers say to `ctx.log` is not.)"""
+        """Without us no handler would see it, so that `logging` would show it on stderr. It still has to, unless it is
+        Perdure's own: that is silent. (What handlers write to `ctx.log` is not.)"""
         if _is_ours(record.name):
             return False
         if len(logging.root.handlers) > 1:
@@ -447,7 +444,7 @@ _users = 0
 
 @contextmanager
 def capturing() -> Generator[None, None, None]:
-    """While the block runs, lines are kept. Blocks may overlap; the last one to end takes the handler away."""
+    """While the block runs, lines are kept. Blocks may overlap; the last one to end removes the handler."""
     global _users  # noqa: PLW0603 - one root logger per process, so one count
     with _lock:
         _users += 1

@@ -6,35 +6,22 @@ import asyncio
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.worker.worker import Worker
 
 
-class Startable(Protocol):
-    """What of a worker is needed here."""
-
-    @property
-    def is_forked(self) -> bool: ...
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def join(self) -> None: ...
-
-
-W = TypeVar("W", bound=Startable)
-
-
-class Running(Generic[W]):
+class Running:
     """Jobs run while the block does. At its end they have the worker's grace to finish.
 
     A forked child that leaves the block leaves the parent's worker alone.
     """
 
-    def __init__(self, worker: W) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def __enter__(self) -> W:
+    def __enter__(self) -> Worker:
         self._worker.start()
         return self._worker
 
@@ -45,9 +32,9 @@ class Running(Generic[W]):
             self._worker.stop()
             self._worker.join()
 
-    async def __aenter__(self) -> W:
+    async def __aenter__(self) -> Worker:
         try:
-            await _to_its_end(self._worker.start)
+            await _finish_in_thread(self._worker.start)
         except asyncio.CancelledError:
             await self.__aexit__(None, None, None)
             raise
@@ -58,11 +45,11 @@ class Running(Generic[W]):
     ) -> None:
         if not self._worker.is_forked:
             self._worker.stop()
-            await _to_its_end(self._worker.join)
+            await _finish_in_thread(self._worker.join)
 
 
-async def _to_its_end(act: Callable[[], None]) -> None:
-    """Do it in a thread of its own while the event loop goes on. If this task is cancelled, it is cancelled after."""
+async def _finish_in_thread(act: Callable[[], None]) -> None:
+    """Do it in a thread of its own while the event loop runs. If this task is cancelled, it is cancelled after."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
 
@@ -74,7 +61,7 @@ async def _to_its_end(act: Callable[[], None]) -> None:
             raised = error
         loop.call_soon_threadsafe(done.set_result, raised)
 
-    threading.Thread(target=serve, name="perdure-embedding", daemon=True).start()
+    threading.Thread(target=serve, name="perdure-embedded", daemon=True).start()
     cancelled: asyncio.CancelledError | None = None
     while not done.done():
         try:

@@ -67,8 +67,8 @@ def problem_of(
     return None
 
 
-class Pulse:
-    """Feels whether the event loop turns: `ping` sends it a call, and `blocked_s` says how long that waits."""
+class LoopProbe:
+    """Whether the event loop runs: `ping` sends it a call, and `blocked_s` says for how long that has waited."""
 
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop | None], clock: Clock) -> None:
         self._loop = loop
@@ -90,9 +90,9 @@ class Pulse:
         if loop is not None:
             self._sent = self._clock.boottime()
             with suppress(RuntimeError):  # closed: nothing runs on it
-                loop.call_soon_threadsafe(self._answered)
+                loop.call_soon_threadsafe(self._on_loop)
 
-    def _answered(self) -> None:
+    def _on_loop(self) -> None:
         self._sent = None
         self._warned = False
 
@@ -100,6 +100,6 @@ class Pulse:
         if self.blocked_s > BLOCKED_AFTER_S and not self._warned:
             self._warned = True
             logger.warning(
-                "a handler has blocked the event loop for %.0f s; blocking work belongs into a plain function",
+                "a handler has blocked the event loop for %.0f s; move blocking work into a plain function",
                 self.blocked_s,
             )

@@ -1,8 +1,8 @@
-"""Says that the node lives, and notices when it does not. In threads of its own; made by `worker`.
+"""Keeps a node alive in the database, and `exclusive=` held by it. In threads of its own, made by `worker`.
 
-It beats for the node as long as the store thread goes on. If that thread hangs, beating stops: others take the jobs,
-and this process had better end. A beat goes to the database too and may hang like any other call, so a second thread,
-which touches nothing that can, watches the first.
+It beats for the node as long as the store thread moves. If that thread hangs, beating stops: others take the jobs, and
+this process should end. A beat goes to the database too and may hang like any other call, so a second thread, which
+touches nothing that can, watches the first.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 
 from perdure.clock import Clock
 from perdure.errors import PerdureError
-from perdure.store.protocols import Store
 from perdure.worker.node import Node
+from perdure.worker.options import Parts, WorkerOptions
 
 BEATS_PER_LEASE = 6
 TICK_S = 1.0
+RENEWALS_PER_LEASE = 6
 
 logger = logging.getLogger("perdure.worker")
 
@@ -32,7 +33,7 @@ class Watchdog:
         self._seen = -1
         self._moved_at = self._looked_at = clock.boottime()
 
-    def is_alarmed(self) -> bool:
+    def is_stuck(self) -> bool:
         at, count = self._clock.boottime(), self._count()
         # After a suspend or a SIGSTOP all threads are late: what is watched gets its time as from now.
         was_asleep, self._looked_at = at - self._looked_at > self._patience_s / 2, at
@@ -41,32 +42,29 @@ class Watchdog:
         return at - self._moved_at >= self._patience_s
 
 
-class Heart:
+class Heartbeat:
     """One node's heartbeat. `beat` is one step of it; `start` puts it into a thread, and a guard into another.
 
     `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is done about
-    once a second, between beats.
+    once a second, between beats. `hung` is called when the store thread, or the beat, stands still.
     """
 
     def __init__(
         self,
         node: Node,
-        store: Store,
-        clock: Clock,
-        *,
-        lease_s: float,
+        parts: Parts,
+        options: WorkerOptions,
         hung: Callable[[], None],
-        patience_s: float | None = None,
         moves: Callable[[], int] | None = None,
         also: Sequence[Callable[[], object]] = (),
     ) -> None:
         self._node = node
-        self._store = store
-        self._clock = clock
-        self._beat_every_s = lease_s / BEATS_PER_LEASE
-        self._patience_s = lease_s if patience_s is None else patience_s
+        self._store = parts.store
+        self._clock = parts.clock
+        self._beat_every_s = options.lease_s / BEATS_PER_LEASE
+        self._patience_s = options.patience_s
         self._hung = hung
-        self._watchdog = Watchdog(moves or (lambda: node.turns), clock, self._patience_s)
+        self._watchdog = Watchdog(moves or (lambda: node.turns), parts.clock, self._patience_s)
         self._also = also
         self._ticks = 0
         self.last_beat: float | None = None
@@ -76,7 +74,7 @@ class Heart:
 
     def beat(self) -> bool:
         """Beat once. False: the store thread has not moved for too long, and there will be no more beats."""
-        if self._watchdog.is_alarmed():
+        if self._watchdog.is_stuck():
             return False
         at = self._clock.boottime()
         node_id = self._node.id
@@ -96,8 +94,8 @@ class Heart:
         self._thread = thread
         threading.Thread(target=self._guard, name="perdure-guard", daemon=True).start()
 
-    def beat_no_more(self) -> None:
-        """Any thread may say so, the heart's own too."""
+    def stop_beating(self) -> None:
+        """Any thread may call it, also its own."""
         self._stopped.set()
 
     def stop(self) -> None:
@@ -113,12 +111,12 @@ class Heart:
         next_beat = self._clock.boottime() + self._beat_every_s
         while not self._stopped.wait(min(TICK_S, self._beat_every_s)):
             self._ticks += 1
-            self._do_the_rest()
+            self._run_extras()
             at = self._clock.boottime()
             if at < next_beat:
                 continue
             next_beat = at + self._beat_every_s
-            if not self._still_beats():
+            if not self._beat_safely():
                 logger.critical("the store thread has not moved for %g s; this node gives up", self._patience_s)
                 self._hung()
                 return
@@ -126,24 +124,100 @@ class Heart:
     def _guard(self) -> None:
         watchdog = Watchdog(lambda: self._ticks, self._clock, self._patience_s)
         while not self._stopped.wait(self._patience_s / 4):
-            if watchdog.is_alarmed():
+            if watchdog.is_stuck():
                 logger.critical("the heartbeat has not moved for %g s; this node gives up", self._patience_s)
                 self._hung()
                 return
 
-    def _still_beats(self) -> bool:
-        """Whatever a beat meets, the heart goes on: without it the node would be dead to others and not notice."""
+    def _beat_safely(self) -> bool:
+        """Whatever a beat meets, the next one follows: without them the node would be dead to others and not notice."""
         try:
             return self.beat()
         except Exception:
             logger.exception("the heartbeat failed")
             return True
 
-    def _do_the_rest(self) -> None:
+    def _run_extras(self) -> None:
         for act in self._also:
             try:
                 act()
             except PerdureError as error:
-                logger.warning("the heart's other work failed: %s", error)
+                logger.warning("the heartbeat's other work failed: %s", error)
             except Exception:
-                logger.exception("the heart's other work failed")
+                logger.exception("the heartbeat's other work failed")
+
+
+class Exclusive:
+    """`exclusive=`: of all workers that name it, one claims and the others stand by. A lease that the node holds.
+
+    Whoever holds it stops claiming when its lease has run out by its own clock (`held`), which is before anybody else
+    can take it; so a process that was frozen claims nothing when it wakes up. Jobs it had claimed before keep running.
+    """
+
+    def __init__(self, name: str, parts: Parts, node: Node, lease_s: float) -> None:
+        self.name = name
+        self._lock = f"worker:{name}"
+        self._store = parts.store
+        self._clock = parts.clock
+        self._node = node
+        """Its id is another one after it was declared dead."""
+        self._lease_s = lease_s
+        self._lease_us = round(lease_s * 1_000_000)
+        self._owner: str | None = None
+        self._until = 0.0
+        self._next_at = 0.0
+
+    @property
+    def held(self) -> bool:
+        """Whether this worker is the one."""
+        return self._owner is not None and self._clock.boottime() < self._until
+
+    def keep(self) -> bool:
+        """Renew the hold when it is time, or take it if it is free. True: this worker has just become the one."""
+        at = self._clock.boottime()
+        if at < self._next_at and not self._is_another:
+            return False
+        self._next_at = at + self._lease_s / RENEWALS_PER_LEASE  # also where the database cannot be reached
+        if self._is_another:
+            self.release()
+        if self._owner is None:
+            return self._take(at)
+        self._renew(at)
+        return False
+
+    def release(self) -> None:
+        """Let the next one take over at once."""
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            self._store.release_lock(self._lock, owner)
+
+    def _take(self, at: float) -> bool:
+        owner = self._node.id.hex()
+        holder = self._store.lock_holder(self._lock, self._clock.now())
+        if holder is not None and holder not in {node.id.hex() for node in self._store.live_nodes()}:
+            self._store.release_lock(self._lock, holder)  # of a node that was declared dead: it can claim nothing
+            holder = None
+        if holder is not None or not self._store.take_lock(self._lock, owner, self._clock.now(), self._lease_us):
+            self._next_at = at  # it may be free at the next look
+            return False
+        self._hold(owner, at)
+        logger.info("this worker is the active one of %r", self.name)
+        return True
+
+    def _renew(self, at: float) -> None:
+        assert self._owner is not None
+        if self._store.renew_lock(self._lock, self._owner, self._clock.now(), self._lease_us):
+            self._hold(self._owner, at)
+        else:
+            self._owner = None
+            logger.warning("this worker is not the active one of %r any more; it stands by", self.name)
+
+    def _hold(self, owner: str, at: float) -> None:
+        """`at` is from before the lease was asked for: by our own clock it ends first here."""
+        self._until = at + self._lease_s
+        self._owner = owner
+
+    @property
+    def _is_another(self) -> bool:
+        """The node was declared dead and came back under a new id: what it held was the old one's."""
+        return self._owner is not None and self._owner != self._node.id.hex()

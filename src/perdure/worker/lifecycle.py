@@ -1,4 +1,4 @@
-"""Says what becomes of jobs: one log line for each event, the facts beside it. Called by `node`, `ladder` and `app`.
+"""One log line for each event in the life of a job. Called by `node`, `unwritten`, `rescue` and `app`.
 
 The facts are in the record's attribute `perdure`, a dict; `cli/logs` prints them as JSON. Nobody listens unless the
 program sets up logging: the logger `perdure` has no handler of its own that prints.
@@ -45,14 +45,14 @@ def hears_of_verbs() -> bool:
 
 
 def tell_of_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None:
-    """Someone changed a job by hand. `in_transaction`: it is done once the caller commits, which nobody tells us."""
+    """Someone changed a job by hand. `in_transaction`: it is done once the caller commits, which we do not see."""
     gathered = _gathered.get()
     if gathered is not None:
         gathered.append((verb, job))
         return
-    told: dict[str, Any] = {"event": "by_hand", "verb": verb, "job_id": str(job.id), "kind": job.kind}
-    told |= {"queue": job.queue, "state": job.state.value, **facts}
-    _say_by_hand(f"{verb.replace('_', ' ')} of {job.kind} {job.id} by hand, now {job.state}", told, in_transaction)
+    known: dict[str, Any] = {"event": "by_hand", "verb": verb, "job_id": str(job.id), "kind": job.kind}
+    known |= {"queue": job.queue, "state": job.state.value, **facts}
+    _say_by_hand(f"{verb.replace('_', ' ')} of {job.kind} {job.id} by hand, now {job.state}", known, in_transaction)
 
 
 def tell_of_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
@@ -62,7 +62,7 @@ def tell_of_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
 
 @contextmanager
 def told_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, None, None]:
-    """What verbs do inside is told when the block has ended well: it is one transaction."""
+    """What verbs do inside is logged when the block has ended well: it is one transaction."""
     changed: list[tuple[str, Job]] = []
     token = _gathered.set(changed)
     try:
@@ -83,14 +83,14 @@ def _say_by_hand(message: str, facts: dict[str, Any], in_transaction: bool) -> N
     _say(logging.INFO, message, facts)
 
 
-def tell_of_claims(claims: Iterable[Claim]) -> None:
+def log_claims(claims: Iterable[Claim]) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         for claim in claims:
             facts = _facts("claimed", claim.live)
             _say(logging.DEBUG, f"claimed {_name(claim.live)}, attempt {claim.live.attempts}", facts)
 
 
-def tell_of_parked(parked: Iterable[LiveJob]) -> None:
+def log_parked(parked: Iterable[LiveJob]) -> None:
     for live in parked:
         why = _PARKED.get(live.park_reason or "", "it cannot be read")
         facts = _facts("parked", live) | {"reason": live.park_reason}
@@ -103,17 +103,17 @@ _PARKED = {
 }
 
 
-def tell_of_ends(reports: Sequence[Ended], answers: Iterable[Finished]) -> None:
-    """`answers`: of the reports that were not written by the handler itself, in their order."""
+def log_ends(reports: Sequence[Ended], results: Iterable[Finished]) -> None:
+    """`results`: of the reports that were not written by the handler itself, in their order."""
     wants_all = logger.isEnabledFor(logging.INFO)
-    following = iter(answers)
+    following = iter(results)
     for ended in reports:
         finished = WRITTEN if ended.written else next(following)
         if wants_all or finished.state is not State.COMPLETED or finished.answer is not Answer.APPLIED:
-            tell_of_end(ended, ended.report, finished)
+            log_end(ended, ended.report, finished)
 
 
-def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
+def log_end(ended: Ended, report: Report, finished: Finished) -> None:
     """`report` is what was written, which may not be what the run had reported."""
     live = ended.ctx.claim.live
     if finished.answer is Answer.LOST:
@@ -126,9 +126,9 @@ def tell_of_end(ended: Ended, report: Report, finished: Finished) -> None:
         )
         _say(logging.WARNING, message, _facts("waits", live))
     elif isinstance(report, Failed | TimedOut) and finished.state is not State.CANCELLED:
-        tell_of_failure(live, report.failure, finished, ended.telling)
+        log_failure(live, report.failure, finished, ended.telling)
     elif finished.state is State.FAILED:
-        tell_of_failure(live, INTERRUPTED, finished, ended.telling)
+        log_failure(live, INTERRUPTED, finished, ended.telling)
     else:
         event, words = _event(report, finished)
         facts = _facts(event, live) | _measured(ended.telling)
@@ -154,29 +154,29 @@ def _event(report: Report, finished: Finished) -> tuple[str, str]:
     return state.value, state.value
 
 
-def tell_of_failure(live: LiveJob, failure: Failure, finished: Finished, telling: Telling = NOTHING_TOLD) -> None:
+def log_failure(live: LiveJob, failure: Failure, finished: Finished, telling: Telling = NOTHING_TOLD) -> None:
     is_over = finished.state is State.FAILED and not finished.has_successor
     facts = _facts("failed" if is_over else "retried", live) | _measured(telling)
     facts |= {"error_type": failure.error_type, "error": failure.message}
-    what = "failed for good" if is_over else "failed and is tried again"
+    what = "failed for good" if is_over else "failed and will be retried"
     at = f"attempt {live.attempts} of {live.max_attempts}"
     message = f"{_name(live)} {what} ({at}): {failure.error_type}: {' '.join(failure.message.split())}"
     _say(logging.ERROR if is_over else logging.WARNING, message, facts)
 
 
-def tell_of_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
-    """Of those that go on once for all, of those that have failed with their node one by one."""
+def log_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
+    """One line for all that continue, and one for each that has failed with its node."""
     if not rescued:
         return
     lost = Failure("NodeLost", f"node {to_uuid(node_id)} died while it ran this job")
-    going_on = 0
+    rescued_jobs = 0
     for live, finished in rescued:
         if finished.state is State.FAILED and not finished.has_successor:
-            tell_of_failure(live, lost, finished)
+            log_failure(live, lost, finished)
         else:
-            going_on += 1
-    jobs = "a job" if going_on == 1 else f"{going_on} jobs"
-    facts = {"event": "rescued", "jobs": going_on, "node_id": str(to_uuid(node_id))}
+            rescued_jobs += 1
+    jobs = "a job" if rescued_jobs == 1 else f"{rescued_jobs} jobs"
+    facts = {"event": "rescued", "jobs": rescued_jobs, "node_id": str(to_uuid(node_id))}
     _say(logging.WARNING, f"rescued {jobs} of node {to_uuid(node_id)}", facts)
 
 

@@ -1,6 +1,4 @@
-"""How a worker is told to stop: by whoever holds it, or by signals. Made by `worker`, asked by `shift`.
-
-What the store thread does: turn the node until the worker is to stop, then let its runs end. Started by `worker`.
+"""What the store thread does: turn the node until the worker is to stop, then let its runs end. Started by `worker`.
 
 Everything that decides is in `node`; here is when it gets its turns, and how long anybody waits.
 """
@@ -17,56 +15,13 @@ from contextlib import contextmanager
 from types import FrameType
 
 from perdure.clock import Clock
-from perdure.errors import PerdureError, SchemaError
-from perdure.store.protocols import AWAY, Bell
-from perdure.upkeep.rescue import Rescuer, look_every_s
+from perdure.store.protocols import Bell
+from perdure.upkeep.chore import Chores
+from perdure.worker.heartbeat import Exclusive
 from perdure.worker.node import Node
 from perdure.worker.signals import Stop
 
 STOP, HURRY = 1, 2
-
-
-class Wish:
-    """What is wanted of a worker: nothing, that it stops, that it hurries. It only ever rises.
-
-    A number, no event: a signal handler must not wait for a lock.
-    """
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
-        self.level = 0
-        self.given_up = False
-        """Nobody wished it: the store thread has hung or failed."""
-
-    def ask(self, level: int) -> None:
-        """Any thread may, and any signal handler."""
-        self.level = max(self.level, level)
-        self._ring()
-
-    def give_up(self) -> None:
-        """Without a ring: whoever would hear it does not move."""
-        self.given_up = True
-        self.level = HURRY
-
-    @contextmanager
-    def from_signals(self) -> Generator[None, None, None]:
-        """On the main thread SIGTERM and SIGINT say so while the block runs: each a level more, the next to die of."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._told) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def _told(self, number: int, _frame: FrameType | None) -> None:
-        if self.level >= HURRY and not self.given_up:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        self.ask(self.level + 1)
-
 
 SETTLE_S = 2.0
 """How long interrupted handlers have to end before the worker leaves without them."""
@@ -75,30 +30,62 @@ NAP_S = 0.25
 logger = logging.getLogger("perdure.worker")
 
 
-class Shift:
-    """One node's working time. `moves` counts the steps of it, successful or not: the watchdog looks at that."""
+class StopRequest:
+    """How far a worker is asked to stop: not at all, STOP, or HURRY. The level only ever rises.
+
+    A number, no event: a signal handler must not wait for a lock.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self.level = 0
+        self.given_up = False
+        """Not asked for: the store thread has hung or failed."""
+
+    def ask(self, level: int) -> None:
+        """Any thread may, and any signal handler."""
+        self.level = max(self.level, level)
+        self._ring()
+
+    def give_up(self) -> None:
+        """Without a ring: the thread that would hear it does not move."""
+        self.given_up = True
+        self.level = HURRY
+
+    @contextmanager
+    def from_signals(self) -> Generator[None, None, None]:
+        """On the main thread SIGTERM and SIGINT raise the level while the block runs; after HURRY they kill."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.level >= HURRY and not self.given_up:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.ask(self.level + 1)
+
+
+class WorkLoop:
+    """Gives a node its turns, from start to stop. `moves` counts its steps, successful or not, for the watchdog."""
 
     def __init__(
-        self,
-        node: Node,
-        rescuer: Rescuer,
-        bell: Bell,
-        clock: Clock,
-        wish: Wish,
-        *,
-        lease_s: float,
-        grace_s: float,
-        may_claim: Callable[[], bool] | None = None,
+        self, node: Node, chores: Chores, bell: Bell, clock: Clock, stopping: StopRequest, grace_s: float
     ) -> None:
         self._node = node
-        self._rescuer = rescuer
+        self._chores = chores
         self._bell = bell
         self._clock = clock
-        self._wish = wish
+        self._stopping = stopping
         self._grace_s = grace_s
-        self._may_claim = may_claim
-        self._rescue_every_s = look_every_s(lease_s)
-        self._next_rescue = 0.0
+        self.exclusive: Exclusive | None = None
+        """Where set, the node claims only while it is held."""
         self.moves = 0
 
     def run(self, *, until_idle: bool = False) -> bool:
@@ -106,57 +93,33 @@ class Shift:
         self._work(until_idle=until_idle)
         return self._wind_down()
 
-    def recover(self) -> None:
-        """Before the first turn: take back what dead nodes have left.
-
-        An error: the database cannot be had as it should be. A job that it refuses to give back stops nobody.
-        """
-        try:
-            self._rescuer.look(self._node.id)
-        except (*AWAY, SchemaError):
-            raise
-        except PerdureError as error:
-            logger.error("what dead nodes have left could not be taken back: %s", error)  # noqa: TRY400 - said
-
     def _work(self, *, until_idle: bool) -> None:
         node = self._node
-        while not self._wish.level:
+        while not self._stopping.level:
             self.moves += 1
-            if self._may_claim is not None:
-                node.accepting = self._may_claim()
+            if self.exclusive is not None:
+                node.accepting = self.exclusive.held
             pause = node.turn()
             if node.in_trouble:
-                self._sit_out(pause)
+                self._wait_for_the_database(pause)
                 continue
             if until_idle and node.is_idle:
                 return
-            pause = min(pause, self._keep_up())
+            pause = min(pause, self._chores.run_due())
             if pause > 0 and self._bell.wait(pause, rung_only=node.is_full):
                 node.stir()
 
-    def _sit_out(self, pause_s: float) -> None:
-        """Wait for the database to come back, whoever rings; but not longer than this worker is wanted."""
+    def _wait_for_the_database(self, pause_s: float) -> None:
+        """Wait for the database to come back, whatever rings, but not after a request to stop."""
         deadline = self._clock.boottime() + pause_s
-        while not self._wish.level and self._clock.boottime() < deadline:
+        while not self._stopping.level and self._clock.boottime() < deadline:
             self.moves += 1
             time.sleep(min(NAP_S, pause_s))
-
-    def _keep_up(self) -> float:
-        """Look after the jobs of others, once a second. Answers for how long that can wait."""
-        at = self._clock.boottime()
-        if at >= self._next_rescue:
-            self._next_rescue = at + self._rescue_every_s
-            try:
-                if self._rescuer.look(self._node.id):
-                    self._node.stir()
-            except PerdureError as error:
-                logger.warning("looking for dead nodes failed: %s", error)
-        return self._next_rescue - at
 
     def _wind_down(self) -> bool:
         """Let running jobs finish for the grace, then make them. False: some have not, or it could not be written."""
         node, clock = self._node, self._clock
-        node.tell_to_stop()
+        node.request_stop()
         if node.held:
             logger.info("stopping; %s %g s to finish", _have(len(node.held)), self._grace_s)
         self._drain(clock.boottime() + self._grace_s, or_hurry=True)
@@ -173,7 +136,7 @@ class Shift:
     def _drain(self, deadline: float, *, or_hurry: bool = False) -> None:
         node = self._node
         while not node.is_empty and (left := deadline - self._clock.boottime()) > 0:
-            if or_hurry and self._wish.level >= HURRY:
+            if or_hurry and self._stopping.level >= HURRY:
                 return
             self.moves += 1
             pause = node.turn()

@@ -1,35 +1,32 @@
-"""A node: one worker process lifetime, and its conversation with the database, one `turn()` after the other.
+"""A node: what one worker process claims, holds and reports, one `turn()` after the other. Run by `loop`.
 
-Everything here happens in the store thread, and nothing starts a thread: `worker` calls `turn` in a loop, the simulator
-calls it as it likes. What runs have to say comes in through the inbox; claimed jobs go out to the executors.
+Everything here happens in the store thread, and nothing starts a thread; the simulator calls `turn` as it likes. Ended
+runs come in through the inbox; claimed jobs go out to the executors.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from perdure.clock import Clock, Micros
 from perdure.errors import PerdureError, StoreError
-from perdure.ids import IdFactory, JobId, NodeId, RunId, to_uuid
+from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Claim, LiveJob
 from perdure.job.reports import Finish
 from perdure.job.states import Suspicion
 from perdure.job.transitions import suspicion
-from perdure.kind import Registry
-from perdure.store.protocols import AWAY, Locked, Store
+from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import Answer, Claimer, Glance, Lane, Turn, Turned
-from perdure.worker.context import Backstage, JobContext
-from perdure.worker.executors import Executor, Inbox
-from perdure.worker.lifecycle import tell_of_claims, tell_of_end, tell_of_ends, tell_of_parked
-from perdure.worker.liveness import Liveness
-from perdure.worker.run import AnyKind, Assignment, Ended, Middleware
+from perdure.worker.context import JobContext
+from perdure.worker.lifecycle import log_claims, log_end, log_ends, log_parked
+from perdure.worker.options import Parts, WorkerOptions
+from perdure.worker.run import AnyKind, Assignment, Ended, Executor, Inbox
+from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
-from perdure.worker.unwritten import Ladder, Notepad
+from perdure.worker.unwritten import FallbackWriter, NoteBuffer
 
 PROMOTED_AT_ONCE = 1_000
 LOOK_WHEN_BUSY_S = 0.25
@@ -43,54 +40,38 @@ IDLE = Glance((), None, ())
 logger = logging.getLogger("perdure.worker")
 
 
-class Duty(NamedTuple):
-    """What a worker was asked to do. `queues`: None means every queue there is."""
-
-    queues: tuple[str, ...] | None = None
-    in_turn: bool = False
-    """Every queue first in its turn, instead of strictly in the order given."""
-    concurrency: int = 10
-    per_queue: Mapping[str, int] = {}
-    poll_s: float = 1.0
-    lease_s: float = 60.0
-    max_crashes: int = 3
-    """Deaths of its node after which a job is given up."""
-
-
 class Executors(Protocol):
     """Where a kind's runs are executed."""
 
     def of(self, kind: AnyKind) -> Executor: ...
 
 
-class Parts(NamedTuple):
-    """What a node is made of. The simulator puts its own in their place."""
-
-    store: Store
-    kinds: Registry
-    clock: Clock
-    ids: IdFactory
-    liveness: Liveness
-    executors: Executors
-    inbox: Inbox
-    backstage: Backstage
-    middleware: Sequence[Middleware] = ()
-    state: Callable[[], Mapping[str, Any]] = dict
-    jitter: Callable[[], float] = random.random
-
-
 class Node:
     """One node. Its id is new at every start, and after it was declared dead."""
 
-    def __init__(self, parts: Parts, duty: Duty) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        options: WorkerOptions,
+        executors: Executors,
+        inbox: Inbox,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`state` is what the worker's `lifespan=` gave."""
         self._parts = parts
         self._store = parts.store
-        self._duty = duty
+        self._options = options
+        self._now, self._at = parts.clock.now, parts.clock.boottime
+        self._lease_us = round(options.lease_s * 1_000_000)
+        self._executors = executors
+        self._inbox = inbox
+        self._state = state
+        self._services = StoreServices(parts)
         self.id = NodeId(parts.ids.new())
         self.accepting = True
         """False: nothing more is claimed."""
         self.declared_dead = False
-        """Set by the heart when a beat was refused."""
+        """Set by the heartbeat when a beat was refused."""
         self.turns = 0
         """How many turns were begun, successful or not: the watchdog counts them."""
         self.last_success: float | None = None
@@ -98,14 +79,14 @@ class Node:
         self.held: dict[RunId, Assignment] = {}
         self._unwritten: list[Ended] = []
         self._waiting: list[Ended] = []
-        """Ended, but somebody's open transaction has locked the job, or what its end needs. Keeps no other waiting."""
+        """Ended, but somebody's open transaction has locked the job, or what its end needs. Delays no other."""
         self._again_s = self._next_again = 0.0
-        self._notepad = Notepad(parts.store, parts.clock)
-        self._ladder = Ladder(parts.store, parts.clock, parts.ids)
+        self._notes = NoteBuffer(parts)
+        self._fallback = FallbackWriter(parts)
         self._glance = IDLE
         self._stirred = True
         self._dry = False
-        self._next_look = self._next_reckoning = 0.0
+        self._next_look = self._next_reconcile = 0.0
         self._uncertain = False
         self._troubles = 0
         self._claims_made = 0
@@ -118,13 +99,13 @@ class Node:
 
     def _register_as(self, node_id: NodeId) -> None:
         kinds = json.dumps(self._parts.kinds.versions(), sort_keys=True)
-        queues = None if self._duty.queues is None else json.dumps(self._duty.queues)
+        queues = None if self._options.queues is None else json.dumps(self._options.queues)
         self._store.register(node_id, kinds, self._parts.liveness.own(), self._now(), queues, self._lease_us)
         self.id = node_id
-        self._next_reckoning = self._at() + self._duty.lease_s
+        self._next_reconcile = self._at() + self._options.lease_s
 
     def turn(self) -> float:
-        """Do what there is to do; answers for how many seconds there will be nothing, if nobody rings."""
+        """Do what there is to do. Returns for how many seconds there will be nothing, unless the bell rings."""
         self.turns += 1
         try:
             pause = self._turn()
@@ -159,10 +140,10 @@ class Node:
     @property
     def is_empty(self) -> bool:
         """Nothing runs here, and everything that ran is in the database."""
-        return not self.held and not self._unwritten and not self._waiting and not self._parts.inbox
+        return not self.held and not self._unwritten and not self._waiting and not self._inbox
 
-    def tell_to_stop(self) -> None:
-        """Nothing more is claimed; handlers that ask are told to leave."""
+    def request_stop(self) -> None:
+        """Nothing more is claimed; handlers that ask see that they should stop."""
         self.accepting = False
         for task in self.held.values():
             task.ctx.stop = task.ctx.stop or Stop.SHUTDOWN
@@ -170,7 +151,7 @@ class Node:
     def interrupt_all(self, why: Stop) -> None:
         """Make every run end soon."""
         for task in list(self.held.values()):
-            self._parts.executors.of(task.kind).stop(task.ctx, why)
+            self._executors.of(task.kind).stop(task.ctx, why)
 
     def sign_off(self, reason: str = "clean_shutdown") -> None:
         """The node is gone from now on; what it still holds is for others to rescue."""
@@ -180,28 +161,28 @@ class Node:
 
     def _turn(self) -> float:
         if self.declared_dead:
-            self._come_back()
+            self._register_again()
         self._collect()
         self._look()
-        if self._uncertain or self._at() >= self._next_reckoning:
-            self._reckon()
+        if self._uncertain or self._at() >= self._next_reconcile:
+            self._reconcile()
         wanted = self._wanted()
         if wanted is None:
-            tell_of_ends(self._unwritten, ())
+            log_ends(self._unwritten, ())
             self._unwritten = []
             return self._pause()
         try:
             turned = self._store.turn(wanted, self._now())
         except Locked:
-            return FIRST_AGAIN_S  # somebody is busy with this node's own row; the same again, and no outage
+            return FIRST_AGAIN_S  # another transaction holds this node's own row; the same again, and no outage
         except AWAY:
-            raise  # nobody's fault: the same again later
+            raise  # an outage: the same again later
         except PerdureError as error:
             if not wanted.finishes and not wanted.again and wanted.notes is None:
                 raise
             self._write_one_by_one(error)
             return 0.0
-        self._take_in(wanted, turned)
+        self._record(wanted, turned)
         return self._pause()
 
     def _wanted(self) -> Turn | None:
@@ -209,29 +190,29 @@ class Node:
         finishes, lanes = self._finishes(self._unwritten), self._lanes()
         again = self._finishes(self._waiting) if self._waiting and self._at() >= self._next_again else []
         due = self.accepting and self._is_something_due()
-        notes = self._notepad.gather(self._ended_contexts(), (task.ctx for task in self.held.values()))
+        notes = self._notes.gather(self._ended_contexts(), (task.ctx for task in self.held.values()))
         if not finishes and not again and notes is None and not lanes and not due:
             return None
         promote = PROMOTED_AT_ONCE if due else 0
         return Turn(finishes, notes, promote, lanes, self._claimer() if lanes else None, again)
 
-    def _take_in(self, wanted: Turn, turned: Turned) -> None:
-        tell_of_ends(self._unwritten, turned.finished)
+    def _record(self, wanted: Turn, turned: Turned) -> None:
+        log_ends(self._unwritten, turned.finished)
         self._keep_waiting(wanted, turned)
         self._unwritten = []
-        self._notepad.clear()
+        self._notes.clear()
         if wanted.claimer is not None:
             self._claims_made += 1
             room = min(len(wanted.claimer.run_ids), sum(lane.room for lane in wanted.lanes))
             self._dry = len(turned.claims) < room
-            tell_of_parked(turned.parked)
-            tell_of_claims(turned.claims)
+            log_parked(turned.parked)
+            log_claims(turned.claims)
             self._begin(turned.claims)
         if turned.promoted or turned.finished or turned.again:  # what has ended may have queued more: a retry, a child
             self._stirred = True
 
     def _keep_waiting(self, wanted: Turn, turned: Turned) -> None:
-        """What somebody's lock keeps from being written is tried again later, and less and less often."""
+        """What another transaction's lock delays is written later, with growing pauses between the tries."""
         if wanted.again:
             tried, self._waiting = self._waiting, []
             self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
@@ -239,7 +220,7 @@ class Node:
                 if finished.answer is Answer.WAITS:
                     self._waiting.append(ended)
                 else:
-                    tell_of_end(ended, ended.report, finished)
+                    log_end(ended, ended.report, finished)
         if any(finished.answer is Answer.WAITS for finished in turned.finished):
             reports = (ended for ended in self._unwritten if not ended.written)
             self._wait_for(
@@ -258,7 +239,7 @@ class Node:
         self._next_again = self._at() + self._again_s
 
     def _write_one_by_one(self, error: PerdureError) -> None:
-        """The database refused the turn: whatever it does not take must keep nothing else."""
+        """The database refused the turn: what it does not take must not hold back the rest."""
         logger.error("the database refused a batch of %d finishes: %s", len(self._unwritten), error)
         self._uncertain = True
         ended = self._ended_contexts()
@@ -266,17 +247,17 @@ class Node:
         self._waiting = []
         waiting: list[Ended] = []
         try:
-            self._ladder.write_each(self._unwritten, waiting)
+            self._fallback.write_each(self._unwritten, waiting)
         finally:
             if waiting:
                 self._wait_for(waiting)
-        self._notepad.write_alone(ended)
+        self._notes.write_alone(ended)
 
     def _ended_contexts(self) -> list[JobContext]:
         return [ended.ctx for ended in self._unwritten]
 
     def _collect(self) -> None:
-        for ended in self._parts.inbox.take():
+        for ended in self._inbox.take():
             self.held.pop(ended.ctx.claim.run_id, None)
             self._unwritten.append(ended)
 
@@ -293,16 +274,15 @@ class Node:
     def _begin(self, claims: Sequence[Claim]) -> None:
         tasks: defaultdict[Executor, list[Assignment]] = defaultdict(list)
         parts = self._parts
-        state = parts.state()
         for claim in claims:
             kind = parts.kinds.find(claim.live.kind)
             assert kind is not None  # the claim parks what we do not know
-            ctx = JobContext(claim, kind, parts.backstage, state)
+            ctx = JobContext(claim, kind, self._services, self._state)
             if claim.live.cancel_requested:
                 ctx.stop = Stop.CANCEL
             task = Assignment(claim, kind, ctx, parts.middleware, parts.jitter())
             self.held[claim.run_id] = task
-            tasks[parts.executors.of(kind)].append(task)
+            tasks[self._executors.of(kind)].append(task)
         for executor, own in tasks.items():
             executor.start(own)
 
@@ -315,12 +295,12 @@ class Node:
             return
         self._glance = self._store.glance(self.id, self._parts.kinds.versions(), self._now())
         self._stirred = self._dry = False
-        self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._duty.poll_s)
+        self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._options.poll_s)
         for run_id in self._glance.cancelled:
             task = self.held.get(run_id)
             if task is not None and task.ctx.stop is None:
                 task.ctx.stop = Stop.CANCEL
-                self._parts.executors.of(task.kind).stop(task.ctx, Stop.CANCEL)
+                self._executors.of(task.kind).stop(task.ctx, Stop.CANCEL)
 
     def _wants_a_look(self, at: float) -> bool:
         """While claims come back full there is no need to ask whether there is more."""
@@ -328,9 +308,9 @@ class Node:
         return at >= self._next_look or (self._stirred and not knows_of_work)
 
     def _wanted_queues(self) -> list[str]:
-        if self._duty.queues is None:
+        if self._options.queues is None:
             return list(self._glance.queues)
-        return [queue for queue in self._duty.queues if queue in self._glance.queues]
+        return [queue for queue in self._options.queues if queue in self._glance.queues]
 
     def _lanes(self) -> list[Lane]:
         """The queues to claim from, in order, each with the room it has. Empty: nothing is to be claimed now."""
@@ -338,21 +318,21 @@ class Node:
         if not self.accepting or self._dry or room <= 0:
             return []
         queues = self._wanted_queues()
-        if queues and (self._duty.in_turn or self._duty.queues is None):
+        if queues and (self._options.order == "round_robin" or self._options.queues is None):
             first = self._claims_made % len(queues)
             queues = queues[first:] + queues[:first]
-        if not self._duty.per_queue:
+        if not self._options.per_queue:
             return [Lane(queue, room) for queue in queues]
         running = Counter(task.claim.live.queue for task in self.held.values())
-        limits = {queue: self._duty.per_queue.get(queue, room) - running[queue] for queue in queues}
+        limits = {queue: self._options.per_queue.get(queue, room) - running[queue] for queue in queues}
         return [Lane(queue, min(room, limits[queue])) for queue in queues if limits[queue] > 0]
 
     def _room(self) -> int:
         """Ends that wait for a lock take no room, but there are never more than twice as many jobs here as can run."""
-        return self._duty.concurrency - len(self.held) - max(0, len(self._waiting) - self._duty.concurrency)
+        return self._options.concurrency - len(self.held) - max(0, len(self._waiting) - self._options.concurrency)
 
     def _claimer(self) -> Claimer:
-        most = self._duty.max_crashes
+        most = self._options.max_crashes
         crashed = [task.claim.live for task in self.held.values() if task.claim.live.crashes]
         company = max((_suspicion(live, most) for live in crashed), default=Suspicion.NONE)
         run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(self._room())]
@@ -361,13 +341,13 @@ class Node:
     def _pause(self) -> float:
         """Seconds until something is due by the clock."""
         at = self._at()
-        if self._parts.inbox or self._wants_a_look(at) or (self._glance.queues and self._lanes()):
+        if self._inbox or self._wants_a_look(at) or (self._glance.queues and self._lanes()):
             return 0.0
-        waits = [self._next_look - at, self._next_reckoning - at]
+        waits = [self._next_look - at, self._next_reconcile - at]
         if self._glance.next_due is not None and self.accepting:
             waits.append((self._glance.next_due - self._now()) / 1_000_000)
         if self.held:
-            waits.append(self._notepad.next - at)
+            waits.append(self._notes.next - at)
         if self._waiting:
             waits.append(self._next_again - at)
         return max(0.0, min(waits))
@@ -378,7 +358,7 @@ class Node:
     # -- trouble -----------------------------------------------------------------------------------------------------
 
     def _trouble(self, error: StoreError) -> float:
-        """Nothing was written, or perhaps it was: what ran is kept in memory, and claims are reckoned with later."""
+        """Nothing was written, or perhaps it was: what ran is kept in memory, and claims are reconciled later."""
         self._uncertain = True
         self._stirred = True
         pause = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._troubles, 20))
@@ -387,43 +367,33 @@ class Node:
         logger.warning("the database %s (%s); next try in %.1f s", what, error, pause)
         return pause
 
-    def _reckon(self) -> None:
+    def _reconcile(self) -> None:
         """Compare what the database says we run with what we run: either may have missed something."""
-        self._next_reckoning = self._at() + self._duty.lease_s
+        self._next_reconcile = self._at() + self._options.lease_s
         rows = {live.run_id: live for live in self._store.held_by(self.id)}
-        self._ladder.forget_all_but(rows)
+        self._fallback.forget_all_but(rows)
         mine = {*self.held, *(ended.ctx.claim.run_id for ended in (*self._unwritten, *self._waiting))}
         unknown = [live for run_id, live in rows.items() if run_id not in mine]
         if unknown:
             logger.warning("giving back %d jobs that were claimed for this node without its knowledge", len(unknown))
-            self._ladder.give_back(unknown)
+            self._fallback.give_back(unknown)
             self._stirred = True
         for run_id, task in list(self.held.items()):
             if run_id not in rows and task.ctx.stop is None and not task.ctx.closed:
                 logger.warning("%s %s was taken from this node; stopping it", task.kind.name, task.ctx.job_id)
                 task.ctx.stop = Stop.LOST
-                self._parts.executors.of(task.kind).stop(task.ctx, Stop.LOST)
+                self._executors.of(task.kind).stop(task.ctx, Stop.LOST)
         self._uncertain = False
 
-    def _come_back(self) -> None:
-        """Others took this node for dead: its jobs are theirs. Stop them, and go on as a new node."""
+    def _register_again(self) -> None:
+        """Others took this node for dead: its jobs are theirs. Stop them, and continue as a new node."""
         logger.error("node %s was declared dead by another one; its jobs are stopped", to_uuid(self.id))
         for task in list(self.held.values()):
             task.ctx.stop = task.ctx.stop or Stop.LOST
-            self._parts.executors.of(task.kind).stop(task.ctx, Stop.LOST)
+            self._executors.of(task.kind).stop(task.ctx, Stop.LOST)
         self._register_as(NodeId(self._parts.ids.new()))
         self.declared_dead = False
-        logger.warning("going on as node %s", to_uuid(self.id))
-
-    @property
-    def _lease_us(self) -> int:
-        return round(self._duty.lease_s * 1_000_000)
-
-    def _now(self) -> Micros:
-        return self._parts.clock.now()
-
-    def _at(self) -> float:
-        return self._parts.clock.boottime()
+        logger.warning("continuing as node %s", to_uuid(self.id))
 
 
 def _suspicion(live: LiveJob, max_crashes: int) -> Suspicion:

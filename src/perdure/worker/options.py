@@ -1,47 +1,178 @@
-"""What a worker is given. Made by `verbs/working`, read by `worker` and `shift`."""
+"""The settings of a worker, each with its limits and its check, and what it gets from its app. Made by `app.worker`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import inspect
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast, get_args
 
 from perdure.clock import Clock
+from perdure.config import Config
+from perdure.errors import InvalidOption, not_among, shown
 from perdure.ids import IdFactory
-from perdure.kind import Registry
+from perdure.job.model import NewJob
+from perdure.kind import Draft, Registry
+from perdure.options import check_name, check_queue, unknown_option
 from perdure.store.protocols import Store
 from perdure.worker.liveness import Liveness, ProcLiveness
-from perdure.worker.node import Duty
-from perdure.worker.run import Middleware
-from perdure.worker.services import LayOut
+
+if TYPE_CHECKING:
+    from perdure.worker.run import Middleware
+
+CONCURRENCY_LIMIT = 10_000
+EXCLUSIVE_LIMIT = 200
+
+Hook = Callable[[], object]
+Order = Literal["strict", "round_robin"]
 
 
-class WorkerOptions(NamedTuple):
-    """What `app.worker(…)` was given, checked."""
+class WorkerFields(TypedDict, total=False):
+    """The options of a worker besides its queues, for type checkers."""
 
-    duty: Duty
+    order: Order
+    poll_s: float
+    grace_s: float
+    max_crashes: int
+    before_start: Hook | Sequence[Hook]
+    after_stop: Hook | Sequence[Hook]
+    lifespan: Callable[[], object] | None
+    exclusive: str | None
+
+
+OPTION_NAMES = ("queues", "concurrency", *WorkerFields.__annotations__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What `app.worker(…)` was given, checked, and what of the app's configuration is about workers."""
+
+    queues: tuple[str, ...] | None = None
+    """None: every queue there is."""
+    per_queue: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many jobs of a queue may run at once; a queue that is not named here has no limit of its own."""
+    concurrency: int = 10
+    order: Order = "strict"
+    """`round_robin`: each queue is first in its turn, instead of strictly in the order given."""
+    poll_s: float = 1.0
     grace_s: float = 25.0
-    before_start: Sequence[Callable[[], object]] = ()
-    after_stop: Sequence[Callable[[], object]] = ()
+    max_crashes: int = 3
+    """Deaths of its node after which a job is given up."""
+    before_start: Sequence[Hook] = ()
+    after_stop: Sequence[Hook] = ()
     lifespan: Callable[[], object] | None = None
     exclusive: str | None = None
-    middleware: Sequence[Middleware] = ()
+    lease_s: float = 60.0
     busy_timeout_s: float = 5.0
     """The longest that a call to the database may take; the watchdog is more patient than that."""
+
+    @classmethod
+    def of(cls, queues: object, concurrency: object, options: WorkerFields, config: Config) -> WorkerOptions:
+        """Everything `app.worker` takes. An unknown name or an impossible value is refused by name."""
+        for name in options:
+            if name not in _CHECKS:
+                raise unknown_option(name, OPTION_NAMES)
+        per_queue = _per_queue(queues)
+        checked: dict[str, Any] = {name: _CHECKS[name](value, name) for name, value in options.items()}
+        if concurrency is not None:
+            checked["concurrency"] = _whole(concurrency, "concurrency", CONCURRENCY_LIMIT)
+        elif per_queue:
+            checked["concurrency"] = min(CONCURRENCY_LIMIT, sum(per_queue.values()))
+        return cls(
+            queues=None if queues is None else tuple(per_queue) or _queue_names(queues),
+            per_queue=per_queue,
+            lease_s=config.lease_s,
+            busy_timeout_s=config.busy_timeout_s,
+            **checked,
+        )
 
     @property
     def patience_s(self) -> float:
         """For how long the store thread may not move before it counts as hung."""
-        return max(self.duty.lease_s, 3 * self.busy_timeout_s)
+        return max(self.lease_s, 3 * self.busy_timeout_s)
 
 
-class WorkerParts(NamedTuple):
-    """What a worker is made of."""
+class Parts(NamedTuple):
+    """What a worker gets from its app, and all its parts work with. Tests and the simulator put in their own."""
 
     store: Store
     kinds: Registry
     clock: Clock
     ids: IdFactory
-    lay_out: LayOut
+    new_job: Callable[[Draft], NewJob]
+    """From a draft to the rows of a new job."""
+    middleware: Sequence[Middleware] = ()
     liveness: Liveness = ProcLiveness()
-    check: Callable[[], object] = bool
-    """Raises where the worker may not be started now."""
+    jitter: Callable[[], float] = random.random
+
+
+# -- the checks ------------------------------------------------------------------------------------------------------
+
+
+def _queue_names(queues: object) -> tuple[str, ...]:
+    if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+        raise InvalidOption(f"queues must be a list of names, not {shown(queues)}; write queues=[{shown(queues)}]")
+    names = tuple(check_queue(name) for name in cast("Iterable[object]", queues))
+    if not names:
+        raise InvalidOption("queues is empty, so there would be nothing to do; leave it out to serve every queue")
+    return tuple(dict.fromkeys(names))
+
+
+def _per_queue(queues: object) -> dict[str, int]:
+    if not isinstance(queues, Mapping):
+        return {}
+    limits = cast("Mapping[object, object]", queues)
+    return {
+        check_queue(name): _whole(limit, f"the concurrency of queue {shown(name)}", CONCURRENCY_LIMIT)
+        for name, limit in limits.items()
+    }
+
+
+def _order(order: object, what: str) -> str:
+    if order not in get_args(Order):
+        raise InvalidOption(not_among(what, order, get_args(Order)))
+    return str(order)
+
+
+def _whole(value: object, what: str, most: int = 10**6) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidOption(f"{what} must be a whole number from 1 to {most}, not {shown(value)}")
+    return value
+
+
+def _seconds(value: object, what: str, least: float = 0) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 10**6:
+        raise InvalidOption(f"{what} must be seconds, at least {least:g}, not {shown(value)}", option=what)
+    return float(value)
+
+
+def _hooks(hooks: object, what: str) -> tuple[Hook, ...]:
+    listed: Iterable[Any] = [hooks] if callable(hooks) else cast("Iterable[Any]", hooks)
+    if not isinstance(listed, (list, tuple)) or not all(map(callable, listed)):
+        raise InvalidOption(f"{what} must be a function without arguments, or a list of them, not {shown(hooks)}")
+    for hook in listed:
+        if inspect.iscoroutinefunction(hook):
+            raise InvalidOption(f"{what} must be a plain function; for coroutines use lifespan=, not {shown(hook)}")
+    return tuple(listed)
+
+
+def _lifespan(lifespan: object, what: str) -> Callable[[], object] | None:
+    if lifespan is not None and not callable(lifespan):
+        raise InvalidOption(
+            f"{what} must be a function that gives a context manager, not {shown(lifespan)};"
+            " decorate it with contextlib.asynccontextmanager and pass the function itself"
+        )
+    return lifespan
+
+
+_CHECKS: dict[str, Callable[[object, str], object]] = {
+    "order": _order,
+    "poll_s": lambda value, name: _seconds(value, name, least=0.001),
+    "grace_s": _seconds,
+    "max_crashes": _whole,
+    "before_start": _hooks,
+    "after_stop": _hooks,
+    "lifespan": _lifespan,
+    "exclusive": lambda value, name: None if value is None else check_name(value, name, EXCLUSIVE_LIMIT),
+}

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import logging
 import time
 import traceback
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -20,8 +22,8 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from types import FrameType
-from typing import Any, NamedTuple, TypeGuard
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from perdure.errors import InvalidPayload, PerdureError
 from perdure.job.model import Claim, Failure, Telling
@@ -39,13 +41,17 @@ from perdure.job.reports import (
 from perdure.job.retry import Retry
 from perdure.kind import Kind
 from perdure.uninterrupted import Mark
-from perdure.worker import context
-from perdure.worker.context import JobContext
+from perdure.worker.context import JobContext, entered
 from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Signal, Skip, Snooze, Stop
 from perdure.worker.texts import shortened
 
 MESSAGE_LIMIT = 10_000
 TRACEBACK_LIMIT = 64 * 1024
+
+WARN_AT = 0.8
+"""The part of its time-out after which a run is warned about."""
+
+logger = logging.getLogger("perdure.worker")
 
 AnyKind = Kind[..., Any, ..., Any]
 Middleware = Callable[[JobContext], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
@@ -80,6 +86,58 @@ class Ended(NamedTuple):
     written: bool = False
 
 
+class Executor(Protocol):
+    """Runs handlers somewhere. Every assignment given to `start` comes back once, through the inbox."""
+
+    def start(self, tasks: Sequence[Assignment]) -> None:
+        """Begin these runs, each as soon as there is room. Does not wait for any of them."""
+        ...
+
+    def stop(self, ctx: JobContext, why: Stop) -> None:
+        """Make a run end soon: its handler is interrupted. Nothing to do for one that has ended."""
+        ...
+
+    def close(self, patience_s: float) -> bool:
+        """No more runs will come. False: some handlers have not ended in time and are left behind."""
+        ...
+
+
+class Inbox:
+    """Ended runs on their way to the store thread. Any thread may put them in."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ended: deque[Ended] = deque()
+        self.ring = ring
+
+    def put(self, ended: Ended) -> None:
+        self._ended.append(ended)
+        self.ring()
+
+    def put_quietly(self, ended: Ended) -> None:
+        """The caller rings when it has put in all that it has."""
+        self._ended.append(ended)
+
+    def take(self) -> list[Ended]:
+        """All that are in it."""
+        taken: list[Ended] = []
+        while self._ended:
+            taken.append(self._ended.popleft())
+        return taken
+
+    def __bool__(self) -> bool:
+        return bool(self._ended)
+
+
+def warn_of_timeout(task: Assignment) -> None:
+    logger.warning(
+        "%s %s has used %d %% of its time-out of %g s",
+        task.kind.name,
+        task.ctx.job_id,
+        round(WARN_AT * 100),
+        task.timeout_s or 0,
+    )
+
+
 class Call(NamedTuple):
     """The arguments a handler is called with."""
 
@@ -105,7 +163,7 @@ def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here, mark: M
     try:
         if mark is not None:
             mark.lift()
-        call = prepared(task)
+        call = prepare(task)
         value = _called(task, call, run_to_end) if isinstance(call, Call) else None
         if mark is not None:
             mark.depth = 1
@@ -113,7 +171,7 @@ def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here, mark: M
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
         if mark is not None:
             mark.depth = 1
-        report = trouble(task, error)
+        report = report_of_error(task, error)
     return _ended(task, report)
 
 
@@ -121,26 +179,26 @@ async def run_async(task: Assignment) -> Ended:
     """The same for a coroutine function."""
     _enter(task)
     try:
-        call = prepared(task)
+        call = prepare(task)
         if not isinstance(call, Call):
             report = call
         else:
-            value = await (_awaited(task, call) if task.middleware else _begun(task, call))
+            value = await (_awaited(task, call) if task.middleware else _call_handler(task, call))
             if value is not None and not task.middleware:
-                value = _no_signal(await value if _is_awaitable(value) else value)
+                value = _raise_signal(await value if _is_awaitable(value) else value)
             if isinstance(value, Done) and value.write is not None:
                 report = await _written(task, value)
             else:
                 report = _result(task, value)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
-        report = trouble(task, error)
+        report = report_of_error(task, error)
     return _ended(task, report)
 
 
 # -- the steps -------------------------------------------------------------------------------------------------------
 
 
-def prepared(task: Assignment) -> Call | Report:
+def prepare(task: Assignment) -> Call | Report:
     """Decode, upgrade and validate the stored arguments. A report: the handler is not called."""
     claim, kind = task.claim, task.kind
     try:
@@ -156,7 +214,7 @@ def prepared(task: Assignment) -> Call | Report:
     return Call(args, kwargs)
 
 
-def _begun(task: Assignment, call: Call) -> Any:
+def _call_handler(task: Assignment, call: Call) -> Any:
     task.ctx.begun = True
     return task.kind.function(*call.args, **call.kwargs)
 
@@ -164,24 +222,24 @@ def _begun(task: Assignment, call: Call) -> Any:
 def _called(task: Assignment, call: Call, run_to_end: RunToEnd) -> object:
     """The handler inside its middleware. A middleware that swallows an exception leaves no result."""
     if not task.middleware:
-        value = _begun(task, call)
+        value = _call_handler(task, call)
         return value if value is None else _settled(value, run_to_end)
     value = None
     with _around(task):
-        value = _settled(_begun(task, call), run_to_end)
+        value = _settled(_call_handler(task, call), run_to_end)
     return value  # noqa: RET504 - None after an exception that was swallowed
 
 
 def _settled(value: object, run_to_end: RunToEnd) -> object:
     """What it means that a handler returned this: something to be awaited is, and a signal is as good as raised."""
-    return _no_signal(run_to_end(value) if _is_awaitable(value) else value)
+    return _raise_signal(run_to_end(value) if _is_awaitable(value) else value)
 
 
 async def _awaited(task: Assignment, call: Call) -> Any:
     value: Any = None
     async with _around_async(task):
-        value = await _begun(task, call)
-        value = _no_signal(await value if _is_awaitable(value) else value)
+        value = await _call_handler(task, call)
+        value = _raise_signal(await value if _is_awaitable(value) else value)
     return value  # noqa: RET504 - as above
 
 
@@ -189,7 +247,7 @@ def _is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
     return hasattr(type(value), "__await__")
 
 
-def _no_signal(value: object) -> object:
+def _raise_signal(value: object) -> object:
     if _is_signal(value):
         raise value
     return value
@@ -252,7 +310,7 @@ def _writing(task: Assignment, done: Done) -> Report:
     try:
         return _result(task, done)
     except BaseException as error:  # noqa: BLE001 - whatever the function raises is the run's report
-        return trouble(task, error)
+        return report_of_error(task, error)
 
 
 def _result(task: Assignment, value: object) -> Report:
@@ -280,10 +338,10 @@ def _result(task: Assignment, value: object) -> Report:
 COMPLETED = Completed()
 
 
-def trouble(task: Assignment, error: BaseException) -> Report:
+def report_of_error(task: Assignment, error: BaseException) -> Report:
     """What an exception means for the run."""
     try:
-        return _too_late(task, error) if task.ctx.closed else _meaning(task, error)
+        return _too_late(task, error) if task.ctx.closed else _report_of(task, error)
     except Interrupted:
         raise
     except BaseException as worse:  # noqa: BLE001 - an exception of the user's that cannot even be looked at
@@ -293,7 +351,7 @@ def trouble(task: Assignment, error: BaseException) -> Report:
 
 
 def _too_late(task: Assignment, error: BaseException) -> Report:
-    """Raised when the job had ended: `ctx.transaction()` was committed. Told in the log, and that is all."""
+    """Raised when the job had ended: `ctx.transaction()` was committed. RunNotes in the log, and that is all."""
     failure = failure_of(task, error)
     task.ctx.log.error(
         "%s raised after ctx.transaction() had ended the job, which stays completed: %s",
@@ -303,15 +361,15 @@ def _too_late(task: Assignment, error: BaseException) -> Report:
     return COMPLETED
 
 
-def _meaning(task: Assignment, error: BaseException) -> Report:
+def _report_of(task: Assignment, error: BaseException) -> Report:
     stop = task.ctx.stop
     match error:
         case Snooze():
             return Snoozed(round(error.delay_s * 1_000_000))
         case Skip():
-            return Skipped(_told(task, error) or None)
+            return Skipped(_message_of(task, error) or None)
         case Cancel():
-            return Cancelled(_told(task, error) or None)
+            return Cancelled(_message_of(task, error) or None)
         case Fail():
             return Failed(failure_of(task, error, permanent=True))
         case RetryAfter():
@@ -379,10 +437,10 @@ def failure_of(task: Assignment, error: BaseException, *, permanent: bool = Fals
     kind = type(error)
     is_known = kind.__module__ in ("builtins", "perdure.errors", "perdure.worker.signals")
     name = kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
-    return Failure(task.ctx.fit(name), _told(task, error), _traceback(task, error), permanent)
+    return Failure(task.ctx.fit(name), _message_of(task, error), _traceback(task, error), permanent)
 
 
-def _told(task: Assignment, error: BaseException) -> str:
+def _message_of(task: Assignment, error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure
@@ -391,25 +449,24 @@ def _told(task: Assignment, error: BaseException) -> str:
 
 
 def _traceback(task: Assignment, error: BaseException) -> str | None:
-    """From the user's own code on: our frames above it tell nobody anything."""
-    frames = error.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame):
-        frames = frames.tb_next
     try:
-        text = "".join(traceback.format_exception(type(error), error, frames))
+        text = "".join(traceback.format_exception(type(error), error, from_users_code(error)))
     except Exception:  # noqa: BLE001 - as above
         return None
     return shortened(task.ctx.fit(text), TRACEBACK_LIMIT)
 
 
-def _is_ours(frame: FrameType) -> bool:
-    """Whether a frame is the library's, or of what it calls handlers through."""
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("perdure", "contextlib")
+def from_users_code(error: BaseException, called_through: str = "contextlib") -> TracebackType | None:
+    """Its traceback from the user's own code on: the frames of ours above it explain nothing."""
+    at, ours = error.__traceback__, ("perdure", called_through)
+    while at is not None and str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] in ours:
+        at = at.tb_next
+    return at
 
 
 def _enter(task: Assignment) -> None:
     task.ctx.started_ns = time.perf_counter_ns()
-    context.entered(task.ctx)
+    entered(task.ctx)
 
 
 def _ended(task: Assignment, report: Report) -> Ended:

@@ -1,10 +1,8 @@
-"""Ends a job in one transaction with rows of the handler's own. Called through the context, in the handler's thread.
+"""What a handler's context asks for: its job and run, new jobs, and to end the job in one transaction with own rows.
 
-Where a database lets one writer in at a time (SQLite), the transaction keeps everybody else waiting. So it is watched:
-a warning first, and then it is rolled back and the next writer let in.
-
-
-What stands behind a handler's context: reading, drafting, and ending the job from inside. Made by `worker`."""
+Made by `node`, called in the handler's thread. Where a database lets one writer in at a time (SQLite), the transaction
+keeps everybody else waiting. So it is watched: a warning first, and then it is rolled back and the next writer let in.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
-from perdure.clock import Clock, Micros
+from perdure.clock import Micros
 from perdure.errors import DatabaseBusy, JobNotFound, TransactionError
-from perdure.ids import IdFactory, JobId
+from perdure.ids import JobId
 from perdure.job.model import NewJob
 from perdure.job.reports import Completed, Finish
 from perdure.job.views import Job, Run
@@ -28,6 +26,7 @@ from perdure.store.protocols import Store
 from perdure.store.rows import Answer, RunFilter, not_found
 from perdure.uninterrupted import interruptible, uninterrupted
 from perdure.worker.context import JobContext
+from perdure.worker.options import Parts
 from perdure.worker.signals import Interrupted, Stop
 
 WARN_AFTER_S = 1.0
@@ -46,7 +45,7 @@ class JobTransaction:
         self.text: str | None = None
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        """Run a statement of your own in it, as the database's driver writes it. Answers the cursor.
+        """Run a statement of your own in it, as the database's driver writes it. Returns the cursor.
 
         COMMIT, ROLLBACK, ATTACH and the like are refused: the transaction belongs to the job.
         """
@@ -66,63 +65,6 @@ class JobTransaction:
     def result(self, value: Any) -> None:
         """What the job results in. InvalidPayload if that cannot be kept."""
         self.text = self._ctx.kind.codec.encode_result(value, is_shown=self._ctx.claim.secrets is None)
-
-
-def transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) -> AbstractContextManager[JobTransaction]:
-    """Inside, the handler writes; the end of the block is the end of the job, fenced by its run."""
-    if store.single_writer and _in_a_loop():
-        raise TransactionError(
-            "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each other;"
-            " end the job with `return Done(result, write=function)`, whose function writes in the same transaction",
-            code="tx_in_coroutine",
-        )
-    return _transaction(store, clock, ids, ctx)
-
-
-@contextmanager
-def _transaction(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext) -> Generator[JobTransaction, None, None]:
-    ctx.check_open("transaction")
-    children = ctx.children
-    try:
-        with uninterrupted, _Watch(store, ctx) as watch:
-            with store.transaction() as tx:
-                watch.begin(tx)
-                own = JobTransaction(tx, ctx)
-                with interruptible:
-                    yield own
-                _finish(store, clock, ids, ctx, own.text)
-            ctx.closed = True
-    except BaseException:
-        if not ctx.closed:
-            ctx.children = children  # what was asked for inside goes with the rest of it
-        raise
-
-
-def complete(
-    store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result: str | None, write: Callable[[Any], object]
-) -> None:
-    """The same for `Done(result, write=…)`: called once, whatever comes of it."""
-    with uninterrupted, _Watch(store, ctx) as watch:
-        with store.transaction() as tx:
-            watch.begin(tx)
-            with interruptible:
-                write(JobTransaction(tx, ctx))
-            _finish(store, clock, ids, ctx, result)
-        ctx.closed = True
-
-
-def _finish(store: Store, clock: Clock, ids: IdFactory, ctx: JobContext, result: str | None) -> None:
-    """The last statement. If the job is not this run's any more, nothing of the transaction remains."""
-    finish = Finish(ctx.claim.live, Completed(result), JobId(ids.new()), ctx.telling(), ctx.children)
-    (finished,) = store.finish([finish], clock.now())
-    if finished.answer is Answer.WAITS:
-        raise DatabaseBusy(
-            "the job, or a key or dependent of it, was locked by another transaction for too long, so its end could not"
-            " be written, nor anything of this transaction"
-        )
-    if finished.answer is not Answer.APPLIED:
-        ctx.stop = ctx.stop or Stop.LOST
-        raise Interrupted(Stop.LOST)
 
 
 def _in_a_loop() -> bool:
@@ -185,18 +127,14 @@ def _is_over(said: SimpleQueue[Callable[[str], bool] | None], within_s: float) -
     return True
 
 
-LayOut = Callable[[Draft], NewJob]
-"""From a draft to the rows of a new job; the app's own way of doing it."""
+class StoreServices:
+    """`Services` on a store."""
 
-
-class Stage:
-    """The real one, on a store."""
-
-    def __init__(self, store: Store, clock: Clock, ids: IdFactory, lay_out: LayOut) -> None:
-        self._store = store
-        self._clock = clock
-        self._ids = ids
-        self._lay_out = lay_out
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._ids = parts.ids
+        self._new_job = parts.new_job
 
     def get_job(self, ctx: JobContext) -> Job:
         found = self._store.get(ctx.claim.job_id)
@@ -211,14 +149,61 @@ class Stage:
         raise JobNotFound(f"there is no run {ctx.run_id}")
 
     def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob:
-        new = self._lay_out(draft)
+        new = self._new_job(draft)
         return new._replace(parent_id=ctx.claim.job_id, plan=new.plan._replace(conflict="return"))
-
-    def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]:
-        return transaction(self._store, self._clock, self._ids, ctx)
-
-    def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:
-        complete(self._store, self._clock, self._ids, ctx, result, write)
 
     def now(self) -> Micros:
         return self._clock.now()
+
+    def transaction(self, ctx: JobContext) -> AbstractContextManager[JobTransaction]:
+        """Inside, the handler writes; the end of the block is the end of the job, fenced by its run."""
+        if self._store.single_writer and _in_a_loop():
+            raise TransactionError(
+                "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each"
+                " other; end the job with `return Done(result, write=function)`, whose function writes in the same"
+                " transaction",
+                code="tx_in_coroutine",
+            )
+        return self._transaction(ctx)
+
+    @contextmanager
+    def _transaction(self, ctx: JobContext) -> Generator[JobTransaction, None, None]:
+        ctx.check_open("transaction")
+        children = ctx.children
+        try:
+            with self._ending(ctx) as own, interruptible:
+                yield own
+        except BaseException:
+            if not ctx.closed:
+                ctx.children = children  # what was asked for inside goes with the rest of it
+            raise
+
+    def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:
+        """The same for `Done(result, write=…)`: called once, whatever comes of it."""
+        with self._ending(ctx) as own:
+            with interruptible:
+                write(own)
+            own.text = result
+
+    @contextmanager
+    def _ending(self, ctx: JobContext) -> Generator[JobTransaction, None, None]:
+        with uninterrupted, _Watch(self._store, ctx) as watch:
+            with self._store.transaction() as tx:
+                watch.begin(tx)
+                own = JobTransaction(tx, ctx)
+                yield own
+                self._finish(ctx, own.text)
+            ctx.closed = True
+
+    def _finish(self, ctx: JobContext, result: str | None) -> None:
+        """The last statement. If the job is not this run's any more, nothing of the transaction remains."""
+        finish = Finish(ctx.claim.live, Completed(result), JobId(self._ids.new()), ctx.telling(), ctx.children)
+        (finished,) = self._store.finish([finish], self._clock.now())
+        if finished.answer is Answer.WAITS:
+            raise DatabaseBusy(
+                "the job, or a key or dependent of it, was locked by another transaction for too long, so its end could"
+                " not be written, nor anything of this transaction"
+            )
+        if finished.answer is not Answer.APPLIED:
+            ctx.stop = ctx.stop or Stop.LOST
+            raise Interrupted(Stop.LOST)

@@ -1,36 +1,38 @@
-"""What becomes of a run whose end the database refuses: it goes down a ladder, and stops no other. Used by `node`.
-
-In full; else as failed, with the reason; else the job stays as it is, and the next reckoning releases it.
-
-
-What runs have said on the way and the database does not know yet: log lines, artifacts, metrics. Kept by `node`."""
+"""What the database does not have yet: ends that it refused, and what runs have logged. Kept by `node`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Sequence
 
-from perdure.clock import Clock
 from perdure.errors import PerdureError
-from perdure.ids import IdFactory, JobId, RunId, to_uuid
+from perdure.ids import JobId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
-from perdure.store.protocols import AWAY, Locked, Store
+from perdure.store.protocols import AWAY, Locked
 from perdure.store.rows import Answer, LogLine, Notes, Turn
-from perdure.worker.context import JobContext, Told
-from perdure.worker.lifecycle import tell_of_end, tell_of_ends
+from perdure.worker.context import JobContext, RunNotes
+from perdure.worker.lifecycle import log_end, log_ends
+from perdure.worker.options import Parts
 from perdure.worker.run import Ended
 
 logger = logging.getLogger("perdure.worker")
 
+EVERY_S = 1.0
+"""How often the notes of runs that have not ended are written."""
 
-class Ladder:
-    """Writes ends one at a time, and remembers those that could not be written in any form."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdFactory) -> None:
-        self._store = store
-        self._clock = clock
-        self._ids = ids
+class FallbackWriter:
+    """Writes ends one at a time, after the database has refused them together, so that one bad end stops no other.
+
+    Each is written in full; else as failed, with the reason; else the job stays as it is, and the node's next
+    reconciliation releases it.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._ids = parts.ids
         self._given_up: set[RunId] = set()
 
     def write_each(self, unwritten: list[Ended], waiting: list[Ended]) -> None:
@@ -40,7 +42,7 @@ class Ladder:
         """
         while unwritten:
             if unwritten[0].written:
-                tell_of_ends(unwritten[:1], ())
+                log_ends(unwritten[:1], ())
             else:
                 try:
                     self._write(unwritten[0])
@@ -49,7 +51,7 @@ class Ladder:
             unwritten.pop(0)
 
     def give_back(self, unknown: Iterable[LiveJob]) -> None:
-        """Release these, each by itself: one that the database refuses stays for the next reckoning, and stops nobody.
+        """Release these, each by itself: one that the database refuses stays for the next reconciliation.
 
         The attempt is given back where the handler never started.
         """
@@ -84,7 +86,7 @@ class Ladder:
             fit = ended.ctx.fit  # a database may quote what it was given
             logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), fit(str(error)))
             return fit(error.message)
-        tell_of_end(ended, finish.report, finished)
+        log_end(ended, finish.report, finished)
         if finished.answer is Answer.WAITS:
             raise Locked(f"job {to_uuid(finish.live.job_id)} is locked")
         return None
@@ -95,41 +97,37 @@ def _refused(reason: str) -> Failed:
     return Failed(Failure("FinishRefused", message, permanent=True))
 
 
-EVERY_S = 1.0
-"""How often runs that go on are asked."""
-
-
-class Notepad:
+class NoteBuffer:
     """Gathers notes for the next turn, and has them again for the one after if that turn fails."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-        self._untold: list[tuple[JobContext, Told]] = []
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._unwritten: list[tuple[JobContext, RunNotes]] = []
         self.next = 0.0
-        """When runs that go on will be asked again, by `boottime`."""
+        """When notes of runs that have not ended are written next, by `boottime`."""
 
-    def gather(self, ended: Iterable[JobContext], going_on: Iterable[JobContext]) -> Notes | None:
+    def gather(self, ended: Iterable[JobContext], unended: Iterable[JobContext]) -> Notes | None:
         """What ended runs have said, now; what the others have said, about once a second."""
         contexts = list(ended)
         at = self._clock.boottime()
-        if at >= self.next and not self._untold:  # during an outage runs keep their newest lines themselves
+        if at >= self.next and not self._unwritten:  # during an outage runs keep their newest lines themselves
             self.next = at + EVERY_S
-            contexts += going_on
-        self._untold += [(ctx, said) for ctx in contexts if (said := ctx.take_notes()) is not None]
-        told = self._untold
-        if not told:
+            contexts += unended
+        self._unwritten += [(ctx, notes) for ctx in contexts if (notes := ctx.take_notes()) is not None]
+        pending = self._unwritten
+        if not pending:
             return None
         return Notes(
-            lines=[line for _, said in told for line in said.lines],
-            artifacts=[(ctx.claim.run_id, said.artifacts) for ctx, said in told if said.artifacts],
-            metrics=[(ctx.claim.run_id, said.metrics) for ctx, said in told if said.metrics is not None],
-            kept_from=list({line.run_id: line for line in _dropped(told)}.values()),  # of one run the last counts
+            lines=[line for _, notes in pending for line in notes.lines],
+            artifacts=[(ctx.claim.run_id, notes.artifacts) for ctx, notes in pending if notes.artifacts],
+            metrics=[(ctx.claim.run_id, notes.metrics) for ctx, notes in pending if notes.metrics is not None],
+            kept_from=list({line.run_id: line for line in _dropped(pending)}.values()),  # of one run the last counts
         )
 
     def clear(self) -> None:
         """The database has it all."""
-        self._untold = []
+        self._unwritten = []
 
     def write_alone(self, ended: Iterable[JobContext]) -> None:
         """After a refusal, by itself. What the database cannot take is dropped: it must not stop the node."""
@@ -140,19 +138,19 @@ class Notepad:
         except AWAY:
             raise
         except PerdureError as error:
-            logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._untold), error)
+            logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._unwritten), error)
         self.clear()
 
 
-def _dropped(told: Sequence[tuple[JobContext, Told]]) -> list[LogLine]:
+def _dropped(pending: Sequence[tuple[JobContext, RunNotes]]) -> list[LogLine]:
     """For each run that said too much, the line that stands for those dropped."""
     return [
-        said.lines[0]._replace(
-            line=said.first_kept - 1,
+        notes.lines[0]._replace(
+            line=notes.first_kept - 1,
             level="…",
-            message=f"{said.first_kept} earlier lines were dropped",
+            message=f"{notes.first_kept} earlier lines were dropped",
             fields=None,
         )
-        for _, said in told
-        if said.first_kept and said.lines
+        for _, notes in pending
+        if notes.first_kept and notes.lines
     ]

@@ -1,9 +1,7 @@
-"""Puts together what a worker runs on. Called by `worker`, which starts it and takes it down.
+"""`Worker`: the threads around a node, how they start and how they end. Made by `app.worker`.
 
-`Worker`: the threads around a node, how they are started and how they are taken down. Made by `app.worker`.
-
-The store thread works its `shift`; the heart beats for it, in a thread of its own. Whoever starts the worker also takes
-it down again (`join`), in the reverse order.
+The store thread runs the `WorkLoop`, another thread the heartbeat. Whoever starts the worker also takes it down again
+(`join`), in the reverse order.
 """
 
 from __future__ import annotations
@@ -21,66 +19,20 @@ from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
 from perdure.kind import Registry
 from perdure.store.protocols import Bell
+from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.context import capturing
 from perdure.worker.embedded import Running
-from perdure.worker.exclusive import Exclusive
-from perdure.worker.executors import Inbox
-from perdure.worker.executors.pools import Pools
-from perdure.worker.executors.whereabouts import check_not_importing
-from perdure.worker.health import Health, Pulse, Status, problem_of
-from perdure.worker.heartbeat import Heart
+from perdure.worker.executors import Pools
+from perdure.worker.executors.wire import check_not_importing
+from perdure.worker.health import Health, LoopProbe, Status, problem_of
+from perdure.worker.heartbeat import Exclusive, Heartbeat
 from perdure.worker.lifespan import Lifespan
-from perdure.worker.loop import HURRY, SETTLE_S, STOP, Shift, Wish
-from perdure.worker.node import Node, Parts
-from perdure.worker.options import WorkerOptions, WorkerParts
-from perdure.worker.services import Stage
+from perdure.worker.loop import HURRY, SETTLE_S, STOP, StopRequest, WorkLoop
+from perdure.worker.node import Node
+from perdure.worker.options import Parts, WorkerOptions
+from perdure.worker.run import Inbox
 from perdure.worker.signals import Stop
-
-
-def new_node(
-    parts: WorkerParts, options: WorkerOptions, pools: Pools, inbox: Inbox, state: Callable[[], Mapping[str, Any]]
-) -> Node:
-    """A node that the database does not know yet."""
-    stage = Stage(parts.store, parts.clock, parts.ids, parts.lay_out)
-    needs = Parts(
-        parts.store,
-        parts.kinds,
-        parts.clock,
-        parts.ids,
-        parts.liveness,
-        pools,
-        inbox,
-        stage,
-        options.middleware,
-        state,
-    )
-    return Node(needs, options.duty)
-
-
-def new_exclusive(parts: WorkerParts, options: WorkerOptions, node: Node) -> Exclusive | None:
-    """None: this worker shares its work with all others."""
-    if options.exclusive is None:
-        return None
-    return Exclusive(options.exclusive, parts.store, parts.clock, node, options.duty.lease_s)
-
-
-def new_shift(
-    parts: WorkerParts, options: WorkerOptions, node: Node, bell: Bell, wish: Wish, exclusive: Exclusive | None
-) -> Shift:
-    lease_s, max_crashes = options.duty.lease_s, options.duty.max_crashes
-    rescuer = Rescuer(parts.store, parts.clock, parts.ids, parts.liveness, lease_s=lease_s, max_crashes=max_crashes)
-    return Shift(
-        node,
-        rescuer,
-        bell,
-        parts.clock,
-        wish,
-        lease_s=lease_s,
-        grace_s=options.grace_s,
-        may_claim=None if exclusive is None else lambda: exclusive.held,
-    )
-
 
 SIGNAL_WITHIN_S = 0.5
 """How late a signal may be noticed at worst."""
@@ -89,25 +41,27 @@ EXIT_CLEAN = 0
 EXIT_LEFT_BEHIND = 3
 """Some handlers did not end, or their outcomes could not be written: the jobs are rescued by the next worker."""
 EXIT_HUNG = 75
-"""The store thread hung or failed: the process ends so that another one can go on."""
+"""The store thread hung or failed: the process ends so that another one can take over."""
 
 logger = logging.getLogger("perdure.worker")
 
 
 class Worker:
-    """Runs jobs until it is told to stop. One use: make another to start again."""
+    """Runs jobs until it is asked to stop. One use: make another to start again."""
 
-    def __init__(self, parts: WorkerParts, options: WorkerOptions) -> None:
+    def __init__(self, parts: Parts, options: WorkerOptions, check: Callable[[], object] = bool) -> None:
+        """`check` raises where the worker may not be started now."""
         self._parts = parts
         self._options = options
+        self._check = check
         self._bell: Bell | None = None
         self._ringing = threading.RLock()  # reentrant: a signal may come while the main thread rings
-        self._wish = Wish(self._ring)
+        self._stopping = StopRequest(self._ring)
         self._node: Node | None = None
-        self._heart: Heart | None = None
+        self._heartbeat: Heartbeat | None = None
         self._pools: Pools | None = None
         self._exclusive: Exclusive | None = None
-        self._pulse: Pulse | None = None
+        self._loop_probe: LoopProbe | None = None
         self._thread: threading.Thread | None = None
         self._around = ExitStack()
         """What `join` takes down, newest first."""
@@ -124,12 +78,12 @@ class Worker:
     def run(self, *, until_idle: bool = False, started: Callable[[], object] | None = None) -> int:
         """Run jobs until a signal says stop, or with `until_idle` until nothing is queued, running or due.
 
-        Answers the exit code for the process (see docs/worker.md). On the main thread SIGTERM and SIGINT end it: the
+        Returns the exit code for the process (see docs/worker.md). On the main thread SIGTERM and SIGINT end it: the
         first lets running jobs finish for the grace, the second releases them at once, a third ends the process.
         `started` is called when the node is registered, before its first claim.
         """
         self._until_idle = until_idle
-        with self._wish.from_signals():
+        with self._stopping.from_signals():
             self.start(started)
             try:
                 self._wait_until_over()
@@ -140,7 +94,7 @@ class Worker:
                 self.join()
         return self.exit_code
 
-    def running(self) -> Running[Worker]:
+    def running(self) -> Running:
         """`with app.worker().running(): …` or `async with …`: jobs run beside the block, in this process.
 
         Signals are left to the rest of the process. The end of the block lets running jobs finish for the grace.
@@ -150,23 +104,23 @@ class Worker:
     def stop(self) -> None:
         """Claim nothing more, let running jobs finish for the grace, then release them. Returns at once."""
         self._check_process()
-        self._wish.ask(STOP)
+        self._stopping.ask(STOP)
 
     def hurry(self) -> None:
         """The same without the grace: what still runs is interrupted and released."""
         self._check_process()
-        self._wish.ask(HURRY)
+        self._stopping.ask(HURRY)
 
     def health(self) -> Health:
         """How the worker is, for probes. Any thread may ask; asks nobody and waits for nothing."""
         status, node = self._status, self._node
         if node is None or self.is_forked:
             return Health(status, problem_of(status, 0, None, None, 0))
-        at, lease_s = self._parts.clock.boottime(), self._options.duty.lease_s
-        beat = None if self._heart is None else self._heart.last_beat
+        at, lease_s = self._parts.clock.boottime(), self._options.lease_s
+        beat = None if self._heartbeat is None else self._heartbeat.last_beat
         turn_age_s = None if node.last_success is None else at - node.last_success
         beat_age_s = None if beat is None else at - beat
-        blocked_s = 0.0 if self._pulse is None else self._pulse.blocked_s
+        blocked_s = 0.0 if self._loop_probe is None else self._loop_probe.blocked_s
         return Health(
             status=status,
             problem=problem_of(status, lease_s, turn_age_s, beat_age_s, blocked_s),
@@ -198,13 +152,13 @@ class Worker:
     def _status(self) -> Status:
         if self.is_forked:
             return "forked"
-        if self._wish.given_up:
+        if self._stopping.given_up:
             return "hung"
         if self._over.is_set():
             return "stopped"
         if self._thread is None:
             return "starting"
-        return "stopping" if self._wish.level else "running"
+        return "stopping" if self._stopping.level else "running"
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
@@ -213,7 +167,7 @@ class Worker:
         self._check_process()
         if self._is_used:
             raise PerdureError("this worker was started before; make another with app.worker()", code="worker_used")
-        self._parts.check()
+        self._check()
         self._is_used = True
         try:
             self._start(started)
@@ -235,21 +189,29 @@ class Worker:
         self._around.enter_context(capturing())
         self._around.callback(self._close_pools)
         state = self._enter_lifespan(pools)
-        self._node = node = new_node(self._parts, self._options, pools, inbox, lambda: state)
-        self._exclusive = new_exclusive(self._parts, self._options, node)
-        shift = new_shift(self._parts, self._options, node, bell, self._wish, self._exclusive)
+        self._node = node = Node(self._parts, self._options, pools, inbox, state)
+        if self._options.exclusive is not None:
+            self._exclusive = Exclusive(self._options.exclusive, self._parts, node, self._options.lease_s)
+        chores = self._chores(node)
+        work_loop = WorkLoop(node, chores, bell, self._parts.clock, self._stopping, self._options.grace_s)
+        work_loop.exclusive = self._exclusive
         node.register()
         self._around.callback(self._sign_off, "start_failed")
-        shift.recover()
-        self._heart = self._new_heart(node, pools, shift)
-        self._heart.start()
+        chores.start()
+        self._heartbeat = self._new_heartbeat(node, pools, work_loop)
+        self._heartbeat.start()
         if started is not None:
             started()
-        self._thread = threading.Thread(target=self._serve, args=(node, shift), name="perdure-store", daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=(node, work_loop), name="perdure-store", daemon=True)
         names = sorted(kind.name for kind in self._parts.kinds)
         facts = {"event": "started", "node_id": str(to_uuid(node.id)), "kinds": names}
         logger.info("worker started as node %s", to_uuid(node.id), extra={"perdure": facts})
         self._thread.start()
+
+    def _chores(self, node: Node) -> Chores:
+        """All that this worker does between turns."""
+        rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
+        return Chores([rescue], self._parts.clock, node.stir)
 
     def _prepare_kinds(self) -> None:
         """Read their signatures now: it takes a while, which would be charged to the first job of each."""
@@ -279,7 +241,7 @@ class Worker:
         if thread is None or thread.ident is None:
             return
         deadline = time.monotonic() + self._options.patience_s
-        while thread.is_alive() and not self._wish.given_up:
+        while thread.is_alive() and not self._stopping.given_up:
             if time.monotonic() > deadline:
                 logger.critical("the store thread does not end; this worker leaves without it")
                 self._give_up()
@@ -289,26 +251,18 @@ class Worker:
         if self._options.lifespan is None:
             return {}
         lifespan = Lifespan(self._options.lifespan, pools.loop)
-        self._around.callback(lambda: lifespan.leave(SETTLE_S if self._wish.level >= HURRY else self._options.grace_s))
+        self._around.callback(
+            lambda: lifespan.leave(SETTLE_S if self._stopping.level >= HURRY else self._options.grace_s)
+        )
         return lifespan.enter()
 
-    def _new_heart(self, node: Node, pools: Pools, shift: Shift) -> Heart:
-        store, clock = self._parts.store, self._parts.clock
-        self._pulse = Pulse(lambda: pools.loop() if pools.has_loop else None, clock)
-        acts: list[Callable[[], object]] = [self._pulse.ping]
+    def _new_heartbeat(self, node: Node, pools: Pools, work_loop: WorkLoop) -> Heartbeat:
+        self._loop_probe = LoopProbe(lambda: pools.loop() if pools.has_loop else None, self._parts.clock)
+        acts: list[Callable[[], object]] = [self._loop_probe.ping]
         if self._exclusive is not None:
             self._keep_exclusive()
             acts.append(self._keep_exclusive)
-        return Heart(
-            node,
-            store,
-            clock,
-            lease_s=self._options.duty.lease_s,
-            hung=self._give_up,
-            patience_s=self._options.patience_s,
-            moves=lambda: shift.moves,
-            also=acts,
-        )
+        return Heartbeat(node, self._parts, self._options, self._give_up, lambda: work_loop.moves, acts)
 
     def _close_pools(self) -> None:
         assert self._pools is not None
@@ -318,7 +272,7 @@ class Worker:
 
     def _close_bell(self) -> None:
         """By the store thread itself where that hung: while it may come back, its descriptors must stay its own."""
-        if self._wish.given_up and threading.current_thread() is not self._thread:
+        if self._stopping.given_up and threading.current_thread() is not self._thread:
             return
         with self._ringing:
             bell, self._bell = self._bell, None
@@ -327,9 +281,9 @@ class Worker:
 
     # -- the store thread --------------------------------------------------------------------------------------------
 
-    def _serve(self, node: Node, shift: Shift) -> None:
+    def _serve(self, node: Node, work_loop: WorkLoop) -> None:
         try:
-            if not shift.run(until_idle=self._until_idle):
+            if not work_loop.run(until_idle=self._until_idle):
                 self.exit_code = self.exit_code or EXIT_LEFT_BEHIND
         except BaseException:
             logger.critical("the store thread failed; this worker has ended", exc_info=True)
@@ -338,18 +292,18 @@ class Worker:
             self._over.set()
             self._sign_off("clean_shutdown" if node.is_empty else "unclean_shutdown")
             logger.info("worker ended")
-            if self._wish.given_up:
+            if self._stopping.given_up:
                 self._close_bell()
 
     def _sign_off(self, reason: str) -> None:
         """The node says goodbye, once. Not while handlers still run: others must see its process end first."""
-        if self._has_signed_off or self._wish.given_up:
+        if self._has_signed_off or self._stopping.given_up:
             return
         self._has_signed_off = True
         assert self._node is not None
-        if self._heart is not None:
-            self._heart.stop()
-        if self._node.held or self._wish.given_up:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        if self._node.held or self._stopping.given_up:
             return
         try:
             if self._exclusive is not None:
@@ -358,7 +312,7 @@ class Worker:
         except StoreError as error:
             logger.warning("the node could not sign off; others will see that it is gone: %s", error)
 
-    # -- the heart's thread ------------------------------------------------------------------------------------------
+    # -- the heartbeat's thread ---------------------------------------------------------------------------------------
 
     def _keep_exclusive(self) -> None:
         if self._exclusive is not None and self._node is not None and self._exclusive.keep():
@@ -371,9 +325,9 @@ class Worker:
         If the thread comes back, it finds itself asked to stop.
         """
         self.exit_code = EXIT_HUNG
-        self._wish.give_up()
-        if self._heart is not None:
-            self._heart.beat_no_more()
+        self._stopping.give_up()
+        if self._heartbeat is not None:
+            self._heartbeat.stop_beating()
         try:
             if self._node is not None:
                 self._node.accepting = False

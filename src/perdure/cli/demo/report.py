@@ -29,9 +29,8 @@ from rich.text import Text
 
 from perdure.app import Perdure
 from perdure.cli.render import visible
-from perdure.job.views import Job
-from perdure.job.views import Run
 from perdure.job.states import RunState, State
+from perdure.job.views import Job, Run
 
 
 @dataclass
@@ -250,8 +249,7 @@ def _about_runs(runs: Mapping[UUID, Sequence[Run]], noted: Counter[UUID]) -> Ite
 
 
 def _doctor(app: Perdure, proof: Proof) -> Iterator[str]:
-    from perdure.ops.doctor import CHECKS, Severity
-    from perdure.ops.doctor import examine
+    from perdure.ops.doctor import CHECKS, Severity, examine
 
     proof.checks = len(CHECKS)
     for finding in examine(app.store):

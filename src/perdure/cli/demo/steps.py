@@ -25,9 +25,8 @@ from perdure.cli.demo import Interrupted, Interrupts, shop
 from perdure.cli.demo.report import Figures, Screen, Standing, percentile, print_next_steps, print_table, prove, spoken
 from perdure.clock import Micros
 from perdure.ids import NodeId, to_uuid
-from perdure.job.views import Job
-from perdure.job.views import Run
 from perdure.job.states import RunState
+from perdure.job.views import Job, Run
 from perdure.kind import Draft
 
 _PERDURE = (sys.executable, "-P", "-c", "from perdure.cli.demo import main; main()")

@@ -1,69 +1,64 @@
-"""What the node knows of an executor, and how an executor hands runs back."""
+"""The executors of one worker, each made when a job first needs it. Made by `worker`, asked by `node`."""
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import asyncio
+import threading
 
-from perdure.worker.context import JobContext
-from perdure.worker.run import Assignment, Ended
-from perdure.worker.signals import Stop
-
-WARN_AT = 0.8
-"""The part of its time-out after which a run is warned about."""
-
-logger = logging.getLogger("perdure.worker")
+from perdure.worker.executors.loop import LoopExecutor
+from perdure.worker.executors.threads import ThreadExecutor
+from perdure.worker.run import AnyKind, Executor, Inbox
 
 
-class Executor(Protocol):
-    """Runs handlers somewhere. Every assignment given to `start` comes back once, through the inbox."""
+class Pools:
+    """Coroutines go to the event loop, plain functions to threads, and what asks for isolation to processes."""
 
-    def start(self, tasks: Sequence[Assignment]) -> None:
-        """Begin these runs, each as soon as there is room. Does not wait for any of them."""
-        ...
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._made: dict[str, Executor] = {}
+        self._by_kind: dict[AnyKind, Executor] = {}
 
-    def stop(self, ctx: JobContext, why: Stop) -> None:
-        """Make a run end soon: its handler is interrupted. Nothing to do for one that has ended."""
-        ...
+    def of(self, kind: AnyKind) -> Executor:
+        found = self._by_kind.get(kind)
+        if found is None:
+            sort = kind.isolation or ("loop" if kind.is_async else "thread")
+            found = self._by_kind[kind] = self._get(sort)
+        return found
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that coroutine handlers run on."""
+        return self._loop_executor().loop
+
+    def _loop_executor(self) -> LoopExecutor:
+        """Also asked for in the threads of runs."""
+        made = self._get("loop")
+        assert isinstance(made, LoopExecutor)
+        return made
+
+    @property
+    def has_loop(self) -> bool:
+        return "loop" in self._made
 
     def close(self, patience_s: float) -> bool:
         """No more runs will come. False: some handlers have not ended in time and are left behind."""
-        ...
+        with self._lock:
+            made = list(self._made.values())
+        ended = [executor.close(patience_s) for executor in made]  # each, whatever the first says
+        return all(ended)
 
+    def _get(self, sort: str) -> Executor:
+        with self._lock:
+            made = self._made.get(sort)
+            if made is None:
+                made = self._made[sort] = self._make(sort)
+            return made
 
-class Inbox:
-    """Ended runs on their way to the store thread. Any thread may put them in."""
+    def _make(self, sort: str) -> Executor:
+        if sort == "loop":
+            return LoopExecutor(self._inbox)
+        if sort == "process":
+            from perdure.worker.executors.processes import ProcessExecutor
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ended: deque[Ended] = deque()
-        self.ring = ring
-
-    def put(self, ended: Ended) -> None:
-        self._ended.append(ended)
-        self.ring()
-
-    def put_quietly(self, ended: Ended) -> None:
-        """The caller rings when it has put in all that it has."""
-        self._ended.append(ended)
-
-    def take(self) -> list[Ended]:
-        """All that are in it."""
-        taken: list[Ended] = []
-        while self._ended:
-            taken.append(self._ended.popleft())
-        return taken
-
-    def __bool__(self) -> bool:
-        return bool(self._ended)
-
-
-def warn_of_timeout(task: Assignment) -> None:
-    logger.warning(
-        "%s %s has used %d %% of its time-out of %g s",
-        task.kind.name,
-        task.ctx.job_id,
-        round(WARN_AT * 100),
-        task.timeout_s or 0,
-    )
+            return ProcessExecutor(self._inbox)
+        return ThreadExecutor(self._inbox, self._loop_executor)

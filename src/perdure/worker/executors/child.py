@@ -1,18 +1,16 @@
-"""Children end with their worker, and their own children with them. `processes` holds the line, `child` hangs on it.
-
-A pipe into which nobody ever writes. The worker has the only writing end, and when that is closed, which the kernel
-does however the worker ends, the kernel itself kills the child's whole process group (O_ASYNC with F_SETSIG): no
-Python code has to run for it, so a handler that holds the interpreter dies as well. Where the system has no such
-thing, the end of the conversation and the death signal remain.
-
-
-The child's side of the process executor: a new interpreter that runs one job after the other. Made by `children`.
+"""The child's side of the process executor: a new interpreter that runs one job after the other. Made by `processes`.
 
 Two threads: the main one runs handlers, another listens to the worker. What a handler says goes to the worker at once,
 so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` gave lives in the worker.
 
 A child is used again only if the run has left it as it was: what a handler changes for the whole process is noticed
-(`Surroundings`) and told to the worker, which then does without this child.
+(`ProcessState`) and reported to the worker, which then does without this child.
+
+Children end with their worker, and their own children with them. They hold a pipe into which nobody ever writes. The
+worker has the only writing end, and when that is closed, which the kernel does however the worker ends, the kernel
+itself kills the child's whole process group (O_ASYNC with F_SETSIG): no Python code has to run for it, so a handler
+that holds the interpreter dies as well. Where the system has no such thing, the end of the conversation and the death
+signal remain.
 """
 
 from __future__ import annotations
@@ -34,34 +32,49 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from types import FrameType, TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, KindError, PerdureError
 from perdure.job.model import Claim
 from perdure.worker.context import Backstage, JobContext, capturing
-from perdure.worker.executors.whereabouts import Place, found, found_kind
-from perdure.worker.executors.wire import CUT_OFF, Ending, Unframer, claim_of, ending_frame, framed
-from perdure.worker.run import AnyKind, Assignment, Ended, awaited, run_async, run_plain
+from perdure.worker.executors.wire import (
+    CUT_OFF,
+    Ending,
+    Place,
+    Unframer,
+    claim_of,
+    ending_frame,
+    framed,
+    load_kind,
+    load_object,
+)
+from perdure.worker.run import AnyKind, Assignment, Ended, awaited, from_users_code, run_async, run_plain
+from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (signal.SIGTERM, signal.SIGINT)
 _masks = threading.local()
 
+T = TypeVar("T")
 
-def hang_on(fd: int, parent: int) -> None:
+
+def tie_to_parent(fd: int, parent: int) -> None:
     """From here on this process and its group do not outlive the parent. Called once, by a leader of its own group."""
 
-    def told(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         """A worker's whole control group may be sent SIGTERM: the worker decides what becomes of its runs, not we."""
         if os.getppid() != parent:
             end_group()
 
     for number in _OURS:
-        signal.signal(number, told)
-    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_be_ordinary)
+        signal.signal(number, on_signal)
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_restore_default_signals)
     os.set_inheritable(fd, False)
     if sys.platform == "linux":
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
@@ -69,7 +82,7 @@ def hang_on(fd: int, parent: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
         # SIGKILL here would come before the pipe is closed, kill this process alone and spare its children.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked to be told
+    if os.getppid() != parent:  # it died before we asked to hear of it
         end_group()
 
 
@@ -80,7 +93,7 @@ def end_group() -> None:
     os._exit(1)  # some of the group are not ours to kill
 
 
-def _be_ordinary() -> None:
+def _restore_default_signals() -> None:
     """What a handler forks can be ended as usual: `multiprocessing.Pool.terminate` waits for that."""
     for number in _OURS:
         signal.signal(number, signal.SIG_DFL)
@@ -96,20 +109,9 @@ def _let_signals_in() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
 
 
-T = TypeVar("T")
-
-
-class Staged(Protocol):
-    """What the child needs of the app a kind belongs to."""
-
-    url: str
-
-    def stage(self) -> Backstage: ...
-
-
 def main(conversation: int, lifeline: int, parent: int) -> None:
     """All there is to a child's life."""
-    hang_on(lifeline, parent)
+    tie_to_parent(lifeline, parent)
     with capturing():
         Child(socket.socket(fileno=conversation), lifeline).serve()
 
@@ -128,11 +130,11 @@ class Child:
         self._lock = threading.Lock()
         self._open = 0
         self._stops: dict[bytes, tuple[Stop, bool]] = {}
-        self._running: Running | None = None
+        self._running: CurrentRun | None = None
         self._imported: list[list[Any]] = []
-        self._as_found: Surroundings | None = None
+        self._as_found: ProcessState | None = None
         """How the last run has left the process, or an import."""
-        os.register_at_fork(after_in_child=self._part)
+        os.register_at_fork(after_in_child=self._close_in_fork)
 
     def serve(self) -> None:
         threading.Thread(target=self._listen, name="perdure-listen", daemon=True).start()
@@ -157,29 +159,29 @@ class Child:
         try:
             task = self._task(order)
         except BaseException as error:  # noqa: BLE001 - the user's modules may raise anything, even SystemExit
-            self._say_unfit(order, error)
+            self._report_unloadable(order, error)
             return False
-        running = Running(task)
+        running = CurrentRun(task)
         with self._lock:
             self._running = running
             for stop, is_now in filter(None, [self._stops.get(task.claim.run_id)]):
                 running.stop(stop, is_now=is_now)
         if self._as_found is None or order["kind"] not in self._imported:  # importing may change what it likes
             self._imported.append(order["kind"])
-            self._as_found = Surroundings.now(self._lifeline)
+            self._as_found = ProcessState(self._lifeline)
         self.say("begun")
         try:
             ended = contextvars.Context().run(running.run)
         finally:
-            running.leave_a_copy()
+            running.exit_if_forked()
             _flush()
             self._leave_if_cut_off()
         with self._lock:
             self._running = None
             self._stops.clear()
             self._open -= 1
-        found, self._as_found = self._as_found, Surroundings.now(self._lifeline)
-        if changed := self._as_found.unlike(found):
+        before, self._as_found = self._as_found, ProcessState(self._lifeline)
+        if changed := self._as_found.changes_since(before):
             self.say("changed", changed)
         children = () if ended.written else task.ctx.children
         self._send(ending_frame(Ending(ended.report, ended.telling.duration_ms, ended.written, children)))
@@ -187,11 +189,11 @@ class Child:
 
     def _task(self, order: Mapping[str, Any]) -> Assignment:
         claim = claim_of(order["claim"])
-        kind = found_kind(Place(*order["kind"]))
-        middleware = [found(Place(*place)) for place in order["middleware"]]
-        app = cast("Staged", kind.desk)
-        _give(app, order["url"])
-        ctx = ChildContext(claim, kind, app.stage(), self.say)
+        kind = load_kind(Place(*order["kind"]))
+        middleware = [load_object(Place(*place)) for place in order["middleware"]]
+        app = cast("Perdure", kind.desk)
+        _use_database(app, order["url"])
+        ctx = ChildContext(claim, kind, StoreServices(app.parts()), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
 
     def _leave_if_cut_off(self) -> None:
@@ -199,13 +201,13 @@ class Child:
         if not self._can_speak():
             os._exit(CUT_OFF)
 
-    def _say_unfit(self, order: Mapping[str, Any], error: BaseException) -> None:
+    def _report_unloadable(self, order: Mapping[str, Any], error: BaseException) -> None:
         code = error.code if isinstance(error, PerdureError) else None
-        trace = "".join(traceback.format_exception(type(error), error, _from_the_users_code(error)))
+        trace = "".join(traceback.format_exception(type(error), error, from_users_code(error, "importlib")))
         if code != "kind_not_importable":
             place = Place(*order["kind"])
-            told = f"{place} cannot be imported in a new process: {type(error).__name__}: {error}"
-            error = KindError(told, code="kind_not_importable")
+            text = f"{place} cannot be imported in a new process: {type(error).__name__}: {error}"
+            error = KindError(text, code="kind_not_importable")
         with self._lock:
             self._open -= 1
         self.say("unfit", str(error), trace, code in ("kind_not_importable", "worker_in_child"))
@@ -256,13 +258,13 @@ class Child:
         """False: a handler has closed the socket, and its number may mean a file of the handler's by now."""
         return _identity(self._conversation.fileno()) == self._line
 
-    def _part(self) -> None:
+    def _close_in_fork(self) -> None:
         """In a process that a handler has forked: what it says is not said to the worker."""
         self._sending = threading.RLock()
         self._conversation.close()
 
 
-class Running:
+class CurrentRun:
     """The run of the moment."""
 
     def __init__(self, task: Assignment) -> None:
@@ -271,7 +273,7 @@ class Running:
         self._cancel: Callable[[], object] | None = None
         self._is_cancelled = False
 
-    def leave_a_copy(self) -> None:
+    def exit_if_forked(self) -> None:
         """A handler that has forked may return in both processes: the copy has no run to end, and no worker."""
         if os.getpid() != self._process:
             os._exit(0)
@@ -292,7 +294,7 @@ class Running:
         if self._is_cancelled:
             handler.cancel()
         ended = await handler
-        self.leave_a_copy()  # before its loop is closed, which has what it waits on in common with ours
+        self.exit_if_forked()  # before its loop is closed, which has what it waits on in common with ours
         return ended
 
     def stop(self, why: Stop, *, is_now: bool) -> None:
@@ -340,62 +342,38 @@ class ChildContext(JobContext):
         self._say("closed")
 
 
-class Surroundings(NamedTuple):
+class ProcessState:
     """What belongs to the process as a whole, and would reach the next run if this one left it changed.
 
     What is only added (modules, variables of the environment, entries of `sys.path`, threads) is no change: importing
     a library does that, and handlers may import when they run.
     """
 
-    folder: tuple[int, int] | None
-    umask: int | None
-    signal_handlers: tuple[object, ...]
-    signal_mask: frozenset[int]
-    timers: tuple[bool, ...]
-    streams: tuple[object, ...]
-    limits: tuple[tuple[int, int], ...]
-    identity: tuple[object, ...]
-    lifeline: tuple[int, int] | None
-    environment: dict[str, str]
-    path: tuple[str, ...]
+    def __init__(self, lifeline: int) -> None:
+        self._environment = dict(os.environ)
+        self._path = Counter(map(str, sys.path))
+        self._rest: dict[str, object] = {
+            "the working directory": _folder(),
+            "the umask": _umask(),
+            "a signal handler": [signal.getsignal(number) for number in _SIGNALS],
+            "the signal mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+            "a timer": [any(signal.getitimer(which)) for which in _TIMERS],
+            "standard input, output or error": (*map(_identity, range(3)), sys.stdin, sys.stdout, sys.stderr),
+            "a limit": [resource.getrlimit(which) for which in _LIMITS],
+            "the user, the group or the priority": _user_and_priority(),
+            "the descriptors that are Perdure's": _identity(lifeline),
+        }
 
-    @classmethod
-    def now(cls, lifeline: int) -> Surroundings:
-        return cls(
-            folder=_folder(),
-            umask=_umask(),
-            signal_handlers=tuple(map(signal.getsignal, _SIGNALS)),
-            signal_mask=frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-            timers=tuple(any(signal.getitimer(which)) for which in _TIMERS),
-            streams=(*map(_identity, range(3)), sys.stdin, sys.stdout, sys.stderr),
-            limits=tuple(resource.getrlimit(which) for which in _LIMITS),
-            identity=(os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getpriority(os.PRIO_PROCESS, 0)),
-            lifeline=_identity(lifeline),
-            environment=dict(os.environ),
-            path=tuple(map(str, sys.path)),
-        )
-
-    def unlike(self, before: Surroundings) -> list[str]:
-        """What has changed since, in words."""
-        changed = [_WORDS[name] for name in _WORDS if getattr(self, name) != getattr(before, name)]
-        if any(self.environment.get(name) != value for name, value in before.environment.items()):
+    def changes_since(self, before: ProcessState) -> list[str]:
+        """What has changed, in words."""
+        changed = [words for words, value in self._rest.items() if value != before._rest[words]]
+        if not before._environment.items() <= self._environment.items():
             changed.append("a variable of the environment")
-        if Counter(before.path) - Counter(self.path):
+        if before._path - self._path:
             changed.append("sys.path")
         return changed
 
 
-_WORDS = {
-    "folder": "the working directory",
-    "umask": "the umask",
-    "signal_handlers": "a signal handler",
-    "signal_mask": "the signal mask",
-    "timers": "a timer",
-    "streams": "standard input, output or error",
-    "limits": "a limit",
-    "identity": "the user, the group or the priority",
-    "lifeline": "the descriptors that are Perdure's",
-}
 _SIGNALS = sorted(map(int, set(signal.Signals) & signal.valid_signals()))
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
@@ -418,6 +396,10 @@ def _umask() -> int | None:
     return None
 
 
+def _user_and_priority() -> tuple[int, ...]:
+    return (os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getpriority(os.PRIO_PROCESS, 0))
+
+
 def _identity(descriptor: int) -> tuple[int, int] | None:
     """Which file or socket a number stands for. None: for none."""
     try:
@@ -427,7 +409,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
-def _give(app: Staged, url: str) -> None:
+def _use_database(app: Perdure, url: str) -> None:
     """The database of the worker, which may be another than the module names; or the module may name none."""
     try:
         is_known = app.url == url
@@ -435,14 +417,6 @@ def _give(app: Staged, url: str) -> None:
         is_known = False
     if not is_known:
         app.url = url
-
-
-def _from_the_users_code(error: BaseException) -> TracebackType | None:
-    """Its traceback, without the way there: importing is not what went wrong."""
-    at = error.__traceback__
-    while at is not None and str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] in ("perdure", "importlib"):
-        at = at.tb_next
-    return at
 
 
 def _flush() -> None:

@@ -15,8 +15,17 @@ from perdure.ids import RunId
 from perdure.job.model import Telling
 from perdure.job.reports import Released
 from perdure.worker.context import JobContext
-from perdure.worker.executors import WARN_AT, Inbox, logger, warn_of_timeout
-from perdure.worker.run import Assignment, Ended, awaited, run_async, trouble
+from perdure.worker.run import (
+    WARN_AT,
+    Assignment,
+    Ended,
+    Inbox,
+    awaited,
+    logger,
+    report_of_error,
+    run_async,
+    warn_of_timeout,
+)
 from perdure.worker.signals import Stop
 
 
@@ -70,7 +79,7 @@ class LoopExecutor:
         asyncio.set_event_loop(self._loop)
         try:
             while not self._has_served():
-                logger.error("a handler wanted to end the process or the event loop of all; both go on")
+                logger.error("a handler tried to end the process or the event loop of all handlers; neither ends")
             self._end_what_is_left()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -110,7 +119,7 @@ class LoopExecutor:
             if task.ctx.started_ns is None:
                 del self._tasks[run_id]
                 is_ours = task.ctx.stop is not None
-                report = trouble(task, asyncio.CancelledError()) if is_ours else Released()
+                report = report_of_error(task, asyncio.CancelledError()) if is_ours else Released()
                 self._hand_back(Ended(task.ctx, report, Telling()))
 
     async def _run(self, task: Assignment) -> None:
@@ -118,7 +127,7 @@ class LoopExecutor:
         try:
             ended = await run_async(task)
             if os.getpid() != self._process:
-                os._exit(0)  # the handler has forked, and this is the copy: it must not go on with other jobs
+                os._exit(0)  # the handler has forked, and this is the copy: it must run no other jobs
         finally:
             del self._tasks[task.claim.run_id]
             for timer in timers:

@@ -1,13 +1,10 @@
-"""A child process as its worker sees it: start it, talk with it, end it. Used by `processes`, in one thread each.
+"""Handlers of kinds with isolation="process", in processes that can be killed. Made by `Pools`, fed by `node`.
+
+One thread per child, which starts it, listens to it, keeps its time and reaps it. A child is kept for further runs;
+when it dies, only the run it had fails. See `child` for the other side and for how children end with us.
 
 The conversation has a socket of its own: standard input and output belong to the handlers. Nothing a job holds is ever
 on a command line.
-
-
-Handlers of kinds with isolation="process", in processes that can be killed. Started by `worker`, fed by `node`.
-
-One thread per child, which starts it, listens to it, keeps its time and buries it. A child is kept for further runs;
-when it dies, only the run it had fails. See `child` for the other side and `lifeline` for how children end with us.
 """
 
 from __future__ import annotations
@@ -33,10 +30,26 @@ from perdure.ids import RunId
 from perdure.job.model import Failure, Telling
 from perdure.job.reports import Cancelled, Failed, Released, Report
 from perdure.worker.context import JobContext
-from perdure.worker.executors import WARN_AT, Inbox, warn_of_timeout
-from perdure.worker.executors.whereabouts import Place, place_of_kind, place_of_middleware
-from perdure.worker.executors.wire import CUT_OFF, Unframer, ending_of, framed
-from perdure.worker.run import COMPLETED, Assignment, Ended, failed, failure_of, timed_out
+from perdure.worker.executors.wire import (
+    CUT_OFF,
+    Place,
+    Unframer,
+    ending_of,
+    framed,
+    place_of_kind,
+    place_of_middleware,
+)
+from perdure.worker.run import (
+    COMPLETED,
+    WARN_AT,
+    Assignment,
+    Ended,
+    Inbox,
+    failed,
+    failure_of,
+    timed_out,
+    warn_of_timeout,
+)
 from perdure.worker.signals import Stop
 
 _BOOT = (
@@ -46,6 +59,19 @@ _BOOT = (
 _AT_ONCE = 1 << 18
 _LAST_BREATH_S = 1.0
 """For a child that has hung up to end by itself, so that its own exit code is kept."""
+
+GRACE_S = 5.0
+"""How long a run that was asked to stop may continue before its process is killed."""
+HURRY_S = 1.0
+"""The same at the end of a shutdown, whose own grace is over by then; less than a worker waits for its last runs."""
+START_S = 30.0
+"""How long a new process may take to import a handler whose time-out is shorter than that; not counted in that."""
+LOOK_S = 0.1
+"""How often the thread of a busy child looks whether its run is to stop."""
+KILLED_S = 5.0
+
+_SAYINGS = ("progress", "metric", "artifact", "captured")
+logger = logging.getLogger("perdure.worker")
 
 
 class ChildProcess:
@@ -76,9 +102,9 @@ class ChildProcess:
             finally:
                 os.close(hung_on)
         self._poll = select.poll()
-        self._death: int | None = _watched(self._process.pid)
-        if self._death is not None:
-            self._poll.register(self._death, select.POLLIN)
+        self._pidfd: int | None = _watched(self._process.pid)
+        if self._pidfd is not None:
+            self._poll.register(self._pidfd, select.POLLIN)
         _children.add(self)
         self.send("hello", sys.argv, logging.getLogger().level)
 
@@ -98,11 +124,11 @@ class ChildProcess:
         wanted = select.POLLIN | (select.POLLOUT if self._unsent else 0)
         self._poll.register(self._socket, wanted)
         ready = {fd for fd, _ in self._poll.poll(max(0.0, wait_s) * 1000)}
-        if self._socket.fileno() not in ready and self._death not in ready:
+        if self._socket.fileno() not in ready and self._pidfd not in ready:
             return []
         self._push()
         frames = self._pull()
-        if self._death in ready:
+        if self._pidfd in ready:
             while not self.has_hung_up and (more := self._pull()):  # what it said last
                 frames += more
             self.has_hung_up = True
@@ -132,39 +158,39 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End it and everything it started, now."""
-        with suppress(ProcessLookupError, PermissionError):  # the leader's number is its own until `bury`
+        with suppress(ProcessLookupError, PermissionError):  # the leader's number is its own until `reap`
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def bury(self, patience_s: float = _LAST_BREATH_S) -> int:
+    def reap(self, patience_s: float = _LAST_BREATH_S) -> int:
         """Hang up, let it end by itself for a while, then kill what is left of its group.
 
-        Answers its exit code; a negative one is the signal that ended it.
+        Returns its exit code; a negative one is the signal that ended it.
         """
         self._socket.close()
-        self._await_death(patience_s)
+        self._wait_for_exit(patience_s)
         self.kill()
         code = self._process.wait()
-        self.part()
+        self.release()
         return code
 
-    def _await_death(self, patience_s: float) -> None:
+    def _wait_for_exit(self, patience_s: float) -> None:
         """Without taking its exit code: until that is taken, its number is not given to another process."""
-        if self._death is not None:
+        if self._pidfd is not None:
             death = select.poll()  # not select(), which refuses numbers from 1024 on
-            death.register(self._death, select.POLLIN)
+            death.register(self._pidfd, select.POLLIN)
             death.poll(max(0.0, patience_s) * 1000)
             return
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, _LOOK_ONLY) is None:
             time.sleep(0.01)
 
-    def part(self) -> None:
+    def release(self) -> None:
         """Give back what is held open for it. In a fork of the worker: the child is not the fork's."""
         self._socket.close()
-        for fd in (self._lifeline, self._death):
+        for fd in (self._lifeline, self._pidfd):
             if fd is not None:
                 os.close(fd)
-        self._lifeline = self._death = None
+        self._lifeline = self._pidfd = None
 
 
 def _started(conversation: int, lifeline: int) -> subprocess.Popen[bytes]:
@@ -192,7 +218,7 @@ def _watched(pid: int) -> int | None:
 def _forked() -> None:
     """A fork of the worker lets go: otherwise the children would live as long as the fork."""
     for child in list(_children):
-        child.part()
+        child.release()
     _children.clear()
 
 
@@ -201,51 +227,37 @@ _children: weakref.WeakSet[ChildProcess] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forked)
 
 
-GRACE_S = 5.0
-"""How long a run that was told to stop may go on before its process is killed."""
-HURRY_S = 1.0
-"""The same at the end of a shutdown, whose own grace is over by then; less than a worker waits for its last runs."""
-START_S = 30.0
-"""How long a new process may take to import a handler whose time-out is shorter than that; not counted in that."""
-LOOK_S = 0.1
-"""How often the thread of a busy child looks whether its run is to stop."""
-KILLED_S = 5.0
-
-_SAYINGS = ("progress", "metric", "artifact", "captured")
-logger = logging.getLogger("perdure.worker")
-
-
 class ProcessExecutor:
     """As many children as runs have ever been open at once; the node sees to how many that may be."""
 
     def __init__(self, inbox: Inbox) -> None:
         self.grace_s = GRACE_S
         self._inbox = inbox
-        self._todo: SimpleQueue[_Course | None] = SimpleQueue()
+        self._todo: SimpleQueue[_ProcessRun | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._slots: list[_Slot] = []
-        self._open: dict[RunId, _Course] = {}
+        self._open: dict[RunId, _ProcessRun] = {}
         self._deadline = 0.0
         self.refused: dict[Place, Failure] = {}
         """Kinds that no child can have, and why: to try each time would run what their module does when imported."""
 
     def start(self, tasks: Sequence[Assignment]) -> None:
-        courses = [_Course(task, self.grace_s) for task in tasks]
+        runs = [_ProcessRun(task, self.grace_s) for task in tasks]
         with self._lock:
-            self._open.update((course.task.claim.run_id, course) for course in courses)
+            self._open.update((run.task.claim.run_id, run) for run in runs)
             missing = len(self._open) - len(self._slots)
         for _ in range(missing):
             slot = _Slot(self)
             slot.thread.start()
             self._slots.append(slot)
-        for course in courses:
-            self._todo.put(course)
+        for run in runs:
+            self._todo.put(run)
 
     def stop(self, ctx: JobContext, why: Stop) -> None:
         with self._lock:
-            course = self._open.get(ctx.claim.run_id)
-        if course is not None:
-            course.ask(why, time.monotonic())
+            run = self._open.get(ctx.claim.run_id)
+        if run is not None:
+            run.ask(why, time.monotonic())
 
     def close(self, patience_s: float) -> bool:
         self._deadline = time.monotonic() + patience_s
@@ -255,11 +267,11 @@ class ProcessExecutor:
             slot.thread.join(max(0.0, self._deadline - time.monotonic()))
         with self._lock:
             late = list(self._open.values())
-        for course in late:
-            course.end_now()
-        buried_by = time.monotonic() + KILLED_S
+        for run in late:
+            run.end_now()
+        reaped_by = time.monotonic() + KILLED_S
         for slot in self._slots:
-            slot.thread.join(max(0.0, buried_by - time.monotonic()))
+            slot.thread.join(max(0.0, reaped_by - time.monotonic()))
         return not late
 
     @property
@@ -270,10 +282,10 @@ class ProcessExecutor:
     # -- in the threads ----------------------------------------------------------------------------------------------
 
     def serve(self, slot: _Slot) -> None:
-        while (course := self._todo.get()) is not None:
-            ended = slot.run(course)
+        while (run := self._todo.get()) is not None:
+            ended = slot.run(run)
             with self._lock:
-                del self._open[course.task.claim.run_id]
+                del self._open[run.task.claim.run_id]
             self._inbox.put(ended)
         slot.dismiss(self._deadline - time.monotonic())
 
@@ -286,12 +298,12 @@ class _Slot:
         self.child: ChildProcess | None = None
         self.thread = threading.Thread(target=pool.serve, args=(self,), name="perdure-process", daemon=True)
 
-    def run(self, course: _Course) -> Ended:
-        task, refused = course.task, self._pool.refused
+    def run(self, run: _ProcessRun) -> Ended:
+        task, refused = run.task, self._pool.refused
         try:
-            order = _order(task)
+            order = _job_order(task)
             place = order["kind"]
-            ended = Ended(task.ctx, Failed(refused[place]), Telling()) if place in refused else self._run(course, order)
+            ended = Ended(task.ctx, Failed(refused[place]), Telling()) if place in refused else self._run(run, order)
         except KindError as error:
             return Ended(task.ctx, Failed(failure_of(task, error, permanent=True)), Telling())
         except Exception as error:  # whatever goes wrong, with the child or before: the run is handed back
@@ -301,43 +313,43 @@ class _Slot:
                 self.dismiss()
             report = COMPLETED if task.ctx.closed else failed(task, failure_of(task, error))
             return Ended(task.ctx, report, task.ctx.telling(), task.ctx.closed)
-        if course.unfit is not None and course.unfit.permanent:
-            refused[place] = course.unfit
+        if run.unfit is not None and run.unfit.permanent:
+            refused[place] = run.unfit
         return ended
 
-    def _run(self, course: _Course, order: dict[str, Any]) -> Ended:
+    def _run(self, run: _ProcessRun, order: dict[str, Any]) -> Ended:
         while True:
             child = self.child = self.child or ChildProcess()
             was_warm = child.runs > 0
-            ended = self._attended(course, child, order)
-            if ended is not None and not course.has_spoilt_child:
+            ended = self._attended(run, child, order)
+            if ended is not None and not run.has_spoilt_child:
                 return ended
             code = self.dismiss()
-            if ended is None and was_warm and course.is_untouched:
+            if ended is None and was_warm and run.is_untouched:
                 continue  # it had died while it was idle: the run never reached it
-            return ended or course.buried(code)
+            return ended or run.reaped(code)
 
-    def _attended(self, course: _Course, child: ChildProcess, order: dict[str, Any]) -> Ended | None:
+    def _attended(self, run: _ProcessRun, child: ChildProcess, order: dict[str, Any]) -> Ended | None:
         """Give the run to the child and wait for its end. None: it has no other end than the child's."""
         child.runs += 1
         child.send("job", order)
-        course.handed_over(time.monotonic())
+        run.handed_over(time.monotonic())
         while True:
-            for frame in child.heard(course.next_look_s(time.monotonic())):
-                ended = course.heard(frame, time.monotonic())
+            for frame in child.heard(run.next_look_s(time.monotonic())):
+                ended = run.heard(frame, time.monotonic())
                 if ended is not None:
                     return ended
             if child.has_hung_up:
                 return None
-            course.attend(child, time.monotonic())
+            run.attend(child, time.monotonic())
 
     def dismiss(self, patience_s: float = 1.0) -> int:
         """Do without the child there is."""
         child, self.child = self.child, None
-        return 0 if child is None else child.bury(patience_s)
+        return 0 if child is None else child.reap(patience_s)
 
 
-class _Course:
+class _ProcessRun:
     """How one run stands: what the node wants of it, what the clock does, and what its child has said."""
 
     def __init__(self, task: Assignment, grace_s: float) -> None:
@@ -345,7 +357,7 @@ class _Course:
         self._grace_s = grace_s
         self._handed_at = 0.0
         self._begun_at: float | None = None
-        self._told_at: float | None = None
+        self._asked_at: float | None = None
         self._is_interrupted = False
         self._kill_at = inf
         self._killed_for: Stop | None = None
@@ -359,7 +371,7 @@ class _Course:
     def ask(self, why: Stop, now: float) -> None:
         """The run is to end soon: at once if it is past its time or not ours any more, else after the grace."""
         self.task.ctx.stop = self.task.ctx.stop or why
-        graceful = (now if self._told_at is None else self._told_at) + self._grace_s
+        graceful = (now if self._asked_at is None else self._asked_at) + self._grace_s
         patience = {Stop.CANCEL: graceful, Stop.SHUTDOWN: min(graceful, now + HURRY_S)}
         self._kill_at = min(self._kill_at, patience.get(why, now))
 
@@ -371,7 +383,7 @@ class _Course:
 
     def handed_over(self, now: float) -> None:
         self._handed_at = now
-        self._told_at = None
+        self._asked_at = None
         self._is_interrupted = False
         self.task.ctx.started_ns = time.perf_counter_ns()
 
@@ -389,8 +401,8 @@ class _Course:
                 ctx.closed = True
             case ["changed", what]:
                 self._has_changed_child = True
-                told = "%s %s has changed %s for its process, which is not used again"
-                logger.info(told, self.task.kind.name, ctx.job_id, ", ".join(what))
+                text = "%s %s has changed %s for its process, which is not used again"
+                logger.info(text, self.task.kind.name, ctx.job_id, ", ".join(what))
             case ["ended", *rest]:
                 return self._ended(rest)
             case ["unfit", message, trace, permanent]:
@@ -416,18 +428,18 @@ class _Course:
         """No handler was called for it, and nobody has ended its child."""
         return self._begun_at is None and self._killed_for is None
 
-    def buried(self, code: int) -> Ended:
+    def reaped(self, code: int) -> Ended:
         """Its child is gone."""
         ctx = self.task.ctx
-        return Ended(ctx, self._fate(code), ctx.telling()._replace(exit_code=code), ctx.closed)
+        return Ended(ctx, self._report_of_exit(code), ctx.telling()._replace(exit_code=code), ctx.closed)
 
-    def _fate(self, code: int) -> Report:
+    def _report_of_exit(self, code: int) -> Report:
         """What the death of its process means for the run."""
         ctx, why = self.task.ctx, self._killed_for
         if ctx.closed:
             return COMPLETED
         if why is None:
-            return failed(self.task, Failure("ProcessCrashed", _told_of_death(code)))
+            return failed(self.task, Failure("ProcessCrashed", _describe_exit(code)))
         if ctx.stop is Stop.CANCEL:
             return Cancelled()
         if why is Stop.TIMEOUT:
@@ -440,7 +452,7 @@ class _Course:
         return min(LOOK_S, max(0.0, self._limit_at - now), max(0.0, self._kill_at - now))
 
     def attend(self, child: ChildProcess, now: float) -> None:
-        """Pass on a wish to stop; kill a child whose time is over."""
+        """Pass on that it should stop; kill a child whose time is over."""
         if self._killed_for is not None:
             return
         self._pass_on(child, now)
@@ -455,10 +467,10 @@ class _Course:
     def _pass_on(self, child: ChildProcess, now: float) -> None:
         """That it should stop, which the node may only have noted in the context; later, that it must."""
         why, is_now = self.task.ctx.stop, self._kill_at < inf
-        if why is None or (self._told_at is not None and self._is_interrupted == is_now):
+        if why is None or (self._asked_at is not None and self._is_interrupted == is_now):
             return
         child.send("stop", self.task.claim.run_id, why, is_now)
-        self._told_at = self._told_at or now
+        self._asked_at = self._asked_at or now
         self._is_interrupted = is_now
 
     def _kill(self, child: ChildProcess, why: Stop) -> None:
@@ -479,8 +491,8 @@ class _Course:
         return inf if self._begun_at is None else self._begun_at + WARN_AT * (self.task.timeout_s or inf)
 
 
-def _order(task: Assignment) -> dict[str, Any]:
-    """A run as its child is told of it. KindError: no child could find its handler."""
+def _job_order(task: Assignment) -> dict[str, Any]:
+    """A run as it is sent to its child. KindError: no child could import its handler."""
     return {
         "claim": task.claim,
         "url": task.kind.desk.url,
@@ -490,7 +502,7 @@ def _order(task: Assignment) -> dict[str, Any]:
     }
 
 
-def _told_of_death(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code == CUT_OFF:
         return (
             f"the process that ran the handler left with exit code {code}, as it does when the handler has closed"

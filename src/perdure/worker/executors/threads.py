@@ -8,7 +8,7 @@ It is raised in the handler only, never in our own code, nor in calls on the sto
 (`threading.Condition`, `queue.Queue`, `logging` before Python 3.13) and not by a `with` on the lock itself can stay
 taken. So the threads here wait for nothing but locks and queues that are written in C.
 
-One thread is woken at a time, and wakes the next when it has taken a run: that one goes on as soon as the first waits
+One thread is woken at a time, and wakes the next when it has taken a run: that one runs as soon as the first waits
 for anything, or after the interpreter's switch interval. So short handlers run one after the other in few threads, and
 those that wait run beside each other, as if all had been woken at once.
 """
@@ -32,9 +32,8 @@ from perdure.ids import RunId
 from perdure.job.model import Telling
 from perdure.uninterrupted import Mark, uninterrupted
 from perdure.worker.context import JobContext
-from perdure.worker.executors import WARN_AT, Inbox, logger, warn_of_timeout
 from perdure.worker.executors.loop import Lent, LoopExecutor
-from perdure.worker.run import Assignment, Ended, run_plain, trouble
+from perdure.worker.run import WARN_AT, Assignment, Ended, Inbox, logger, report_of_error, run_plain, warn_of_timeout
 from perdure.worker.signals import Interrupted, Stop
 
 TRIES = 200
@@ -57,7 +56,7 @@ class ThreadExecutor:
         self._woken: _Slot | None = None
         """The thread that was woken and has taken nothing yet."""
         self._has_unrung = False
-        """Runs have ended that nobody rang for: whoever takes the last of `todo` does."""
+        """Runs have ended without a ring: the thread that takes the last of `todo` rings."""
         self._is_closing = False
         self._open: dict[RunId, _Slot | None] = {}
         """Runs that have not ended. None: it waits for a thread."""
@@ -194,7 +193,7 @@ class ThreadExecutor:
         self._leave(task)
         slot.forget_interrupts()
         if ended is None:
-            report = trouble(task, cut_short or Interrupted(task.ctx.stop))
+            report = report_of_error(task, cut_short or Interrupted(task.ctx.stop))
             ended = Ended(task.ctx, report, Telling(), task.ctx.closed)
             cut_short = None  # its traceback holds this frame, and all that the handler had
         return ended
@@ -211,7 +210,7 @@ class ThreadExecutor:
 
     def _leave(self, task: Assignment) -> None:
         if os.getpid() != self._process:
-            os._exit(0)  # the handler has forked, and this is the copy: it must not go on with other jobs
+            os._exit(0)  # the handler has forked, and this is the copy: it must run no other jobs
         with self._lock:
             self._open.pop(task.claim.run_id, None)
             self._called_off.discard(task.claim.run_id)
@@ -327,7 +326,7 @@ class _Timekeeper:
         heapq.heappush(self._due, (at + limit, next(self._number), True, task))
 
     def _act(self) -> float | None:
-        """Do what is due; answers how long there will be nothing. None: until another run begins."""
+        """Do what is due. Returns for how long there will be nothing; None: until another run begins."""
         while self._due:
             left = self._due[0][0] - time.monotonic()
             if left > 0:

@@ -1,14 +1,26 @@
 """What a worker and its child processes say to each other: one JSON list per line. Used by `processes` and `child`.
 
 Parent to child: `hello`, `job`, `stop`. Child to parent: `begun`, `said`, `closed`, `changed`, `ended`, `unfit`.
+
+A kind travels as the name under which a new process can import it. As with multiprocessing's spawn, the main script is
+imported once more under another name: what stands below `if __name__ == "__main__":` does not run again.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, cast
 
+from perdure.errors import KindError, PerdureError
 from perdure.job.model import Claim, Failure, LiveJob, NewJob, Plan
 from perdure.job.reports import (
     Cancelled,
@@ -21,6 +33,8 @@ from perdure.job.reports import (
     TimedOut,
     Unreadable,
 )
+from perdure.kind import Kind
+from perdure.worker.run import AnyKind
 
 _REPORTS = {
     report.__name__: report
@@ -98,3 +112,145 @@ def _hidden_in_json(value: object) -> dict[str, str]:
 def _shown_again(tree: dict[str, Any]) -> Any:
     value = tree.get(_BYTES)
     return bytes.fromhex(value) if isinstance(value, str) and len(tree) == 1 else tree
+
+
+# -- where a kind is imported from ------------------------------------------------------------------------------------
+
+MAIN = "__main__"
+SECOND_MAIN = "__perdure_main__"
+
+
+class Place(NamedTuple):
+    """An object of a module. `script`: the file of the main script, if the object is in that."""
+
+    module: str
+    name: str
+    script: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.name}"
+
+
+def place_of_kind(kind: AnyKind) -> Place:
+    """Where this kind can be imported from. KindError: nowhere."""
+    return _place(kind, kind.function, f'kind {kind.name!r} ({kind.place}) has isolation="process" but')
+
+
+def place_of_middleware(middleware: object) -> Place:
+    return _place(middleware, middleware, f'the middleware {middleware!r} wraps jobs with isolation="process" but')
+
+
+def load_object(place: Place) -> Any:
+    """What stands there, in this process. Imports its module; KindError: it is not there."""
+    with _importing():
+        module = importlib.import_module(place.module) if place.script is None else _main_again(place.script)
+    there = _attribute_of(module, place.name)
+    if there is None:
+        raise _not_importable(f"{place} is not to be load_object in a new process; it")
+    return there
+
+
+def load_kind(place: Place) -> AnyKind:
+    kind = load_object(place)
+    if not isinstance(kind, Kind):
+        raise _not_importable(f"{place} is a kind in the worker but none in a new process; it")
+    return cast("AnyKind", kind)
+
+
+# -- in the worker ---------------------------------------------------------------------------------------------------
+
+
+def _place(wanted: object, function: object, what: str) -> Place:
+    for module_name, name in _candidates(wanted, function):
+        module = sys.modules.get(module_name)
+        if module is not None and _attribute_of(module, name) is wanted:
+            return _as_seen_from_outside(module_name, name, what)
+    raise _not_importable(f"{what} it is no name of a module; it")
+
+
+def _candidates(wanted: object, function: object) -> Iterator[tuple[str, str]]:
+    """Its own name first; then any global name it goes by: `work = app.job(isolation="process")(borrowed)`."""
+    module_name: str | None = getattr(function, "__module__", None)
+    name: str | None = getattr(function, "__qualname__", None)
+    if module_name is not None and name is not None:
+        yield module_name, name
+    others = sorted(sys.modules.items(), key=lambda entry: (entry[0] != module_name, entry[0] == MAIN))
+    for other, module in others:
+        if isinstance(module, ModuleType):  # pyright: ignore[reportUnnecessaryIsInstance] - anything may be put there
+            yield from ((other, key) for key, value in list(vars(module).items()) if value is wanted)
+
+
+def _as_seen_from_outside(module_name: str, name: str, what: str) -> Place:
+    if module_name != MAIN:
+        return Place(module_name, name)
+    main = sys.modules[MAIN]
+    spec: ModuleSpec | None = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m package.module: importable under its real name
+        if spec.name == MAIN or spec.name.endswith("." + MAIN):
+            raise _not_importable(f"{what} it stands in a __main__.py, which would run again; it")
+        return Place(spec.name, name)
+    script: str | None = getattr(main, "__file__", None)
+    if script is None or not Path(script).exists():
+        raise _not_importable(f"{what} it was typed in, so that no file holds it; it")
+    return Place(MAIN, name, str(Path(script).absolute()))
+
+
+# -- in the child ----------------------------------------------------------------------------------------------------
+
+_imports = 0
+
+
+@contextmanager
+def _importing() -> Generator[None, None, None]:
+    global _imports  # noqa: PLW0603 - about this process, of which there is one
+    _imports += 1
+    try:
+        yield
+    finally:
+        _imports -= 1
+
+
+def check_not_importing() -> None:
+    """A script that starts a worker just because it is imported would do so in every child, without end."""
+    if _imports:
+        raise PerdureError(
+            "a worker was started while a child process imports its script; put app.worker().run() below"
+            ' if __name__ == "__main__":',
+            code="worker_in_child",
+        )
+
+
+def _main_again(script: str) -> ModuleType:
+    """The main script as a module under another name, and as `__main__` for whoever asks for that."""
+    known = sys.modules.get(SECOND_MAIN)
+    if known is not None:
+        return known
+    loader = SourceFileLoader(SECOND_MAIN, script)  # named, because a script need not end in .py
+    spec = importlib.util.spec_from_file_location(SECOND_MAIN, script, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    first = sys.modules[MAIN]
+    sys.modules[MAIN] = sys.modules[SECOND_MAIN] = module
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        sys.modules[MAIN] = first
+        del sys.modules[SECOND_MAIN]
+        raise
+    return module
+
+
+# -- both ------------------------------------------------------------------------------------------------------------
+
+
+def _attribute_of(module: object, name: str) -> Any:
+    """`Class.method` in a module. None: no such thing."""
+    return reduce(lambda there, part: getattr(there, part, None), name.split("."), module)
+
+
+def _not_importable(what: str) -> KindError:
+    return KindError(
+        f"{what} must be importable by the processes that run it: put it at the top level of a module, under a name"
+        " (of a method, a partial or an object: name = app.job(…)(…))",
+        code="kind_not_importable",
+    )
