@@ -1,7 +1,6 @@
 """Migrations: ordered SQL files with checksums. Used by the dialects, which own the lock and the transaction.
 
-`<dialect>/migrations/NNNN_name.sql` are frozen once released. `<dialect>/schema.sql` is what all of them together make,
-for a clean install; a test compares the two.
+`<dialect>/migrations/NNNN_name.sql` are frozen once released. A new database gets all of them, one after the other.
 """
 
 from __future__ import annotations
@@ -54,11 +53,6 @@ def migrations_of(dialect: str) -> list[Migration]:
     found = [(match, entry) for entry in folder.iterdir() if (match := _FILE.fullmatch(entry.name))]
     steps = [Migration(int(match[1]), match[2], entry.read_text("utf-8")) for match, entry in found]
     return sorted(steps)
-
-
-def clean_schema(dialect: str) -> str:
-    """What a new database gets in one go."""
-    return (_HERE / dialect / "schema.sql").read_text("utf-8")
 
 
 def script(text: str, naming: Naming) -> list[str]:
