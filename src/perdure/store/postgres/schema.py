@@ -1,9 +1,8 @@
-"""Makes and upgrades the schema in a PostgreSQL database. Used by `runner`; the steps are in `migrate`."""
+"""Makes and upgrades the schema in a PostgreSQL database. Used by `session`; the steps are in `migrate`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -12,7 +11,6 @@ from perdure.errors import SchemaError
 from perdure.store import migrate
 from perdure.store.migrate import Applied, Migration
 from perdure.store.postgres.driver import translate
-from perdure.store.postgres.pool import Session
 from perdure.store.postgres.statements import NAMING, SCHEMA, table
 from perdure.version import __version__
 
@@ -25,15 +23,12 @@ _PATIENCE_MS = 60_000
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def prepare(session: Session, known: Sequence[Migration], where: str, *, allowed: bool) -> list[Migration]:
-    """Bring the database to the newest schema, in the open transaction, once, however many start together.
-
-    Answers the steps that were done. Where upgrading is not allowed, an unfit schema is refused instead.
-    """
+def prepare(connection: Connection, where: str, *, allowed: bool) -> int:
+    """See `Session.prepare`."""
+    known = migrate.migrations_of("postgres")
     try:
-        connection = session.connection
         if not migrate.pending(known, applied(connection)):
-            return []
+            return 0
         if not allowed:
             raise _missing(where) if not applied(connection) else _older(where)
         # the others wait here, and find nothing left to do
@@ -44,7 +39,7 @@ def prepare(session: Session, known: Sequence[Migration], where: str, *, allowed
             _apply(connection, step)
     except psycopg.Error as error:
         raise translate(error) from error
-    return steps
+    return len(steps)
 
 
 def applied(connection: Connection) -> list[Applied]:

@@ -1,6 +1,4 @@
-"""How PostgreSQL writes tables, and ids and times for people.
-
-Every statement as PostgreSQL gets it. Used by `session` and `tx`; the differences are in `statements.sql`."""
+"""Every statement as PostgreSQL gets it, and its names. Used by `session`; by `perdure db sql` without the driver."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from perdure.errors import DatabaseUnavailable, SchemaError
 from perdure.store import migrate
+from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite import connect, schema
-from perdure.store.sqlite.connect import Pragmas
 from perdure.store.sqlite.driver import translate
 from perdure.store.sqlite.files import filesystem_of, refuse_network_filesystem
 from perdure.store.sqlite.wal import WalMeter
@@ -50,21 +50,21 @@ def require_file(path: Path) -> None:
         )
 
 
-def require_current(path: Path, pragmas: Pragmas) -> None:
+def require_current(path: Path, settings: StoreSettings) -> None:
     """Refuse a file that would have to be made or upgraded before it can be used."""
     require_file(path)
     try:
-        with closing(connect.open_reader(path, pragmas)) as connection:
+        with closing(connect.open_reader(path, settings)) as connection:
             schema.require_current(connection, path, migrate.migrations_of("sqlite"))
     except sqlite3.Error as error:
         raise translate(error, str(path)) from error
 
 
-def examine(path: Path, pragmas: Pragmas) -> Checkup:
+def examine(path: Path, settings: StoreSettings) -> Checkup:
     """Look at the file through a connection like Perdure's own, which cannot write."""
     require_file(path)
     try:
-        with closing(connect.open_reader(path, pragmas)) as connection:
+        with closing(connect.open_reader(path, settings)) as connection:
             return _examine(connection, path)
     except sqlite3.Error as error:
         raise translate(error, str(path)) from error

@@ -1,6 +1,4 @@
-"""How SQLite writes tables, and ids and times for people.
-
-Every statement as SQLite gets it."""
+"""Every statement as SQLite gets it, and its names. Used by `database`, `schema` and `perdure db sql`."""
 
 from __future__ import annotations
 

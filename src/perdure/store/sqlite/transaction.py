@@ -1,8 +1,7 @@
-"""Operations inside a transaction that is open already: ours (`database`) or the user's (`tx`).
+"""Operations inside a transaction that is open already: ours (used by `database`) or the user's (`tx=`, by `runner`).
 
-Jobs inside the user's own SQLite transaction. Used by `runner`; never touches the gate or group commit.
-
-The user may hold the write lock already: waiting for the gate here could wait for ourselves.
+The latter never touches the gate or group commit. The user may hold the write lock already: waiting for the gate could
+wait for ourselves.
 """
 
 from __future__ import annotations
@@ -45,6 +44,12 @@ class Transaction:
         self._process = os.getpid()
         # One statement at a time, or the commit, or `give_up`, which comes from another thread.
         self._busy = threading.RLock()
+
+    def is_joinable(self) -> bool:
+        """False once it is over. An error where it was given up."""
+        if not self.over:
+            self.check_in_time()  # what was meant to be a part of it must not be written without it
+        return not self.over
 
     @property
     def inherited(self) -> bool:
