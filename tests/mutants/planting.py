@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from perdure.store.sqlite.statements import marker, table
+from perdure.store.sqlite.statements import MARKER, OWN, table
 from perdure.store.statements import Statements, load, statement_texts
 from tests.fresh import new_database
 
@@ -132,5 +132,4 @@ def _as_before() -> tuple[Statements, sqlite3.Connection]:
 
 
 def _statements(shared: dict[str, str]) -> Statements:
-    own = (ROOT / PACKAGE / "store/sqlite/statements.sql").read_text("utf-8")
-    return load("\n\n".join([*shared.values(), own]), table, marker)
+    return load("\n\n".join([*shared.values(), OWN]), table, MARKER)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, Protocol, cast, runtime_checkable
@@ -170,8 +169,7 @@ def schema_sql(dialect: str) -> Iterator[str]:
 def statements_sql(dialect: str) -> Iterator[tuple[str, str]]:
     """Every named statement as the database gets it, by name."""
     names = _names(dialect)
-    own = (files(f"perdure.store.{dialect}") / "statements.sql").read_text("utf-8")
-    for name, statement in sorted(statements.load(own, names.table, names.marker).items()):
+    for name, statement in sorted(statements.load(names.OWN, names.table, names.MARKER).items()):
         yield name, statement.sql
 
 

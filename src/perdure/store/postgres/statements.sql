@@ -133,6 +133,7 @@ LEFT JOIN {queue} AS q ON q.name = n.name
 ORDER BY n.name
 
 -- name: count_queued
+-- How many jobs of each queue may start now; no further than :cap.
 {queued_queues}
 SELECT
     f.name,

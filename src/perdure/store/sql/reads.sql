@@ -40,13 +40,13 @@ WHERE id = :job_id
 
 -- fragment: row_filter
 -- What the job's own row settles. With types, which PostgreSQL must know of a parameter where it first sees it.
-(CAST(:queue AS text) IS NULL OR j.queue = :queue)
-    AND (CAST(:kind AS text) IS NULL OR j.kind = :kind)
-    AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
-    AND (CAST(:business_key AS text) IS NULL OR j.business_key = :business_key)
-    AND (CAST(:idempotency_key AS text) IS NULL OR j.idempotency_key = :idempotency_key)
+(CAST(:queue AS {text}) IS NULL OR j.queue = :queue)
+    AND (CAST(:kind AS {text}) IS NULL OR j.kind = :kind)
+    AND (CAST(:owner AS {text}) IS NULL OR j.owner = :owner)
+    AND (CAST(:business_key AS {text}) IS NULL OR j.business_key = :business_key)
+    AND (CAST(:idempotency_key AS {text}) IS NULL OR j.idempotency_key = :idempotency_key)
     AND (
-        CAST(:tag AS text) IS NULL
+        CAST(:tag AS {text}) IS NULL
         OR COALESCE((SELECT TRUE FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag), FALSE)
     )
 
@@ -56,7 +56,7 @@ COALESCE((SELECT TRUE FROM {job} AS j WHERE j.id = d.job_id AND {row_filter}), F
 -- fragment: job_filter
 {row_filter}
     AND (
-        CAST(:state AS text) IS NULL
+        CAST(:state AS {text}) IS NULL
         OR :state = COALESCE(
             (SELECT r.state FROM {ready} AS r WHERE r.job_id = j.id),
             (SELECT o.state FROM {outcome} AS o WHERE o.job_id = j.id ORDER BY o.life DESC LIMIT 1)
@@ -432,10 +432,10 @@ SELECT
 
 -- fragment: run_filter
 u.id < :below AND u.id >= :from_id
-        AND (CAST(:state AS text) IS NULL OR u.state = :state)
+        AND (CAST(:state AS {text}) IS NULL OR u.state = :state)
         AND COALESCE(
             (
-                SELECT (CAST(:kind AS text) IS NULL OR j.kind = :kind) AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
+                SELECT (CAST(:kind AS {text}) IS NULL OR j.kind = :kind) AND (CAST(:owner AS {text}) IS NULL OR j.owner = :owner)
                 FROM {job} AS j
                 WHERE j.id = u.job_id
             ),
@@ -546,13 +546,6 @@ WHERE id = :run_id
 SELECT name, paused_at, concurrency, reserved_until
 FROM {queue}
 ORDER BY name
-
--- name: count_queued
--- How many jobs of each queue may start now; no further than :cap.
-SELECT
-    q.name,
-    (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' LIMIT :cap) AS c)
-FROM {queue} AS q
 
 -- name: count_not_queued
 -- What else each queue has: jobs that run, which are few, and of those that are due later, and of those set aside, the

@@ -193,7 +193,7 @@ WIDTH = 50
 MOST_PARAMETERS = 999
 """What every SQLite takes, however it was built."""
 
-_INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))((?:\s+ON CONFLICT [^;]* DO NOTHING)?)", re.DOTALL)
+_INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))((?:\s+ON CONFLICT DO NOTHING)?)", re.DOTALL)
 _UPDATE = re.compile(r"(UPDATE \w+\s+SET (?:(?!SELECT|WHERE).)*?)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
 _DELETE = re.compile(r"(DELETE FROM (\w+))\s+WHERE ((\w+) = \?\d+(?: AND \w+ = \?\d+)*)")
 _MARKER = re.compile(r"\?(\d+)")
