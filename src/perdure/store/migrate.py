@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.errors import SchemaError
+from perdure.version import __version__
 
 _HERE = Path(__file__).parent
 _MACRO = re.compile(r"\{(id|time):([^{}]*)\}")
@@ -53,6 +55,25 @@ def migrations_of(dialect: str) -> list[Migration]:
     found = [(match, entry) for entry in folder.iterdir() if (match := _FILE.fullmatch(entry.name))]
     steps = [Migration(int(match[1]), match[2], entry.read_text("utf-8")) for match, entry in found]
     return sorted(steps)
+
+
+def applied(rows: Iterable[tuple[Any, ...]]) -> list[Applied]:
+    """What a database says it has, from the rows of `recorded_in`."""
+    return [Applied._make(row) for row in rows]
+
+
+def recorded_in(naming: Naming) -> str:
+    """The query for the steps that a database has."""
+    return f"SELECT revision, name, checksum FROM {naming.table('schema_version')} ORDER BY revision"  # noqa: S608
+
+
+def statements_of(step: Migration, naming: Naming) -> list[str]:
+    """The statements that do a step, and the one that says it was done."""
+    row = (step.revision, step.name, step.checksum, time.time_ns() // 1000, __version__)
+    values = ", ".join(str(value) if isinstance(value, int) else f"'{value}'" for value in row)
+    columns = "revision, name, checksum, applied_at, perdure_version"
+    done = f"INSERT INTO {naming.table('schema_version')} ({columns})\nVALUES ({values})"
+    return [*script(step.text, naming), done]
 
 
 def script(text: str, naming: Naming) -> list[str]:

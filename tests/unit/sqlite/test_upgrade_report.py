@@ -92,7 +92,7 @@ def test_only_the_newest_revision_is_current(
     known: list[Migration], path: Path, connection: sqlite3.Connection
 ) -> None:
     if known is FIRST:
-        schema.require_current(connection, path, known)
+        schema.require_newest(connection, path, known)
     else:
         with pytest.raises(SchemaError, match="schema_older"):
-            schema.require_current(connection, path, known)
+            schema.require_newest(connection, path, known)

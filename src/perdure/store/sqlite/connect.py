@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perdure.errors import ConfigError
 from perdure.store.protocols import StoreSettings
-from perdure.store.sqlite.driver import translate
+from perdure.store.sqlite.driver import translate, translated
 from perdure.store.sqlite.wal import affected
 
 OLDEST = (3, 35, 0)  # RETURNING
@@ -28,7 +28,7 @@ def set_patience(connection: sqlite3.Connection, seconds: float) -> None:
 
 def open_writer(path: Path, settings: StoreSettings) -> sqlite3.Connection:
     """A connection that may write. It is shared between threads under the mutex of its database."""
-    connection = _open(path, "rw", settings)
+    connection = _open(path, settings)
     try:
         set_durability(connection, settings)
         _set(connection, f"cache_size=-{CACHE_KIB}")
@@ -73,18 +73,15 @@ def use_wal(connection: sqlite3.Connection, path: Path) -> None:
         raise ConfigError(f"{path} cannot be put into WAL mode (it says {mode!r}); use a file on a local disk")
 
 
-def _open(path: Path, mode: str, settings: StoreSettings) -> sqlite3.Connection:
+def _open(path: Path, settings: StoreSettings) -> sqlite3.Connection:
     if SQLITE_VERSION < OLDEST:
         raise ConfigError(
             f"this Python has SQLite {sqlite3.sqlite_version}; Perdure needs {'.'.join(map(str, OLDEST))} or newer"
         )
-    uri = f"{path.absolute().as_uri()}?mode={mode}"
-    try:
-        return sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=settings.busy_timeout_s
-        )
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    patience_s = settings.busy_timeout_s
+    with translated(path):
+        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=patience_s)
 
 
 def _set(connection: sqlite3.Connection, pragma: str) -> None:

@@ -7,7 +7,6 @@ the process. Before a fork they are all closed, and parent and child open the fi
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
@@ -18,12 +17,11 @@ from perdure.errors import DatabaseUnavailable
 from perdure.store import migrate
 from perdure.store.engine import Make
 from perdure.store.protocols import StoreSettings
-from perdure.store.sqlite import checkup, connect, schema
+from perdure.store.sqlite import connect, schema
 from perdure.store.sqlite import transaction as transactions
 from perdure.store.sqlite.bell import SqliteBell
-from perdure.store.sqlite.checkup import Checkup
 from perdure.store.sqlite.database import Database, Retired
-from perdure.store.sqlite.driver import translate
+from perdure.store.sqlite.driver import translated
 from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
 from perdure.uninterrupted import uninterrupted
 
@@ -67,22 +65,14 @@ def upgrade_at(path: Path, settings: StoreSettings) -> schema.Upgrade:
     """Make the file or bring it to the newest schema, whatever `auto_migrate` says, and say what was done."""
     refuse_network_filesystem(path, allow=settings.allow_network_filesystem)
     create_private(path)
-    try:
-        with closing(connect.open_writer(path, settings)) as connection:
-            return schema.prepare(connection, path, migrate.migrations_of("sqlite"))
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
+    with translated(path), closing(connect.open_writer(path, settings)) as connection:
+        return schema.prepare(connection, path, migrate.migrations_of("sqlite"))
 
 
 def _prepared(path: Path, settings: StoreSettings, *, may_upgrade: bool) -> Database:
-    connection = connect.open_writer(path, settings)
-    try:
+    with translated(path), closing(connect.open_writer(path, settings)) as connection:
         schema.prepare(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
         return Database(path, settings)
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
-    finally:
-        connection.close()
 
 
 def forget(database: Database) -> None:
@@ -215,20 +205,17 @@ class SqliteRunner:
 
     def require_current(self) -> None:
         """Refuse a missing file, and one that the next call would have to make or upgrade; nothing is changed."""
-        checkup.require_current(self.path, self._settings)
+        schema.require_current(self.path, self._settings)
 
-    def checkup(self) -> Checkup:
+    def checkup(self) -> schema.Checkup:
         """How the file stands. Changes nothing, and upgrades nothing."""
-        return checkup.examine(self.path, self._settings)
+        return schema.examine(self.path, self._settings)
 
     def back_up(self, target: Path) -> None:
         """Copy all that is committed now to a new file. Jobs go on meanwhile."""
-        checkup.require_file(self.path)
-        try:
-            with closing(connect.open_writer(self.path, self._settings)) as connection:
-                back_up(connection, target)
-        except sqlite3.Error as error:
-            raise translate(error, str(self.path)) from error
+        schema.require_file(self.path)
+        with translated(self.path), closing(connect.open_writer(self.path, self._settings)) as connection:
+            back_up(connection, target)
 
     def close(self) -> None:
         if self._database is not None and self._generation == generation:
