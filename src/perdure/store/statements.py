@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
+
+from perdure.store.engine import Params
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _REFERENCE = re.compile(r"\{(\w+)\}")
@@ -95,23 +97,18 @@ def _compile(
     return Statement(name, sql, tuple(names), returns_rows, verb[1] if verb else None)
 
 
-def row_for(statement: Statement, params: object) -> tuple[object, ...]:
+def row_for(statement: Statement, params: Params) -> tuple[object, ...]:
     """The parameters of one execution, in the order the driver wants them."""
+    names = statement.names
     if isinstance(params, tuple):
-        given = cast("tuple[object, ...]", params)
-        return given if len(given) == len(statement.names) else _repeated(statement, given)
-    named = cast("Mapping[str, object]", params)
-    return tuple([named[name] for name in statement.names])
+        if len(params) == len(names):
+            return params
+        params = dict(zip(dict.fromkeys(names), params, strict=True))  # given in the order of first appearance
+    return tuple([params[name] for name in names])
 
 
-def _repeated(statement: Statement, given: tuple[object, ...]) -> tuple[object, ...]:
-    """In the order of first appearance, as operations give them, to one for each marker."""
-    named = dict(zip(dict.fromkeys(statement.names), given, strict=True))
-    return tuple([named[name] for name in statement.names])
-
-
-def rows_for(statement: Statement, params: Sequence[object]) -> Sequence[tuple[object, ...]]:
+def rows_for(statement: Statement, params: Sequence[Params]) -> Sequence[tuple[object, ...]]:
     """The same for many; tuples that fit pass as they are."""
-    if params and not (isinstance(params[0], tuple) and len(cast("Any", params[0])) == len(statement.names)):
+    if params and not (isinstance(params[0], tuple) and len(params[0]) == len(statement.names)):
         return [row_for(statement, row) for row in params]
-    return cast("Sequence[tuple[object, ...]]", params)
+    return params  # type: ignore[return-value]  # as the first is, so are all
