@@ -21,6 +21,7 @@ from uuid import UUID
 from perdure import Perdure
 from perdure.ids import parse_id, to_uuid
 from perdure.job.states import FINAL, RunState, State
+from perdure.store.server import ServerRunner
 from perdure.store.store import SqlStore
 
 OVER = frozenset({RunState.COMPLETED, RunState.SKIPPED, RunState.CANCELLED})
@@ -147,7 +148,7 @@ def _recorded(app: Perdure) -> Recorded:
 def _rows(app: Perdure, table: str, columns: str) -> list[tuple[Any, ...]]:
     store = app.store
     assert isinstance(store, SqlStore)
-    prefix = "perdure." if "postgres" in type(store.runner).__module__ else "perdure_"
+    prefix = "perdure." if isinstance(store.runner, ServerRunner) else "perdure_"
     with app.transaction() as tx:
         rows = tx.execute(f"SELECT {columns} FROM {prefix}{table}").fetchall()
         return [tuple(row) for row in rows]

@@ -52,7 +52,7 @@ def test_an_acknowledged_job_is_on_the_disk(app: Perdure) -> None:
 def test_a_write_waits_five_seconds_for_its_turn(app: Perdure) -> None:
     runner: Any = app.store.runner  # type: ignore[attr-defined]  # beneath the protocol
     assert app.config.busy_timeout_s == 5
-    assert runner.database._pragmas.busy_timeout_s == 5
+    assert runner.database._settings.busy_timeout_s == 5
 
 
 def test_priorities_have_names(app: Perdure) -> None:

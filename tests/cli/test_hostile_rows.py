@@ -19,6 +19,7 @@ from perdure.errors import InvalidPayload
 from perdure.ids import to_uuid
 from tests.cli import shop
 from tests.cli.terminal import PROGRAM, Perdure, surroundings
+from tests.fresh import columns_of
 
 pytestmark = pytest.mark.damaged
 
@@ -94,18 +95,8 @@ def folder(whole: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _read_columns() -> list[tuple[str, str, bool]]:
-    """Every column of these tables, and whether it may be empty."""
-    text = (Path(__file__).parents[2] / "src/perdure/store/sql/schema/sqlite.sql").read_text()
-    found: list[tuple[str, str, bool]] = []
-    for table, body in re.findall(r"^CREATE TABLE \{(\w+)\} \((.*?);$", text, re.DOTALL | re.MULTILINE):
-        if table in TABLES:
-            for name, rest in re.findall(r"^ +(?:, )?(\w+) +(?:TEXT|INTEGER|BLOB)\b(.*)$", body, re.MULTILINE):
-                found.append((table, name, "NOT NULL" not in rest))
-    return found
-
-
-_COLUMNS = _read_columns()
+_COLUMNS = [(table, column.name, column.may_be_empty) for table in TABLES for column in columns_of(table)]
+"""Every column of these tables, and whether it may be empty."""
 
 
 def damage(path: Path, table: str, column: str, value: object, which: int = 0) -> bool:

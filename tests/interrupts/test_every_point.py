@@ -151,7 +151,7 @@ def left(scene: Scene) -> list[str]:
     """What is still held or open of what was interrupted."""
     runner: Any = scene.app.store.runner  # type: ignore[attr-defined]  # beneath the protocol
     if not scene.is_sqlite:
-        return ["a place in the line"] if len(runner.pool._line) else []
+        return ["a place in the line"] if len(runner.pool.line) else []
     database = runner.database
     held = {
         "the turn": len(database._line),

@@ -190,7 +190,7 @@ with app.testing() as t:
     assert [job.result for job in t.drain()] == [8]
 import cronsim, psycopg, pymysql, zoneinfo
 assert zoneinfo.ZoneInfo("Europe/Berlin")
-from perdure.store.postgres.runner import PostgresRunner
+from perdure.store.postgres.session import PostgresServer
 print("done")
 """
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from perdure.store import migrate
-from perdure.store.sqlite.statements import NAMING, marker, table
+from perdure.store.sqlite.statements import MARKER, OWN, table
 from perdure.store.statements import Statements, load, statement_texts
+from tests.fresh import new_database
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -113,7 +113,7 @@ def check(path: Path, text: str) -> None:
     """Raise where a changed file is no program any more: a bug that nothing can even start with tests nothing."""
     if path.suffix == ".py":
         ast.parse(text, str(path))
-    elif path.parent.name == "statements":
+    elif path.parent.name == "sql":
         _prepare(path.name, text)
 
 
@@ -128,12 +128,8 @@ def _prepare(name: str, text: str) -> None:
 @cache
 def _as_before() -> tuple[Statements, sqlite3.Connection]:
     """The statements without a bug, and an empty database to look at others with."""
-    connection = sqlite3.connect(":memory:")
-    for statement in migrate.script(migrate.clean_schema("sqlite"), NAMING):
-        connection.execute(statement)
-    return _statements(statement_texts()), connection
+    return _statements(statement_texts()), new_database()
 
 
 def _statements(shared: dict[str, str]) -> Statements:
-    own = (ROOT / PACKAGE / "store/sqlite/statements.sql").read_text("utf-8")
-    return load("\n\n".join([*shared.values(), own]), table, marker)
+    return load("\n\n".join([*shared.values(), OWN]), table, MARKER)

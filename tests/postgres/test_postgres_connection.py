@@ -16,9 +16,9 @@ import pytest
 from perdure import ConfigError, DatabaseBusy, DatabaseUnavailable, Perdure, StoreError
 from perdure.store.engine import Call, Op, Serialization
 from perdure.store.open import open_store
-from perdure.store.postgres.pool import SIZE
-from perdure.store.postgres.runner import ATTEMPTS
+from perdure.store.pool import SIZE
 from perdure.store.protocols import ConnectionLost
+from perdure.store.server import ATTEMPTS
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 

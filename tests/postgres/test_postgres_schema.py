@@ -119,15 +119,6 @@ def test_a_schema_made_by_the_administrator_is_used(postgres_server: PostgresSer
     app.close()
 
 
-def test_the_clean_install_is_what_all_migrations_make(postgres_server: PostgresServer, postgres_url: str) -> None:
-    open_store(postgres_url).upgrade()
-    clean = postgres_server.new_database()
-    with psycopg.connect(clean) as connection:
-        for statement in migrate.script(migrate.clean_schema("postgres"), NAMING):
-            connection.execute(statement.encode())
-    assert catalogue(clean) == catalogue(postgres_url)
-
-
 def test_the_tables_have_the_columns_of_sqlite(postgres_url: str) -> None:
     def columns(dialect: str) -> list[list[str]]:
         text = migrate.migrations_of(dialect)[0].text
@@ -288,6 +279,16 @@ def made_at_revision_1(connection: psycopg.Connection[Any]) -> None:
         with connection.cursor() as cursor:
             cursor.executemany(into.encode(), rows)
     connection.execute("SELECT setval('perdure.position', (SELECT max(position) FROM perdure.ready))")
+
+
+def test_a_database_of_the_first_schema_becomes_what_a_new_one_is(
+    postgres_server: PostgresServer, postgres_url: str, connection: psycopg.Connection[Any]
+) -> None:
+    made_at_revision_1(connection)
+    fresh = postgres_server.new_database()
+    for url in (postgres_url, fresh):
+        open_store(url).upgrade()
+    assert catalogue(postgres_url) == catalogue(fresh)
 
 
 def test_a_database_of_revision_1_is_refused_until_it_is_upgraded_and_then_goes_on_with_all_that_is_in_it(

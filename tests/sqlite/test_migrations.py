@@ -23,11 +23,9 @@ from perdure import Perdure, SchemaError, StoreError
 from perdure.clock import ManualClock
 from perdure.ids import JobId, NodeId
 from perdure.job.reports import Completed, Finish
-from perdure.store import migrate
 from perdure.store.migrate import Migration, migrations_of
 from perdure.store.rows import Process
 from perdure.store.sqlite import schema
-from perdure.store.sqlite.statements import NAMING
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.options import WorkerOptions
 from tests import revision_1
@@ -119,15 +117,6 @@ def test_the_mode_of_an_existing_file_is_left_alone(app: Perdure, send: Any, pat
     path.chmod(0o640)
     send.enqueue("a")
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
-
-def test_the_clean_schema_is_what_all_migrations_make(app: Perdure, path: Path, tmp_path: Path) -> None:
-    app.queues.list()
-    clean = tmp_path / "clean.db"
-    with opened(clean) as connection:
-        for statement in migrate.script(migrate.clean_schema("sqlite"), NAMING):
-            connection.execute(statement)
-    assert made_of(clean) == made_of(path)
 
 
 # -- older files -----------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from perdure.store.postgres import runner
-from perdure.store.postgres.runner import PollingBell
+from perdure.store import server
+from perdure.store.server import PollingBell
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> PollingBell:
     """One that would look for itself only after an hour."""
-    monkeypatch.setattr(runner, "LOOK_S", 3_600)
+    monkeypatch.setattr(server, "LOOK_S", 3_600)
     return PollingBell()
 
 
@@ -42,7 +42,7 @@ def test_a_short_sleep_that_nobody_ends_says_that_nothing_happened() -> None:
 
 
 def test_a_long_sleep_ends_with_perhaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "LOOK_S", 0.001)
+    monkeypatch.setattr(server, "LOOK_S", 0.001)
 
     assert PollingBell().wait(3_600)
 

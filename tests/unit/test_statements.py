@@ -1,4 +1,5 @@
-"""The state literals of every SQL statement, compared with TRANSITIONS: the table is the only list of legal moves."""
+"""Every SQL statement as a text: its state literals are those of TRANSITIONS, the only list of legal moves; and what is
+shared by all databases says nothing that one of them does not understand."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from perdure.job.states import TRANSITIONS, RunState, State, Verb
 from perdure.store import migrate
 from perdure.store.postgres.statements import READING, WRITING
 from perdure.store.sqlite.statements import STATEMENTS
-from perdure.store.statements import Statement, Statements
+from perdure.store.statements import (
+    Statement,
+    Statements,
+    load,
+    of_sqlite_and_postgres,
+    row_for,
+    rows_for,
+    statement_texts,
+)
 from perdure.testing.contract.schema import UNIQUE
 
 _COMPARED = re.compile(r"\bstate\s*(?:=|<>|!=|(?:NOT\s+)?IN)\s*('\w+'|\([^()]*\))", re.IGNORECASE)
@@ -93,7 +102,7 @@ def test_a_new_run_is_running_and_a_new_job_is_not(statements: Statements) -> No
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
 def test_the_indexes_name_only_states_that_exist(dialect: str) -> None:
-    texts = "\n".join([migrate.clean_schema(dialect), *(step.text for step in migrate.migrations_of(dialect))])
+    texts = "\n".join(step.text for step in migrate.migrations_of(dialect))
 
     assert {"queued", "scheduled", "running"} <= _states_in(texts) <= {*State, *RunState}
 
@@ -103,7 +112,7 @@ def test_every_unique_key_of_the_schema_is_tried_by_the_contract(dialect: str) -
     """The other way round, the contract tries that each of them refuses a second row."""
     found: set[tuple[str, ...]] = set()
     table = ""
-    for line in migrate.clean_schema(dialect).splitlines():
+    for line in (line for step in migrate.migrations_of(dialect) for line in step.text.splitlines()):
         if made := re.match(r"CREATE TABLE \{(\w+)\}", line):
             table = made[1]
         elif own := re.match(r"\s+(\w+) .*\bPRIMARY KEY", line):
@@ -114,3 +123,85 @@ def test_every_unique_key_of_the_schema_is_tried_by_the_contract(dialect: str) -
             found.add((index[1], *index[2].split(", ")))
 
     assert found - {("schema_version", "revision")} == set(UNIQUE)
+
+
+# -- what every database understands -------------------------------------------------------------------------------
+
+
+NOT_IN_MYSQL = {
+    "ON CONFLICT": r"\bON CONFLICT\b",
+    "RETURNING": r"\bRETURNING\b",
+    "FILTER": r"\bFILTER\s*\(",
+    "|| between texts": r"\|\|",
+    "a cast by ::": r"::",
+    "a cast to text": r"\bAS text\b",
+    "NULLS FIRST or LAST": r"\bNULLS (FIRST|LAST)\b",
+    "IS DISTINCT FROM": r"\bDISTINCT FROM\b",
+    "a division of integers": r"\s/\s",
+    "a % that drivers take for a marker": r"%",
+    "LATERAL, MATERIALIZED": r"\b(LATERAL|MATERIALIZED)\b",
+    "LIMIT right inside of IN": r"^IN\b.*\bLIMIT\b",
+    "UPDATE … FROM": r"^UPDATE\b.*\bFROM\b",
+    "WITH in front of a change": r"^WITH\b.*\b(UPDATE|DELETE|INSERT)\b",
+    "a reserved word for a table in FROM or a column": r"\bAS (before|groups|key|lead|of|over|rank|row|rows|window)\b",
+}
+
+
+def levels(sql: str) -> list[str]:
+    """The statement and each bracket in it with the word before it, all without the brackets inside."""
+    found: list[str] = []
+    while innermost := re.search(r"(\w*)\s*\([^()]*\)", sql):
+        found.append(innermost[0])
+        sql = f"{sql[: innermost.start()]}{innermost[1]} …{sql[innermost.end() :]}"
+    return [*found, sql]
+
+
+def says(construct: str, sql: str) -> bool:
+    pattern = re.compile(NOT_IN_MYSQL[construct], re.DOTALL)
+    return any(pattern.search(level) for level in levels(sql))
+
+
+def shared() -> Statements:
+    """What all databases share, with the parts that a dialect supplies left as their names."""
+    return load("", lambda name: f"the_{name}", "%s")
+
+
+@pytest.mark.parametrize("construct", NOT_IN_MYSQL)
+def test_shared_statements_say_nothing_that_mysql_does_not_understand(construct: str) -> None:
+    assert [name for name, statement in shared().items() if says(construct, statement.sql.replace("%s", "?"))] == []
+
+
+@pytest.mark.parametrize(
+    ("construct", "sql"),
+    {
+        "LIMIT right inside of IN": "SELECT 1 FROM a WHERE b IN (SELECT c FROM d WHERE e = (f) LIMIT 3)",
+        "UPDATE … FROM": "UPDATE a SET b = (SELECT 1) FROM c WHERE d = e",
+        "WITH in front of a change": "WITH a AS (SELECT (1))\nUPDATE b SET c = 1",
+    }.items(),
+)
+def test_the_patterns_see_what_they_should(construct: str, sql: str) -> None:
+    assert says(construct, sql)
+
+
+def test_only_what_they_share_is_in_the_file_of_sqlite_and_postgres() -> None:
+    """And every fragment of it is used by what all databases share."""
+    fragments = set(re.findall(r"^-- fragment: (\w+)$", of_sqlite_and_postgres(), re.MULTILINE))
+    texts = "".join(statement_texts().values())
+
+    assert fragments == {name for name in fragments if f"{{{name}}}" in texts}
+
+
+def test_a_driver_that_counts_no_markers_gets_a_parameter_for_each() -> None:
+    shared_by_number = load("", lambda name: f"the_{name}", "?{}")
+    for name, statement in shared().items():
+        assert statement.sql.count("%s") == len(statement.names), name
+        assert tuple(dict.fromkeys(statement.names)) == shared_by_number[name].names, name
+
+
+def test_parameters_are_repeated_as_often_as_they_stand_in_the_statement() -> None:
+    statement = Statement("x", "SELECT %s, %s, %s", ("now", "id", "now"), returns_rows=True, verb=None)
+
+    assert row_for(statement, {"id": 7, "now": 1}) == (1, 7, 1)
+    assert row_for(statement, (1, 7)) == (1, 7, 1)
+    assert rows_for(statement, [(1, 7), (2, 8)]) == [(1, 7, 1), (2, 8, 2)]
+    assert rows_for(statement, [{"id": 7, "now": 1}]) == [(1, 7, 1)]

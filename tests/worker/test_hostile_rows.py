@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from perdure import Perdure, State
 from perdure.ids import to_uuid
 from perdure.ops.doctor import examine
+from tests.fresh import Column, columns_of
 
 pytestmark = pytest.mark.damaged
 
-SCHEMA = Path(__file__).parents[2] / "src/perdure/store/sqlite/schema.sql"
 VALUES: dict[str, object] = {
     "text": "abc",
     "bytes": b"\xff",
@@ -36,28 +34,8 @@ ANY_NUMBER = ("sequence", "exit_code", "wait_ms", "duration_ms")
 JSON_OBJECTS = ("payload", "secrets", "params", "options")
 
 
-class Column(NamedTuple):
-    table: str
-    name: str
-    sort: str
-
-    def __str__(self) -> str:
-        return f"{self.table}.{self.name}"
-
-    @property
-    def row_id(self) -> str:
-        return "id" if self.table == "job" else "job_id"
-
-
-def columns(table: str) -> Iterator[Column]:
-    found = re.search(rf"^CREATE TABLE \{{{table}\}} \((.*?);$", SCHEMA.read_text(), re.DOTALL | re.MULTILINE)
-    assert found
-    for name, sort in re.findall(r"^ +(\w+) +(TEXT|INTEGER|BLOB)", found[1], re.MULTILINE):
-        yield Column(table, name, sort)
-
-
-WRITTEN = [*columns("ready"), *columns("job")]
-LOOKED_AT = [*WRITTEN, *columns("outcome"), *columns("run")]
+WRITTEN = [*columns_of("ready"), *columns_of("job")]
+LOOKED_AT = [*WRITTEN, *columns_of("outcome"), *columns_of("run")]
 
 
 def cases(*, full: bool) -> list[tuple[Column, str, str]]:

@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
-from perdure.clock import SystemClock
 from perdure.errors import ConfigError
 from perdure.ops.doctor import runner_of
 from perdure.store import migrate, statements
 from perdure.store.engine import Call, Op
-from perdure.store.migrate import Migration, Naming
+from perdure.store.migrate import Naming
 from perdure.store.protocols import Store
-from perdure.store.sqlite.checkup import Checkup
-from perdure.version import __version__
+from perdure.store.sqlite.schema import Checkup
 
 LONG_WAL_FRAMES = 5_000
 """Ten times what Perdure lets a log grow to before it is copied back."""
@@ -163,15 +160,13 @@ def schema_sql(dialect: str) -> Iterator[str]:
     """The statements that make an empty database one that Perdure takes for its own, in order."""
     naming: Naming = _names(dialect).NAMING
     for step in migrate.migrations_of(dialect):
-        yield from migrate.script(step.text, naming)
-        yield _recorded(step, naming)
+        yield from migrate.statements_of(step, naming)
 
 
 def statements_sql(dialect: str) -> Iterator[tuple[str, str]]:
     """Every named statement as the database gets it, by name."""
     names = _names(dialect)
-    own = (files(f"perdure.store.{dialect}") / "statements.sql").read_text("utf-8")
-    for name, statement in sorted(statements.load(own, names.table, names.marker).items()):
+    for name, statement in sorted(statements.load(names.OWN, names.table, names.MARKER).items()):
         yield name, statement.sql
 
 
@@ -182,10 +177,3 @@ def _names(dialect: str) -> ModuleType:
             code="dialect_unknown",
         )
     return import_module(f"perdure.store.{dialect}.statements")
-
-
-def _recorded(step: Migration, naming: Naming) -> str:
-    row = (step.revision, step.name, step.checksum, SystemClock().now(), __version__)
-    values = ", ".join(str(value) if isinstance(value, int) else f"'{value}'" for value in row)
-    columns = "revision, name, checksum, applied_at, perdure_version"
-    return f"INSERT INTO {naming.table('schema_version')} ({columns})\nVALUES ({values})"

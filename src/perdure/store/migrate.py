@@ -1,18 +1,19 @@
 """Migrations: ordered SQL files with checksums. Used by the dialects, which own the lock and the transaction.
 
-`<dialect>/migrations/NNNN_name.sql` are frozen once released. `<dialect>/schema.sql` is what all of them together make,
-for a clean install; a test compares the two.
+`<dialect>/migrations/NNNN_name.sql` are frozen once released. A new database gets all of them, one after the other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.errors import SchemaError
+from perdure.version import __version__
 
 _HERE = Path(__file__).parent
 _MACRO = re.compile(r"\{(id|time):([^{}]*)\}")
@@ -56,9 +57,23 @@ def migrations_of(dialect: str) -> list[Migration]:
     return sorted(steps)
 
 
-def clean_schema(dialect: str) -> str:
-    """What a new database gets in one go."""
-    return (_HERE / dialect / "schema.sql").read_text("utf-8")
+def applied(rows: Iterable[tuple[Any, ...]]) -> list[Applied]:
+    """What a database says it has, from the rows of `recorded_in`."""
+    return [Applied._make(row) for row in rows]
+
+
+def recorded_in(naming: Naming) -> str:
+    """The query for the steps that a database has."""
+    return f"SELECT revision, name, checksum FROM {naming.table('schema_version')} ORDER BY revision"  # noqa: S608
+
+
+def statements_of(step: Migration, naming: Naming) -> list[str]:
+    """The statements that do a step, and the one that says it was done."""
+    row = (step.revision, step.name, step.checksum, time.time_ns() // 1000, __version__)
+    values = ", ".join(str(value) if isinstance(value, int) else f"'{value}'" for value in row)
+    columns = "revision, name, checksum, applied_at, perdure_version"
+    done = f"INSERT INTO {naming.table('schema_version')} ({columns})\nVALUES ({values})"
+    return [*script(step.text, naming), done]
 
 
 def script(text: str, naming: Naming) -> list[str]:

@@ -36,17 +36,9 @@ def _scheme(url: str) -> str:
 
 
 def _sqlite(url: str, settings: StoreSettings) -> SqlStore:
-    from perdure.store.sqlite.connect import Pragmas
     from perdure.store.sqlite.runner import SqliteRunner
 
-    return SqlStore(
-        SqliteRunner(
-            sqlite_path(url),
-            Pragmas(settings.durability, settings.busy_timeout_s),
-            auto_migrate=settings.auto_migrate is not False,
-            allow_network_filesystem=settings.allow_network_filesystem,
-        )
-    )
+    return SqlStore(SqliteRunner(sqlite_path(url), settings))
 
 
 def sqlite_path(url: str) -> Path:
@@ -86,12 +78,11 @@ def without_password(url: str) -> str:
 
 def _postgres(url: str, settings: StoreSettings) -> SqlStore:
     try:
-        from perdure.store.postgres.pool import Settings
-        from perdure.store.postgres.runner import PostgresRunner
+        from perdure.store.postgres.session import PostgresServer
+        from perdure.store.server import ServerRunner
     except ImportError as error:
         raise ConfigError(
             f"PostgreSQL needs the psycopg driver ({error}); install it with pip install 'perdure[postgres]'",
             code="driver_missing",
         ) from error
-    served = Settings(settings.durability, settings.busy_timeout_s)
-    return SqlStore(PostgresRunner(url, served, auto_migrate=bool(settings.auto_migrate)))
+    return SqlStore(ServerRunner(PostgresServer(url, settings)))

@@ -1,21 +1,97 @@
-"""Transactions shared with the user: the connection behind a `tx=`, and which statements are not theirs to make in one
-of ours. Used by the dialects.
-
-Duck typing, no dependency: a driver connection, an SQLAlchemy Connection or Session, or a Django connection.
-"""
+"""Transactions shared with the user: ours, which their calls join, and theirs, given as `tx=`. Used by the dialects."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol
 
-from perdure.errors import TransactionError
+from perdure.errors import StoreError, TransactionError
+from perdure.uninterrupted import interruptible
+
+# -- ours ------------------------------------------------------------------------------------------------------------
+
+open_here: ContextVar[Mapping[object, Any] | None] = ContextVar("perdure_transaction", default=None)
+"""The transactions of ours that this thread or task is inside of, by the database they are in."""
+
+
+class Block(Protocol):
+    """One transaction of ours around the caller's code: how a database begins, commits and ends it."""
+
+    def begin(self) -> Any:
+        """Also when this fails, `end` follows."""
+        ...
+
+    def commit(self) -> None:
+        """Nothing joins any more. Returns when it is durable."""
+        ...
+
+    def end(self, *, at_rest: bool) -> None:
+        """Give back what it holds; what was not committed is rolled back. May be repeated: whatever an interrupt left
+        undone is done then. `at_rest` False: it was interrupted, and nobody knows what its connection has read."""
+        ...
+
+
+def joined(database: object) -> Any:
+    """The transaction in this database that calls made here and now join. None: there is none."""
+    found = (open_here.get() or {}).get(database)
+    return found if found is not None and found.is_joinable() else None
+
+
+def open_block(database: object, block: Block, *, join: bool) -> Generator[Any, None, None]:
+    """Yield a transaction of its own once, which plain calls join until it ends.
+
+    Inside another one of this thread or task it is refused, or with `join` a part of that. Should an interrupt keep a
+    `with` from going on with this generator, it ends with the last reference to it.
+    """
+    outer = joined(database)
+    if outer is not None and join:
+        with interruptible:
+            yield outer
+        return
+    if outer is not None:
+        raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
+    before = open_here.get()
+    inside: dict[object, Any] = {}
+    at_rest = False
+    try:
+        opened = block.begin()
+        inside.update({**(before or {}), database: opened})
+        open_here.set(inside)
+        with interruptible:
+            yield opened
+        _leave(inside, before)
+        block.commit()
+        at_rest = True
+    except Exception:
+        at_rest = True
+        raise
+    finally:
+        try:
+            _leave(inside, before)
+            block.end(at_rest=at_rest)
+        except BaseException:  # an interrupt just now: what has to be done is done all the same
+            _leave(inside, before)
+            block.end(at_rest=False)
+            raise
+
+
+def _leave(inside: Mapping[object, Any], before: Mapping[object, Any] | None) -> None:
+    if open_here.get() is inside:  # else the block was given up, and is ended from somewhere else
+        open_here.set(before)
+
+
+# -- the user's ------------------------------------------------------------------------------------------------------
 
 
 def driver_connection(tx: Any) -> object:
-    """The connection the jobs are written on. SQLAlchemy is told first that its transaction has begun: work it has not
-    seen begin would be thrown away, not committed, when its connection goes back to the pool."""
+    """The connection the jobs are written on. Duck typing, no dependency: a driver connection, an SQLAlchemy Connection
+    or Session, or a Django connection.
+
+    SQLAlchemy is told first that its transaction has begun: work it has not seen begin would be thrown away, not
+    committed, when its connection goes back to the pool.
+    """
     try:
         return _behind(tx)
     except TransactionError:

@@ -12,8 +12,8 @@ import pytest
 from perdure import Perdure
 from perdure.errors import SchemaError
 from perdure.store.migrate import Migration, migrations_of
+from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite import connect, schema
-from perdure.store.sqlite.connect import Pragmas
 from tests.app.contents import contents
 
 FIRST = migrations_of("sqlite")[:1]
@@ -26,14 +26,14 @@ def path(tmp_path: Path) -> Path:
     """A database at revision 1."""
     path = tmp_path / "jobs.db"
     sqlite3.connect(path).close()
-    with closing(connect.open_writer(path, Pragmas())) as connection:
+    with closing(connect.open_writer(path, StoreSettings())) as connection:
         schema.prepare(connection, path, FIRST)
     return path
 
 
 @pytest.fixture
 def connection(path: Path) -> Iterator[sqlite3.Connection]:
-    with closing(connect.open_writer(path, Pragmas())) as connection:
+    with closing(connect.open_writer(path, StoreSettings())) as connection:
         yield connection
 
 
@@ -92,7 +92,7 @@ def test_only_the_newest_revision_is_current(
     known: list[Migration], path: Path, connection: sqlite3.Connection
 ) -> None:
     if known is FIRST:
-        schema.require_current(connection, path, known)
+        schema.require_newest(connection, path, known)
     else:
         with pytest.raises(SchemaError, match="schema_older"):
-            schema.require_current(connection, path, known)
+            schema.require_newest(connection, path, known)

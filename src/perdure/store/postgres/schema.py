@@ -1,20 +1,16 @@
-"""Makes and upgrades the schema in a PostgreSQL database. Used by `runner`; the steps are in `migrate`."""
+"""Makes and upgrades the schema in a PostgreSQL database. Used by `session`; the steps are in `migrate`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 
 from perdure.errors import SchemaError
 from perdure.store import migrate
-from perdure.store.migrate import Applied, Migration
+from perdure.store.migrate import Applied
 from perdure.store.postgres.driver import translate
-from perdure.store.postgres.pool import Session
 from perdure.store.postgres.statements import NAMING, SCHEMA, table
-from perdure.version import __version__
 
 VERSIONS = table("schema_version")
 LOCK_KEY = 0x70657264757265
@@ -25,26 +21,23 @@ _PATIENCE_MS = 60_000
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def prepare(session: Session, known: Sequence[Migration], where: str, *, allowed: bool) -> list[Migration]:
-    """Bring the database to the newest schema, in the open transaction, once, however many start together.
-
-    Answers the steps that were done. Where upgrading is not allowed, an unfit schema is refused instead.
-    """
+def prepare(connection: Connection, where: str, *, allowed: bool) -> int:
+    """See `Session.prepare`."""
+    known = migrate.migrations_of("postgres")
     try:
-        connection = session.connection
         if not migrate.pending(known, applied(connection)):
-            return []
+            return 0
         if not allowed:
             raise _missing(where) if not applied(connection) else _older(where)
         # the others wait here, and find nothing left to do
         connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}".encode())
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
         steps = migrate.pending(known, applied(connection))
-        for step in steps:
-            _apply(connection, step)
+        for statement in (statement for step in steps for statement in migrate.statements_of(step, NAMING)):
+            connection.execute(statement.encode())
     except psycopg.Error as error:
         raise translate(error) from error
-    return steps
+    return len(steps)
 
 
 def applied(connection: Connection) -> list[Applied]:
@@ -53,18 +46,7 @@ def applied(connection: Connection) -> list[Applied]:
     known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema_version'"
     if connection.execute(known, (SCHEMA,)).fetchone() is None:
         return []
-    rows = connection.execute(f"SELECT revision, name, checksum FROM {VERSIONS} ORDER BY revision".encode())  # noqa: S608
-    return [Applied(*row) for row in rows]
-
-
-def _apply(connection: Connection, step: Migration) -> None:
-    for statement in migrate.script(step.text, NAMING):
-        connection.execute(statement.encode())
-    connection.execute(
-        f"INSERT INTO {VERSIONS} (revision, name, checksum, applied_at, perdure_version)"  # noqa: S608
-        " VALUES (%s, %s, %s, %s, %s)".encode(),
-        (step.revision, step.name, step.checksum, time.time_ns() // 1000, __version__),
-    )
+    return migrate.applied(connection.execute(migrate.recorded_in(NAMING).encode()))
 
 
 def _missing(where: str) -> SchemaError:

@@ -1,6 +1,4 @@
-"""How PostgreSQL writes tables, and ids and times for people.
-
-Every statement as PostgreSQL gets it. Used by `session` and `tx`; the differences are in `statements.sql`."""
+"""Every statement as PostgreSQL gets it, and its names. Used by `session`; by `perdure db sql` without the driver."""
 
 from __future__ import annotations
 
@@ -10,14 +8,11 @@ from perdure.store import statements
 from perdure.store.migrate import Naming
 
 SCHEMA = "perdure"
+MARKER = "${}"
 
 
 def table(name: str) -> str:
     return f"{SCHEMA}.{name}"
-
-
-def marker(number: int) -> str:
-    return f"${number}"
 
 
 def _id(value: str) -> str:
@@ -33,10 +28,10 @@ def _time(value: str) -> str:
 NAMING = Naming(table, _id, _time)
 
 
-_OWN = (Path(__file__).parent / "statements.sql").read_text("utf-8")
+OWN = statements.of_sqlite_and_postgres() + (Path(__file__).parent / "statements.sql").read_text("utf-8")
 _WITHOUT_LOCKS = "\n-- fragment: for_update\n"
 
-WRITING = statements.load(_OWN, table, marker)
+WRITING = statements.load(OWN, table, MARKER)
 
-READING = statements.load(_OWN + _WITHOUT_LOCKS, table, marker)
+READING = statements.load(OWN + _WITHOUT_LOCKS, table, MARKER)
 """The same for those who only look: a read-only transaction may not lock rows, and need not."""

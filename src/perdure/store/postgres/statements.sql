@@ -133,6 +133,7 @@ LEFT JOIN {queue} AS q ON q.name = n.name
 ORDER BY n.name
 
 -- name: count_queued
+-- How many jobs of each queue may start now; no further than :cap.
 {queued_queues}
 SELECT
     f.name,
@@ -184,7 +185,7 @@ FROM (
     SELECT u.id
     FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
     CROSS JOIN LATERAL (SELECT x.* FROM {run} AS x WHERE x.job_id = d.id ORDER BY x.id LIMIT :scan) AS u
-    WHERE {run_filter}
+    WHERE {page_of_runs}
 ) {found_runs}
 
 -- name: reach_runs_of_kind

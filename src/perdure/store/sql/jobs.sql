@@ -64,7 +64,7 @@ VALUES (
 -- name: insert_tag
 INSERT INTO {tag} (job_id, tag)
 VALUES (:job_id, :tag)
-ON CONFLICT (job_id, tag) DO NOTHING
+{unless_taken}
 
 -- name: insert_edge
 INSERT INTO {edge} (depends_on, job_id)

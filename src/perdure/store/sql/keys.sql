@@ -1,7 +1,7 @@
 -- name: reserve_idempotency_key
 INSERT INTO {idempotency_key} (kind, key, job_id, kind_version, fingerprint, created_at)
 VALUES (:kind, :key, :job_id, :kind_version, :fingerprint, :created_at)
-ON CONFLICT (kind, key) DO NOTHING
+{unless_taken}
 
 -- name: read_idempotency_key
 SELECT job_id, kind_version, fingerprint, final_state
@@ -11,22 +11,26 @@ WHERE kind = :kind AND key = :key
 -- name: settle_idempotency_key
 -- Before a job is deleted: what is left to say of it, under every name that its kind had. One step per kind that has
 -- keys, not one per key.
-WITH RECURSIVE known (kind) AS (
-    SELECT MIN(kind)
-    FROM {idempotency_key}
-    UNION ALL
-    SELECT (SELECT MIN(k.kind) FROM {idempotency_key} AS k WHERE k.kind > known.kind)
-    FROM known
-    WHERE known.kind IS NOT NULL
-)
 UPDATE {idempotency_key}
 SET final_state = :final_state
-WHERE kind IN (SELECT kind FROM known) AND key = :key AND job_id = :job_id
+WHERE key = :key AND job_id = :job_id
+    AND kind IN (
+        WITH RECURSIVE known (kind) AS (
+            SELECT MIN(kind)
+            FROM {idempotency_key}
+            UNION ALL
+            SELECT (SELECT MIN(k.kind) FROM {idempotency_key} AS k WHERE k.kind > known.kind)
+            FROM known
+            WHERE known.kind IS NOT NULL
+        )
+        SELECT known.kind
+        FROM known
+    )
 
 -- name: reserve_business_key
 INSERT INTO {business_key} (key, job_id)
 VALUES (:key, :job_id)
-ON CONFLICT (key) DO NOTHING
+{unless_taken}
 
 -- name: read_business_key
 SELECT job_id

@@ -2,9 +2,7 @@
 -- Free, expired, or mine already: then it is mine until :expires_at.
 INSERT INTO {lock} (name, owner, acquired_at, expires_at)
 VALUES (:name, :owner, :now, :expires_at)
-ON CONFLICT (name) DO UPDATE
-SET owner = :owner, acquired_at = :now, expires_at = :expires_at
-WHERE {lock}.expires_at <= :now OR {lock}.owner = :owner
+{take_over_lock}
 
 -- name: renew_lock
 UPDATE {lock}

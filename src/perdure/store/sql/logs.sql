@@ -2,8 +2,9 @@
 -- Not of a run that is gone: a node that was taken for dead may still talk of a job deleted meanwhile.
 INSERT INTO {job_log} (run_id, line, job_id, at, level, message, fields)
 SELECT :run_id, :line, :job_id, :at, :level, :message, :fields
-WHERE EXISTS (SELECT 1 FROM {run} AS u WHERE u.id = :run_id)
-ON CONFLICT (run_id, line) DO NOTHING
+FROM {run} AS u
+WHERE u.id = :run_id
+{unless_taken}
 
 -- name: list_log
 SELECT run_id, line, job_id, at, level, message, fields

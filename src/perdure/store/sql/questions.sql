@@ -71,16 +71,7 @@ FROM (
                 WHEN r.claimed_at + r.timeout_ms * 1000 <= :now THEN 'overtime'
                 WHEN r.timeout_ms IS NOT NULL OR r.claimed_at > :stale THEN NULL
                 ELSE CASE :now - r.claimed_at > 3000 * (
-                    SELECT MAX(u.duration_ms)
-                    FROM (
-                        SELECT j.id
-                        FROM {job} AS j
-                        WHERE j.kind = r.kind AND j.queue = r.queue AND j.id < r.job_id
-                        ORDER BY j.id DESC
-                        LIMIT 20
-                    ) AS before
-                    JOIN {run} AS u ON u.job_id = before.id
-                    WHERE u.state = 'completed'
+                    {longest_before}
                 ) WHEN TRUE THEN 'slow' WHEN FALSE THEN NULL ELSE 'long' END
             END AS reason,
             r.kind, r.queue, r.claimed_at AS since, r.job_id
@@ -144,15 +135,16 @@ WHERE s.place = 1
 ORDER BY s.reason, s.number DESC, s.since, s.job_id
 
 -- name: ask_durations
--- 4. How long do jobs take? Of the newest :cap runs since :from_id those that completed; the nearest-rank percentiles.
+-- 4. How long do jobs take? Of the newest :cap runs since :from_id those that completed; the nearest-rank percentiles:
+-- the place that times 100 is the next multiple of 100. Without a division, since not every database has one of integers.
 SELECT
     t.kind, MAX(t.number),
-    MAX(CASE WHEN t.by_duration = (t.number * 50 + 99) / 100 THEN t.duration_ms END),
-    MAX(CASE WHEN t.by_duration = (t.number * 95 + 99) / 100 THEN t.duration_ms END),
-    MAX(CASE WHEN t.by_duration = (t.number * 99 + 99) / 100 THEN t.duration_ms END),
-    MAX(CASE WHEN t.by_wait = (t.number * 50 + 99) / 100 THEN t.wait_ms END),
-    MAX(CASE WHEN t.by_wait = (t.number * 95 + 99) / 100 THEN t.wait_ms END),
-    MAX(CASE WHEN t.by_wait = (t.number * 99 + 99) / 100 THEN t.wait_ms END)
+    MAX(CASE WHEN t.by_duration * 100 BETWEEN t.number * 50 AND t.number * 50 + 99 THEN t.duration_ms END),
+    MAX(CASE WHEN t.by_duration * 100 BETWEEN t.number * 95 AND t.number * 95 + 99 THEN t.duration_ms END),
+    MAX(CASE WHEN t.by_duration * 100 BETWEEN t.number * 99 AND t.number * 99 + 99 THEN t.duration_ms END),
+    MAX(CASE WHEN t.by_wait * 100 BETWEEN t.number * 50 AND t.number * 50 + 99 THEN t.wait_ms END),
+    MAX(CASE WHEN t.by_wait * 100 BETWEEN t.number * 95 AND t.number * 95 + 99 THEN t.wait_ms END),
+    MAX(CASE WHEN t.by_wait * 100 BETWEEN t.number * 99 AND t.number * 99 + 99 THEN t.wait_ms END)
 FROM (
     SELECT
         j.kind, u.duration_ms, u.wait_ms,
@@ -172,12 +164,12 @@ ORDER BY t.kind
 -- 5. Are there duplicates? Of the newest :cap jobs since :from_id those that share kind and key, without retries and
 -- jobs that another one took the place of; and jobs that began again after the node of a run died, which may have done
 -- their work twice.
-SELECT d.sort, d.kind, d.key, d.number, d.job_id
+SELECT d.sort, d.kind, d.value, d.number, d.job_id
 FROM (
     SELECT
-        k.sort, k.kind, k.key, k.job_id,
-        COUNT(*) OVER (PARTITION BY k.sort, k.kind, k.key) AS number,
-        ROW_NUMBER() OVER (PARTITION BY k.sort, k.kind, k.key ORDER BY k.job_id DESC) AS place
+        k.sort, k.kind, k.value, k.job_id,
+        COUNT(*) OVER (PARTITION BY k.sort, k.kind, k.value) AS number,
+        ROW_NUMBER() OVER (PARTITION BY k.sort, k.kind, k.value ORDER BY k.job_id DESC) AS place
     FROM (
         WITH newest AS (
             SELECT id, kind, business_key, idempotency_key, retry_of, auto_retry_of
@@ -195,7 +187,7 @@ FROM (
                 AND NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = newest.id AND r.superseded_by IS NOT NULL)
                 AND NOT EXISTS (SELECT 1 FROM {outcome} AS o WHERE o.job_id = newest.id AND o.superseded_by IS NOT NULL)
         )
-        SELECT 'business_key' AS sort, kind, business_key AS key, id AS job_id
+        SELECT 'business_key' AS sort, kind, business_key AS value, id AS job_id
         FROM own
         WHERE business_key IS NOT NULL
         UNION ALL

@@ -1,7 +1,7 @@
 -- name: ensure_queue
 INSERT INTO {queue} (name, next_position)
 VALUES (:queue, 100)
-ON CONFLICT (name) DO NOTHING
+{unless_known}
 
 -- name: set_queue_pause
 UPDATE {queue}

@@ -40,13 +40,13 @@ WHERE id = :job_id
 
 -- fragment: row_filter
 -- What the job's own row settles. With types, which PostgreSQL must know of a parameter where it first sees it.
-(CAST(:queue AS text) IS NULL OR j.queue = :queue)
-    AND (CAST(:kind AS text) IS NULL OR j.kind = :kind)
-    AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
-    AND (CAST(:business_key AS text) IS NULL OR j.business_key = :business_key)
-    AND (CAST(:idempotency_key AS text) IS NULL OR j.idempotency_key = :idempotency_key)
+(CAST(:queue AS {text}) IS NULL OR j.queue = :queue)
+    AND (CAST(:kind AS {text}) IS NULL OR j.kind = :kind)
+    AND (CAST(:owner AS {text}) IS NULL OR j.owner = :owner)
+    AND (CAST(:business_key AS {text}) IS NULL OR j.business_key = :business_key)
+    AND (CAST(:idempotency_key AS {text}) IS NULL OR j.idempotency_key = :idempotency_key)
     AND (
-        CAST(:tag AS text) IS NULL
+        CAST(:tag AS {text}) IS NULL
         OR COALESCE((SELECT TRUE FROM {tag} AS t WHERE t.job_id = j.id AND t.tag = :tag), FALSE)
     )
 
@@ -56,7 +56,7 @@ COALESCE((SELECT TRUE FROM {job} AS j WHERE j.id = d.job_id AND {row_filter}), F
 -- fragment: job_filter
 {row_filter}
     AND (
-        CAST(:state AS text) IS NULL
+        CAST(:state AS {text}) IS NULL
         OR :state = COALESCE(
             (SELECT r.state FROM {ready} AS r WHERE r.job_id = j.id),
             (SELECT o.state FROM {outcome} AS o WHERE o.job_id = j.id ORDER BY o.life DESC LIMIT 1)
@@ -79,41 +79,53 @@ JOIN {job} AS j ON j.id = f.id
 {job_state}
 ORDER BY j.id DESC
 
+-- fragment: page_of_jobs
+j.id < :below AND j.id >= :from_id
+        AND {job_filter}
+    ORDER BY j.id DESC
+    LIMIT :page
+
+-- fragment: page_of_rows
+-- Of another table, with the condition on the job before it.
+d.job_id < :below AND d.job_id >= :from_id
+    ORDER BY d.job_id DESC
+    LIMIT :page
+
+-- fragment: reach
+id < :below AND id >= :from_id
+ORDER BY id DESC
+LIMIT 1 OFFSET :scan
+
+-- fragment: reach_of_rows
+job_id < :below AND job_id >= :from_id
+ORDER BY job_id DESC
+LIMIT 1 OFFSET :scan
+
 -- name: list_all
 {job_view}
 FROM (
     SELECT j.id
     FROM {job} AS j
-    WHERE j.id < :below AND j.id >= :from_id
-        AND {job_filter}
-    ORDER BY j.id DESC
-    LIMIT :page
+    WHERE {page_of_jobs}
 ) {found_jobs}
 
 -- name: reach_all
 SELECT id
 FROM {job}
-WHERE id < :below AND id >= :from_id
-ORDER BY id DESC
-LIMIT 1 OFFSET :scan
+WHERE {reach}
 
 -- name: list_by_kind_and_queue
 {job_view}
 FROM (
     SELECT j.id
     FROM {job} AS j
-    WHERE j.kind = :kind AND j.queue = :queue AND j.id < :below AND j.id >= :from_id
-        AND {job_filter}
-    ORDER BY j.id DESC
-    LIMIT :page
+    WHERE j.kind = :kind AND j.queue = :queue AND {page_of_jobs}
 ) {found_jobs}
 
 -- name: reach_by_kind_and_queue
 SELECT id
 FROM {job}
-WHERE kind = :kind AND queue = :queue AND id < :below AND id >= :from_id
-ORDER BY id DESC
-LIMIT 1 OFFSET :scan
+WHERE kind = :kind AND queue = :queue AND {reach}
 
 -- fragment: queues_of_kind
 -- From one queue to the next in the index, without reading the jobs between them.
@@ -138,10 +150,7 @@ FROM (
     SELECT j.id
     FROM ({queues_of_kind}) AS q
     CROSS JOIN {job} AS j
-    WHERE j.kind = :kind AND j.queue = q.name AND j.id < :below AND j.id >= :from_id
-        AND {job_filter}
-    ORDER BY j.id DESC
-    LIMIT :page
+    WHERE j.kind = :kind AND j.queue = q.name AND {page_of_jobs}
 ) {found_jobs}
 
 -- name: reach_by_kind
@@ -151,9 +160,7 @@ FROM (
     SELECT (
         SELECT j.id
         FROM {job} AS j
-        WHERE j.kind = :kind AND j.queue = q.name AND j.id < :below AND j.id >= :from_id
-        ORDER BY j.id DESC
-        LIMIT 1 OFFSET :scan
+        WHERE j.kind = :kind AND j.queue = q.name AND {reach}
     ) AS id
     FROM ({queues_of_kind}) AS q
 ) AS e
@@ -183,10 +190,7 @@ FROM (
     SELECT j.id
     FROM ({kinds_of_queue}) AS k
     CROSS JOIN {job} AS j
-    WHERE j.kind = k.name AND j.queue = :queue AND j.id < :below AND j.id >= :from_id
-        AND {job_filter}
-    ORDER BY j.id DESC
-    LIMIT :page
+    WHERE j.kind = k.name AND j.queue = :queue AND {page_of_jobs}
 ) {found_jobs}
 
 -- name: reach_by_queue
@@ -195,9 +199,7 @@ FROM (
     SELECT (
         SELECT j.id
         FROM {job} AS j
-        WHERE j.kind = k.name AND j.queue = :queue AND j.id < :below AND j.id >= :from_id
-        ORDER BY j.id DESC
-        LIMIT 1 OFFSET :scan
+        WHERE j.kind = k.name AND j.queue = :queue AND {reach}
     ) AS id
     FROM ({kinds_of_queue}) AS k
 ) AS e
@@ -210,72 +212,52 @@ LIMIT 1
 FROM (
     SELECT d.job_id AS id
     FROM {tag} AS d
-    WHERE d.tag = :tag AND d.job_id < :below AND d.job_id >= :from_id
-        AND {job_fits}
-    ORDER BY d.job_id DESC
-    LIMIT :page
+    WHERE d.tag = :tag AND {job_fits} AND {page_of_rows}
 ) {found_jobs}
 
 -- name: reach_by_tag
 SELECT job_id
 FROM {tag}
-WHERE tag = :tag AND job_id < :below AND job_id >= :from_id
-ORDER BY job_id DESC
-LIMIT 1 OFFSET :scan
+WHERE tag = :tag AND {reach_of_rows}
 
 -- name: list_by_business_key
 {job_view}
 FROM (
     SELECT j.id
     FROM {job} AS j
-    WHERE j.business_key = :business_key AND j.id < :below AND j.id >= :from_id
-        AND {job_filter}
-    ORDER BY j.id DESC
-    LIMIT :page
+    WHERE j.business_key = :business_key AND {page_of_jobs}
 ) {found_jobs}
 
 -- name: reach_by_business_key
 SELECT id
 FROM {job}
-WHERE business_key = :business_key AND id < :below AND id >= :from_id
-ORDER BY id DESC
-LIMIT 1 OFFSET :scan
+WHERE business_key = :business_key AND {reach}
 
 -- name: list_by_idempotency_key
 {job_view}
 FROM (
     SELECT j.id
     FROM {job} AS j
-    WHERE j.idempotency_key = :idempotency_key AND j.id < :below AND j.id >= :from_id
-        AND {job_filter}
-    ORDER BY j.id DESC
-    LIMIT :page
+    WHERE j.idempotency_key = :idempotency_key AND {page_of_jobs}
 ) {found_jobs}
 
 -- name: reach_by_idempotency_key
 SELECT id
 FROM {job}
-WHERE idempotency_key = :idempotency_key AND id < :below AND id >= :from_id
-ORDER BY id DESC
-LIMIT 1 OFFSET :scan
+WHERE idempotency_key = :idempotency_key AND {reach}
 
 -- name: list_live
 {job_view}
 FROM (
     SELECT d.job_id AS id
     FROM {ready} AS d
-    WHERE d.state = :state AND d.job_id < :below AND d.job_id >= :from_id
-        AND {row_fits}
-    ORDER BY d.job_id DESC
-    LIMIT :page
+    WHERE d.state = :state AND {row_fits} AND {page_of_rows}
 ) {found_jobs}
 
 -- name: reach_live
 SELECT job_id
 FROM {ready}
-WHERE job_id < :below AND job_id >= :from_id
-ORDER BY job_id DESC
-LIMIT 1 OFFSET :scan
+WHERE {reach_of_rows}
 
 -- name: list_aside
 -- The states few jobs are in have an index of their own.
@@ -285,10 +267,7 @@ FROM (
     FROM {ready} AS d
     WHERE d.state = :state
         AND d.state <> 'queued' AND d.state <> 'running' AND d.state <> 'scheduled'
-        AND d.job_id < :below AND d.job_id >= :from_id
-        AND {row_fits}
-    ORDER BY d.job_id DESC
-    LIMIT :page
+        AND {row_fits} AND {page_of_rows}
 ) {found_jobs}
 
 -- name: reach_aside
@@ -296,9 +275,7 @@ SELECT job_id
 FROM {ready}
 WHERE state = :state
     AND state <> 'queued' AND state <> 'running' AND state <> 'scheduled'
-    AND job_id < :below AND job_id >= :from_id
-ORDER BY job_id DESC
-LIMIT 1 OFFSET :scan
+    AND {reach_of_rows}
 
 -- name: list_ended
 -- Ended other than by success.
@@ -306,19 +283,13 @@ LIMIT 1 OFFSET :scan
 FROM (
     SELECT d.job_id AS id
     FROM {outcome} AS d
-    WHERE d.state = :state AND d.state <> 'completed' AND d.job_id < :below AND d.job_id >= :from_id
-        AND {still_ended}
-        AND {row_fits}
-    ORDER BY d.job_id DESC
-    LIMIT :page
+    WHERE d.state = :state AND d.state <> 'completed' AND {still_ended} AND {row_fits} AND {page_of_rows}
 ) {found_jobs}
 
 -- name: reach_ended
 SELECT job_id
 FROM {outcome}
-WHERE state = :state AND state <> 'completed' AND job_id < :below AND job_id >= :from_id
-ORDER BY job_id DESC
-LIMIT 1 OFFSET :scan
+WHERE state = :state AND state <> 'completed' AND {reach_of_rows}
 
 -- name: list_completed
 -- Most outcomes are of this sort, and none has to be skipped that is still waiting.
@@ -326,19 +297,13 @@ LIMIT 1 OFFSET :scan
 FROM (
     SELECT d.job_id AS id
     FROM {outcome} AS d
-    WHERE d.state = 'completed' AND d.job_id < :below AND d.job_id >= :from_id
-        AND {still_ended}
-        AND {row_fits}
-    ORDER BY d.job_id DESC
-    LIMIT :page
+    WHERE d.state = 'completed' AND {still_ended} AND {row_fits} AND {page_of_rows}
 ) {found_jobs}
 
 -- name: reach_completed
 SELECT job_id
 FROM {outcome}
-WHERE job_id < :below AND job_id >= :from_id
-ORDER BY job_id DESC
-LIMIT 1 OFFSET :scan
+WHERE {reach_of_rows}
 
 -- The indexes of the next three are not in the order of ids. They are used if they hold no more than :scan entries: all
 -- are read, and sorted.
@@ -350,10 +315,7 @@ FROM (
     FROM (
         SELECT job_id FROM {ready} WHERE state = 'queued' ORDER BY queue, rank, position, job_id LIMIT :scan
     ) AS d
-    WHERE d.job_id < :below AND d.job_id >= :from_id
-        AND {row_fits}
-    ORDER BY d.job_id DESC
-    LIMIT :page
+    WHERE {row_fits} AND {page_of_rows}
 ) {found_jobs}
 
 -- name: reach_queued
@@ -368,10 +330,7 @@ LIMIT 1 OFFSET :scan
 FROM (
     SELECT d.job_id AS id
     FROM (SELECT job_id FROM {ready} WHERE state = 'scheduled' ORDER BY run_at, job_id LIMIT :scan) AS d
-    WHERE d.job_id < :below AND d.job_id >= :from_id
-        AND {row_fits}
-    ORDER BY d.job_id DESC
-    LIMIT :page
+    WHERE {row_fits} AND {page_of_rows}
 ) {found_jobs}
 
 -- name: reach_scheduled
@@ -386,10 +345,7 @@ LIMIT 1 OFFSET :scan
 FROM (
     SELECT d.job_id AS id
     FROM (SELECT job_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
-    WHERE d.job_id < :below AND d.job_id >= :from_id
-        AND {row_fits}
-    ORDER BY d.job_id DESC
-    LIMIT :page
+    WHERE {row_fits} AND {page_of_rows}
 ) {found_jobs}
 
 -- name: reach_running
@@ -430,12 +386,12 @@ SELECT
     u.id, u.job_id, u.state, u.node_id, u.attempt, u.life, u.started_at, u.finished_at, u.wait_ms, u.duration_ms,
     u.exit_code, u.error_type, u.error_message, u.traceback, u.artifacts, u.log_path, u.metrics, j.kind
 
--- fragment: run_filter
+-- fragment: page_of_runs
 u.id < :below AND u.id >= :from_id
-        AND (CAST(:state AS text) IS NULL OR u.state = :state)
+        AND (CAST(:state AS {text}) IS NULL OR u.state = :state)
         AND COALESCE(
             (
-                SELECT (CAST(:kind AS text) IS NULL OR j.kind = :kind) AND (CAST(:owner AS text) IS NULL OR j.owner = :owner)
+                SELECT (CAST(:kind AS {text}) IS NULL OR j.kind = :kind) AND (CAST(:owner AS {text}) IS NULL OR j.owner = :owner)
                 FROM {job} AS j
                 WHERE j.id = u.job_id
             ),
@@ -455,30 +411,26 @@ ORDER BY u.id DESC
 FROM (
     SELECT u.id
     FROM {run} AS u
-    WHERE {run_filter}
+    WHERE {page_of_runs}
 ) {found_runs}
 
 -- name: reach_runs
 SELECT id
 FROM {run}
-WHERE id < :below AND id >= :from_id
-ORDER BY id DESC
-LIMIT 1 OFFSET :scan
+WHERE {reach}
 
 -- name: list_runs_of_job
 {run_view}
 FROM (
     SELECT u.id
     FROM {run} AS u
-    WHERE u.job_id = :job_id AND {run_filter}
+    WHERE u.job_id = :job_id AND {page_of_runs}
 ) {found_runs}
 
 -- name: reach_runs_of_job
 SELECT id
 FROM {run}
-WHERE job_id = :job_id AND id < :below AND id >= :from_id
-ORDER BY id DESC
-LIMIT 1 OFFSET :scan
+WHERE job_id = :job_id AND {reach}
 
 -- name: list_runs_by_state
 -- Runs that neither run nor completed are few, and have an index of their own.
@@ -486,15 +438,13 @@ LIMIT 1 OFFSET :scan
 FROM (
     SELECT u.id
     FROM {run} AS u
-    WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {run_filter}
+    WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {page_of_runs}
 ) {found_runs}
 
 -- name: reach_runs_by_state
 SELECT id
 FROM {run}
-WHERE state = :state AND state <> 'running' AND state <> 'completed' AND id < :below AND id >= :from_id
-ORDER BY id DESC
-LIMIT 1 OFFSET :scan
+WHERE state = :state AND state <> 'running' AND state <> 'completed' AND {reach}
 
 -- name: list_runs_running
 -- Those that hold their job; used if not more than :scan jobs run.
@@ -503,7 +453,7 @@ FROM (
     SELECT u.id
     FROM (SELECT run_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
     CROSS JOIN {run} AS u
-    WHERE u.id = d.run_id AND {run_filter}
+    WHERE u.id = d.run_id AND {page_of_runs}
 ) {found_runs}
 
 -- name: list_runs_of_kind
@@ -513,7 +463,7 @@ FROM (
     SELECT u.id
     FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
     CROSS JOIN {run} AS u
-    WHERE u.job_id = d.id AND {run_filter}
+    WHERE u.job_id = d.id AND {page_of_runs}
 ) {found_runs}
 
 -- name: reach_jobs_of_kind
@@ -546,13 +496,6 @@ WHERE id = :run_id
 SELECT name, paused_at, concurrency, reserved_until
 FROM {queue}
 ORDER BY name
-
--- name: count_queued
--- How many jobs of each queue may start now; no further than :cap.
-SELECT
-    q.name,
-    (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' LIMIT :cap) AS c)
-FROM {queue} AS q
 
 -- name: count_not_queued
 -- What else each queue has: jobs that run, which are few, and of those that are due later, and of those set aside, the

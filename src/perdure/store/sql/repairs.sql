@@ -51,7 +51,7 @@ SELECT queue, MAX(position) + 100
 FROM {ready}
 WHERE queue NOT IN (SELECT name FROM {queue})
 GROUP BY queue
-ON CONFLICT (name) DO NOTHING
+{unless_known}
 
 -- name: raise_queue_counters
 UPDATE {queue}

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import NamedTuple
 
 from perdure.errors import ConfigError
-from perdure.store.sqlite.driver import translate
+from perdure.store.protocols import StoreSettings
+from perdure.store.sqlite.driver import translate, translated
 from perdure.store.sqlite.wal import affected
 
 OLDEST = (3, 35, 0)  # RETURNING
 CACHE_KIB = 8_000
 """Four times SQLite's default: a worker that empties a queue of 50,000 jobs is a twelfth faster with it."""
 SQLITE_VERSION = sqlite3.sqlite_version_info
-
-
-class Pragmas(NamedTuple):
-    """What differs between connections: how durable a commit is and how long to wait for the write lock."""
-
-    durability: str = "full"
-    busy_timeout_s: float = 5.0
 
 
 def guarded() -> bool:
@@ -33,11 +26,11 @@ def set_patience(connection: sqlite3.Connection, seconds: float) -> None:
     _set(connection, f"busy_timeout={round(seconds * 1000)}")
 
 
-def open_writer(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
+def open_writer(path: Path, settings: StoreSettings) -> sqlite3.Connection:
     """A connection that may write. It is shared between threads under the mutex of its database."""
-    connection = _open(path, "rw", pragmas)
+    connection = _open(path, settings)
     try:
-        set_durability(connection, pragmas)
+        set_durability(connection, settings)
         _set(connection, f"cache_size=-{CACHE_KIB}")
         _set(connection, "temp_store=MEMORY")  # else a savepoint of a large batch writes a file of its own
         tame(connection)
@@ -49,14 +42,14 @@ def open_writer(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
     return connection
 
 
-def set_durability(connection: sqlite3.Connection, pragmas: Pragmas) -> None:
+def set_durability(connection: sqlite3.Connection, settings: StoreSettings) -> None:
     """FULL: a commit returns when it is on the disk. NORMAL: when the system has it."""
-    _set(connection, f"synchronous={'FULL' if pragmas.durability == 'full' else 'NORMAL'}")
+    _set(connection, f"synchronous={'FULL' if settings.durability == 'full' else 'NORMAL'}")
 
 
-def open_reader(path: Path, pragmas: Pragmas) -> sqlite3.Connection:
+def open_reader(path: Path, settings: StoreSettings) -> sqlite3.Connection:
     """A connection that cannot write. Opened read-write all the same: a WAL reader takes part in its bookkeeping."""
-    connection = open_writer(path, pragmas)
+    connection = open_writer(path, settings)
     _set(connection, "query_only=ON")
     return connection
 
@@ -80,18 +73,15 @@ def use_wal(connection: sqlite3.Connection, path: Path) -> None:
         raise ConfigError(f"{path} cannot be put into WAL mode (it says {mode!r}); use a file on a local disk")
 
 
-def _open(path: Path, mode: str, pragmas: Pragmas) -> sqlite3.Connection:
+def _open(path: Path, settings: StoreSettings) -> sqlite3.Connection:
     if SQLITE_VERSION < OLDEST:
         raise ConfigError(
             f"this Python has SQLite {sqlite3.sqlite_version}; Perdure needs {'.'.join(map(str, OLDEST))} or newer"
         )
-    uri = f"{path.absolute().as_uri()}?mode={mode}"
-    try:
-        return sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=pragmas.busy_timeout_s
-        )
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    patience_s = settings.busy_timeout_s
+    with translated(path):
+        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=patience_s)
 
 
 def _set(connection: sqlite3.Connection, pragma: str) -> None:

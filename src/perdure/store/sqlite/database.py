@@ -1,4 +1,4 @@
-"""One SQLite file in one process: who writes when, who reads, and when the WAL is checkpointed. Kept by `registry`."""
+"""One SQLite file in one process: who writes when, who reads, and when the WAL is checkpointed. Kept by `runner`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sqlite3
 import sys
 from collections.abc import Generator
 from contextlib import suppress
-from contextvars import ContextVar
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -14,9 +13,9 @@ from typing import Any, TypeVar
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError, TransactionError
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
 from perdure.store.line import Line, Ticket, new_ticket
+from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite import connect
 from perdure.store.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
-from perdure.store.sqlite.connect import Pragmas
 from perdure.store.sqlite.driver import SqliteDriver, translate
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.gate import gate_for
@@ -24,7 +23,7 @@ from perdure.store.sqlite.group import GroupCommit, Member
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.sqlite.transaction import Transaction
 from perdure.store.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
-from perdure.uninterrupted import interruptible
+from perdure.store.transaction import joined, open_block, open_here
 
 T = TypeVar("T")
 
@@ -41,23 +40,21 @@ MEASURE_EVERY = 24
 _of_parent: list[Transaction] = []
 """Transactions that a forked child found itself in: kept open, because they are the parent's to end."""
 
-_joined: ContextVar[dict[Database, Transaction] | None] = ContextVar("perdure_sqlite_transaction", default=None)
-
 
 class Retired(StoreError):
     """The database object was closed meanwhile; nothing was written. The runner goes on with a new one."""
 
 
 class Database:
-    """The writer, the readers and the queue in front of them for one file. Get it from `registry`."""
+    """The writer, the readers and the queue in front of them for one file. Get it from `database_at`."""
 
-    def __init__(self, path: Path, pragmas: Pragmas) -> None:
+    def __init__(self, path: Path, settings: StoreSettings) -> None:
         self.path = path
         self.usable = True
         self.retired = False
         self._reading: set[object] = set()
         self._identity = identity_of(path)
-        self._pragmas = pragmas
+        self._settings = settings
         self._gate_patience_s = GATE_PATIENCE_S
         self._looked_until = 0.0
         self._robbed = False
@@ -72,83 +69,39 @@ class Database:
 
     def write(self, make: Make[T]) -> T:
         """Run an operation in a transaction shared with whoever writes now; returns when it is durable."""
-        if _joined.get() is None or (joined := self.joined()) is None:
+        if open_here.get() is None or (inside := self.joined()) is None:
             return self._group.submit(make)
-        return joined.run(make)
+        return inside.run(make)
 
     async def awrite(self, make: Make[T]) -> T:
-        joined = self.joined()
-        return await self._group.asubmit(make) if joined is None else joined.run(make)
+        inside = self.joined()
+        return await self._group.asubmit(make) if inside is None else inside.run(make)
 
     def joined(self) -> Transaction | None:
         """The transaction of ours that this thread or task is inside of."""
-        open_ones = _joined.get()
-        found = None if open_ones is None else open_ones.get(self)
-        if found is None or found.over:
-            return None
-        found.check_in_time()  # what was meant to be a part of it must not be written without it
+        found: Transaction | None = joined(self)
         return found
 
     def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
-        """A write transaction of its own that holds the turn at the file for as long as it is open: yields it once.
+        """A write transaction of its own that holds the turn at the file for as long as it is open: yields it once."""
+        return open_block(self, _Turn(self), join=join)
 
-        Inside another one of this thread or task it is refused, or with `join` a part of that. Should an interrupt keep
-        a `with` from going on with this generator, it ends with the last reference to it.
-        """
-        outer = self.joined()
-        if outer is not None and join:
-            with interruptible:
-                yield outer
-            return
-        if outer is not None:
-            raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
-        ticket = new_ticket()
-        joined: Transaction | None = None
-        try:
-            self._take_turn(ticket)
-            joined = Transaction(connect.open_writer(self.path, self._pragmas))
-            joined.let_go = lambda: self._end_turn(ticket)
-            connect.set_patience(joined.connection, 0)
-            self._begin(joined.connection)
-            before = _joined.get()
-            inside = {**(before or {}), self: joined}
-            _joined.set(inside)
-            try:
-                with interruptible:
-                    yield joined
-            finally:
-                if _joined.get() is inside:  # else the block was given up, and is ended from somewhere else
-                    _joined.set(before)
-            if joined.inherited:
-                raise _forked()
-            joined.commit(str(self.path))
-            ring_sleepers(self._gate.board, self._identity)
-            self._checkpoint_if_due()
-        finally:
-            try:
-                self._end_block(joined, ticket)
-            except BaseException:  # as in _run_group
-                self._end_block(joined, ticket)
-                raise
+    def new_transaction(self, ticket: Ticket) -> Transaction:
+        """On a connection of its own, not begun yet. It ends the turn that the ticket stands for."""
+        opened = Transaction(connect.open_writer(self.path, self._settings))
+        opened.let_go = lambda: self.end_turn(ticket)
+        return opened
 
-    def _end_block(self, joined: Transaction | None, ticket: Ticket) -> None:
-        """May be repeated. What was not committed is rolled back, unless it belongs to a parent process."""
-        if joined is None:
-            self._end_turn(ticket)
-            return
-        if joined.inherited:
-            joined.over = True
-            _of_parent.append(joined)
-        else:
-            joined.close()
-        if joined.let_go is not None:  # else someone gave it up, and the turn is another one's by now
-            joined.let_go()
+    def after_commit(self) -> None:
+        """What whoever commits a transaction of their own does before the turn ends."""
+        ring_sleepers(self._gate.board, self._identity)
+        self._checkpoint_if_due()
 
     def _run_group(self, group: list[Member[Any]]) -> None:
         ticket = new_ticket()
         try:
             try:
-                self._take_turn(ticket)
+                self.take_turn(ticket)
                 self._group.fill(group)
                 if group:
                     self._transact(group)
@@ -158,9 +111,9 @@ class Database:
                         self._checkpoint_if_due()
             finally:
                 try:
-                    self._end_turn(ticket)
+                    self.end_turn(ticket)
                 except BaseException:  # an interrupt just now: what has to be done is done all the same
-                    self._end_turn(ticket)
+                    self.end_turn(ticket)
                     raise
         except StoreError as error:
             self._looked_until = 0.0
@@ -169,15 +122,15 @@ class Database:
                 if not member.answered:
                     member.fail(error)
 
-    def _take_turn(self, ticket: Ticket) -> None:
+    def take_turn(self, ticket: Ticket) -> None:
         """This thread's turn in the process, then this process's turn at the file. The gate is fairness only.
 
         The caller ends the turn, also when this fails.
         """
-        if not self._line.join(ticket, self._pragmas.busy_timeout_s):
+        if not self._line.join(ticket, self._settings.busy_timeout_s):
             raise DatabaseBusy(
                 f"{self.path}: another thread of this process held the write transaction for longer than"
-                f" {self._pragmas.busy_timeout_s:g} s; nothing was written. Keep app.transaction() blocks short"
+                f" {self._settings.busy_timeout_s:g} s; nothing was written. Keep app.transaction() blocks short"
             )
         if not self.usable or monotonic() > self._looked_until:
             self._check_file()
@@ -190,7 +143,7 @@ class Database:
         passed = self._gate.enter(self._gate_patience_s)
         self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
 
-    def _end_turn(self, ticket: Ticket) -> None:
+    def end_turn(self, ticket: Ticket) -> None:
         """May be repeated: whatever part of it an interrupt left undone is done then. Nothing, for one without a turn.
 
         A writer that was interrupted is closed: a statement that was not read to its end would keep its snapshot, and
@@ -208,9 +161,9 @@ class Database:
             self._open_writer()
 
     def _open_writer(self) -> None:
-        self._writer = connect.open_writer(self.path, self._pragmas)
+        self._writer = connect.open_writer(self.path, self._settings)
         connect.set_patience(self._writer, 0)
-        self._holder = connect.open_writer(self.path, self._pragmas) if connect.guarded() else None
+        self._holder = connect.open_writer(self.path, self._settings) if connect.guarded() else None
         if self._holder is not None:
             connect.set_patience(self._holder, HOLDER_PATIENCE_S)
         self._write_driver = SqliteDriver(self._writer, STATEMENTS)
@@ -265,7 +218,7 @@ class Database:
         self._have_writer()
         self._at_rest = False
         try:
-            self._begin(self._writer)
+            self.begin(self._writer)
         except StoreError:
             self._at_rest = True
             raise
@@ -297,7 +250,7 @@ class Database:
                 raise translate(error, str(self.path)) from error
             raise
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
+    def begin(self, connection: sqlite3.Connection) -> None:
         """Get the write lock: at once where it is free, else in turn with the other processes."""
         try:
             try:
@@ -314,7 +267,7 @@ class Database:
         if not self._gate.inside:
             self._enter_gate()
         self._gate.board[0] = 1
-        connect.set_patience(connection, self._pragmas.busy_timeout_s)
+        connect.set_patience(connection, self._settings.busy_timeout_s)
         try:
             connection.execute("BEGIN IMMEDIATE")
         finally:
@@ -343,9 +296,8 @@ class Database:
 
     def read(self, make: Make[T]) -> T:
         """Run a reading operation on one snapshot, on a connection that cannot write."""
-        joined = self.joined()
-        if joined is not None:
-            return joined.run(make)
+        if open_here.get() is not None and (inside := self.joined()) is not None:
+            return inside.run(make)
         mark = object()
         try:
             self._reading.add(mark)  # before the look whether we are still open: `retire` closes first, then counts
@@ -373,7 +325,7 @@ class Database:
     def _take_reader(self) -> tuple[sqlite3.Connection, SqliteDriver]:
         with suppress(IndexError):
             return self._readers.pop()
-        connection = connect.open_reader(self.path, self._pragmas)
+        connection = connect.open_reader(self.path, self._settings)
         return connection, SqliteDriver(connection, STATEMENTS)
 
     def _give_back(self, connection: sqlite3.Connection, driver: SqliteDriver) -> None:
@@ -382,13 +334,13 @@ class Database:
         else:
             connection.close()
 
-    def strengthen(self, pragmas: Pragmas) -> None:
+    def strengthen(self, settings: StoreSettings) -> None:
         """Another app of this process uses the file too: if it wants its jobs more durable, all are."""
-        if pragmas.durability == "full" and self._pragmas.durability != "full":
+        if settings.durability == "full" and self._settings.durability != "full":
             ticket = new_ticket()
             try:
                 self._line.join(ticket)
-                self._pragmas = self._pragmas._replace(durability="full")
+                self._settings = self._settings._replace(durability="full")
                 self._close_writer()  # the next one to write opens it with these
             finally:
                 try:
@@ -435,6 +387,43 @@ class Database:
         while self._readers:
             self._readers.pop()[0].close()
         self._close_writer()
+
+
+class _Turn:
+    """The turn at the file for as long as the caller's block lasts, and the transaction on a connection of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ticket = new_ticket()
+        self._opened: Transaction | None = None
+
+    def begin(self) -> Transaction:
+        self._database.take_turn(self._ticket)
+        self._opened = self._database.new_transaction(self._ticket)
+        connect.set_patience(self._opened.connection, 0)
+        self._database.begin(self._opened.connection)
+        return self._opened
+
+    def commit(self) -> None:
+        if self._opened is not None:
+            if self._opened.inherited:
+                raise _forked()
+            self._opened.commit(str(self._database.path))
+        self._database.after_commit()
+
+    def end(self, *, at_rest: bool) -> None:  # noqa: ARG002 - its connection is closed in any case
+        """Rolls back unless it belongs to a parent process."""
+        opened = self._opened
+        if opened is None:
+            self._database.end_turn(self._ticket)
+            return
+        if opened.inherited:
+            opened.over = True
+            _of_parent.append(opened)
+        else:
+            opened.close()
+        if opened.let_go is not None:  # else someone gave it up, and the turn is another one's by now
+            opened.let_go()
 
 
 def _in_a_savepoint(member: Member[Any], driver: SqliteDriver) -> object:

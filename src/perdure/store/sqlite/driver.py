@@ -1,10 +1,4 @@
-"""Calls on a `sqlite3` connection, ours or the user's, and what SQLite's errors mean.
-
-One statement for many rows, made from a statement for one. Used by the SQLite driver, which steps through each.
-
-Fifty INSERTs of one row take a third longer than one of fifty; and at every step the interpreter's lock is let go and
-taken back, for which a busy worker has to wait.
-"""
+"""Calls on a `sqlite3` connection, ours or the user's, and what SQLite's errors mean. Used by `database`."""
 
 from __future__ import annotations
 
@@ -13,11 +7,14 @@ import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store.engine import Result, UniqueViolation
 from perdure.store.statements import Statement, Statements, row_for, rows_for
+from perdure.store.transaction import closed
 
 _NO_ROWS: list[tuple[Any, ...]] = []
 _ONE_WRITTEN = Result(_NO_ROWS, 1)
@@ -117,6 +114,19 @@ def translate(error: Exception, path: str = "the database") -> StoreError:
     return cls(f"{path}: {error}; {advice}", code=code)
 
 
+class translated:  # noqa: N801 - reads as the phrase it is part of
+    """`with translated(path):` what SQLite says inside becomes an error of ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, str(self._path)) from error
+
+
 _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_BUSY: (
         DatabaseBusy,
@@ -169,10 +179,7 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
 def _without_code(error: Exception) -> StoreError:
     text = str(error)
     if "closed" in text:
-        return TransactionError(
-            "the connection given as tx= is closed; give an open one, inside the transaction that the job belongs to",
-            code="tx_closed",
-        )
+        return closed()
     if "thread" in text:
         return TransactionError(f"the connection given as tx= belongs to another thread ({text})", code="tx_thread")
     return _unknown(error)
@@ -189,11 +196,15 @@ def _unknown(error: Exception) -> StoreError:
     return StoreError(f"the database refused: {text}; nothing was written")
 
 
+# -- one statement for many rows, made from a statement for one ------------------------------------------------------
+
 WIDTH = 50
+"""Fifty INSERTs of one row take a third longer than one of fifty; and at every step the interpreter's lock is let go
+and taken back, for which a busy worker has to wait."""
 MOST_PARAMETERS = 999
 """What every SQLite takes, however it was built."""
 
-_INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))((?:\s+ON CONFLICT [^;]* DO NOTHING)?)", re.DOTALL)
+_INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))((?:\s+ON CONFLICT DO NOTHING)?)", re.DOTALL)
 _UPDATE = re.compile(r"(UPDATE \w+\s+SET (?:(?!SELECT|WHERE).)*?)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
 _DELETE = re.compile(r"(DELETE FROM (\w+))\s+WHERE ((\w+) = \?\d+(?: AND \w+ = \?\d+)*)")
 _MARKER = re.compile(r"\?(\d+)")

@@ -1,6 +1,4 @@
-"""The database file before SQLite opens it: where it lies, who may read it. Called when a SQLite store is opened.
-
-Copies of a database file that open by themselves. Used by `schema` before an upgrade and by `perdure db backup`."""
+"""The database file itself: which one it is, where it lies, who may read it, its copies. Used by `runner`, `schema`."""
 
 from __future__ import annotations
 

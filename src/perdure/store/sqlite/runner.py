@@ -1,15 +1,12 @@
-"""The databases of this process, one per file. Used by `runner`; makes and upgrades files on first use.
+"""Runs operations on an SQLite file, which is made and upgraded on first use. Made by `store/open`; calls `database`.
 
-One per file, shared by every app that uses it, because record locks and group commit belong to the process. Before a
-fork they are all closed, and parent and child open the file afresh when they need it.
-
-
-The runner of SQLite stores: opens the file on first use, and afresh after a fork. Used by `store/open`."""
+There is one database object per file, shared by every app that uses it, because record locks and group commit belong to
+the process. Before a fork they are all closed, and parent and child open the file afresh when they need it.
+"""
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
@@ -19,13 +16,12 @@ from typing import TypeVar
 from perdure.errors import DatabaseUnavailable
 from perdure.store import migrate
 from perdure.store.engine import Make
-from perdure.store.sqlite import checkup, connect, schema
+from perdure.store.protocols import StoreSettings
+from perdure.store.sqlite import connect, schema
 from perdure.store.sqlite import transaction as transactions
 from perdure.store.sqlite.bell import SqliteBell
-from perdure.store.sqlite.checkup import Checkup
-from perdure.store.sqlite.connect import Pragmas
 from perdure.store.sqlite.database import Database, Retired
-from perdure.store.sqlite.driver import translate
+from perdure.store.sqlite.driver import translated
 from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
 from perdure.uninterrupted import uninterrupted
 
@@ -42,12 +38,14 @@ generation: int = 0
 """Rises in a forked child: what a store looked up before the fork is not its own any more."""
 
 
-def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_network_filesystem: bool) -> Database:
+def database_at(path: Path, settings: StoreSettings) -> Database:
     """The one database object of this process for this file; makes the file at the newest schema on first use.
 
-    `may_upgrade` False: nothing is made or changed; a file that is not there or not at the newest schema is refused.
+    With `auto_migrate` False nothing is made or changed; a file that is not there or not at the newest schema is
+    refused.
     """
-    refuse_network_filesystem(path, allow=allow_network_filesystem)
+    refuse_network_filesystem(path, allow=settings.allow_network_filesystem)
+    may_upgrade = settings.auto_migrate is not False
     if not may_upgrade and not path.exists():
         raise schema.missing(path, "does not exist")
     create_private(path)
@@ -57,32 +55,24 @@ def database_at(path: Path, pragmas: Pragmas, *, may_upgrade: bool, allow_networ
             raise _forked_in_use(path)
         known = _databases.get(identity)
         if known is None or not known.usable:
-            known = _prepared(path, pragmas, may_upgrade=may_upgrade)
+            known = _prepared(path, settings, may_upgrade=may_upgrade)
             _databases[identity] = known
-        known.strengthen(pragmas)
+        known.strengthen(settings)
         return known
 
 
-def upgrade_at(path: Path, pragmas: Pragmas, *, allow_network_filesystem: bool) -> schema.Upgrade:
+def upgrade_at(path: Path, settings: StoreSettings) -> schema.Upgrade:
     """Make the file or bring it to the newest schema, whatever `auto_migrate` says, and say what was done."""
-    refuse_network_filesystem(path, allow=allow_network_filesystem)
+    refuse_network_filesystem(path, allow=settings.allow_network_filesystem)
     create_private(path)
-    try:
-        with closing(connect.open_writer(path, pragmas)) as connection:
-            return schema.prepare(connection, path, migrate.migrations_of("sqlite"))
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
+    with translated(path), closing(connect.open_writer(path, settings)) as connection:
+        return schema.prepare(connection, path, migrate.migrations_of("sqlite"))
 
 
-def _prepared(path: Path, pragmas: Pragmas, *, may_upgrade: bool) -> Database:
-    connection = connect.open_writer(path, pragmas)
-    try:
+def _prepared(path: Path, settings: StoreSettings, *, may_upgrade: bool) -> Database:
+    with translated(path), closing(connect.open_writer(path, settings)) as connection:
         schema.prepare(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
-        return Database(path, pragmas)
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
-    finally:
-        connection.close()
+        return Database(path, settings)
 
 
 def forget(database: Database) -> None:
@@ -145,30 +135,18 @@ class SqliteRunner:
 
     single_writer = True
 
-    def __init__(
-        self, path: Path, pragmas: Pragmas, *, auto_migrate: bool = True, allow_network_filesystem: bool = False
-    ) -> None:
+    def __init__(self, path: Path, settings: StoreSettings) -> None:
         self.path = path
-        self._pragmas = pragmas
-        self._auto_migrate = auto_migrate
-        self._allow_network_filesystem = allow_network_filesystem
+        self._settings = settings
         self._database: Database | None = None
         self._generation = -1
 
     @property
     def database(self) -> Database:
         if self._database is None or not self._database.usable or self._generation != generation:
-            self._database = self._opened(may_upgrade=self._auto_migrate)
+            self._database = database_at(self.path, self._settings)
             self._generation = generation
         return self._database
-
-    def _opened(self, *, may_upgrade: bool) -> Database:
-        return database_at(
-            self.path,
-            self._pragmas,
-            may_upgrade=may_upgrade,
-            allow_network_filesystem=self._allow_network_filesystem,
-        )
 
     def write(self, make: Make[T], *, brief: bool = False) -> T:  # noqa: ARG002 - no row is ever locked here
         with uninterrupted:
@@ -223,25 +201,21 @@ class SqliteRunner:
                     continue
 
     def upgrade(self) -> str:
-        allow = self._allow_network_filesystem
-        return str(upgrade_at(self.path, self._pragmas, allow_network_filesystem=allow))
+        return str(upgrade_at(self.path, self._settings))
 
     def require_current(self) -> None:
         """Refuse a missing file, and one that the next call would have to make or upgrade; nothing is changed."""
-        checkup.require_current(self.path, self._pragmas)
+        schema.require_current(self.path, self._settings)
 
-    def checkup(self) -> Checkup:
+    def checkup(self) -> schema.Checkup:
         """How the file stands. Changes nothing, and upgrades nothing."""
-        return checkup.examine(self.path, self._pragmas)
+        return schema.examine(self.path, self._settings)
 
     def back_up(self, target: Path) -> None:
         """Copy all that is committed now to a new file. Jobs go on meanwhile."""
-        checkup.require_file(self.path)
-        try:
-            with closing(connect.open_writer(self.path, self._pragmas)) as connection:
-                back_up(connection, target)
-        except sqlite3.Error as error:
-            raise translate(error, str(self.path)) from error
+        schema.require_file(self.path)
+        with translated(self.path), closing(connect.open_writer(self.path, self._settings)) as connection:
+            back_up(connection, target)
 
     def close(self) -> None:
         if self._database is not None and self._generation == generation:

@@ -1,24 +1,28 @@
-"""Makes and upgrades the schema of an SQLite file. Used by `registry`; the steps are in `migrate`."""
+"""How an SQLite file stands, and how it gets the newest schema. Used by `runner`; the steps are in `migrate`."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from perdure.errors import SchemaError
+from perdure.errors import DatabaseUnavailable, SchemaError
 from perdure.store import migrate
 from perdure.store.migrate import Applied, Migration
+from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite import connect
-from perdure.store.sqlite.files import back_up
+from perdure.store.sqlite.driver import translated
+from perdure.store.sqlite.files import back_up, filesystem_of, refuse_network_filesystem
 from perdure.store.sqlite.gate import gate_for
 from perdure.store.sqlite.statements import NAMING, table
-from perdure.version import __version__
+from perdure.store.sqlite.wal import WalMeter
 
 VERSIONS = table("schema_version")
+_SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
+_FAULTS = 20
 
 
 class Upgrade(NamedTuple):
@@ -73,7 +77,8 @@ def upgrade(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
     try:
         done = applied(connection)
         for step in migrate.pending(known, done):
-            _apply(connection, step)
+            for statement in migrate.statements_of(step, NAMING):
+                connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):
@@ -97,7 +102,14 @@ def missing(path: Path, how: str) -> SchemaError:
     )
 
 
-def require_current(connection: sqlite3.Connection, path: Path, known: Sequence[Migration]) -> None:
+def require_current(path: Path, settings: StoreSettings) -> None:
+    """Refuse a file that would have to be made or upgraded before it can be used."""
+    require_file(path)
+    with translated(path), closing(connect.open_reader(path, settings)) as connection:
+        require_newest(connection, path, migrate.migrations_of("sqlite"))
+
+
+def require_newest(connection: sqlite3.Connection, path: Path, known: Sequence[Migration]) -> None:
     """Refuse a file that is not at the newest schema, whatever is the matter with it."""
     done = applied(connection)
     if not done:
@@ -123,20 +135,115 @@ def applied(connection: sqlite3.Connection) -> list[Applied]:
     found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (VERSIONS,)).fetchone()
     if found is None:
         return []
-    rows = connection.execute(f"SELECT revision, name, checksum FROM {VERSIONS} ORDER BY revision").fetchall()  # noqa: S608
-    return [Applied(*row) for row in rows]
-
-
-def _apply(connection: sqlite3.Connection, step: Migration) -> None:
-    for statement in migrate.script(step.text, NAMING):
-        connection.execute(statement)
-    connection.execute(
-        f"INSERT INTO {VERSIONS} (revision, name, checksum, applied_at, perdure_version) VALUES (?, ?, ?, ?, ?)",  # noqa: S608
-        (step.revision, step.name, step.checksum, time.time_ns() // 1000, __version__),
-    )
+    return migrate.applied(connection.execute(migrate.recorded_in(NAMING)).fetchall())
 
 
 def _back_up(connection: sqlite3.Connection, path: Path) -> Path:
     target = path.with_name(f"{path.name}.backup-{time.time_ns() // 1_000_000}")
     back_up(connection, target)
     return target
+
+
+# -- as it stands ------------------------------------------------------------------------------------------------------
+
+
+class Checkup(NamedTuple):
+    """How a file stands. `revision` 0: it has no Perdure tables. `schema_fault`: why this version cannot use it."""
+
+    path: Path
+    size: int
+    mode: int
+    filesystem: str | None
+    over_network: bool
+    revision: int
+    newest: int
+    schema_fault: str | None
+    faults: tuple[str, ...]
+    journal_mode: str
+    synchronous: str
+    wal_frames: int
+    wal_bytes: int
+    sqlite_version: str
+    wal_guarded: bool
+
+
+def require_file(path: Path) -> None:
+    """Refuse a path where there is no file, so that looking never creates one."""
+    if path.is_dir():
+        raise DatabaseUnavailable(f"{path} is a folder; give the path of the database file in it", code="database_path")
+    if not path.exists():
+        raise DatabaseUnavailable(
+            f"there is no database at {path}; check the path, or make one with perdure db upgrade",
+            code="database_missing",
+        )
+
+
+def examine(path: Path, settings: StoreSettings) -> Checkup:
+    """Look at the file through a connection like Perdure's own, which cannot write."""
+    require_file(path)
+    with translated(path), closing(connect.open_reader(path, settings)) as connection:
+        return _examine(connection, path)
+
+
+def _examine(connection: sqlite3.Connection, path: Path) -> Checkup:
+    done = applied(connection)  # the first look; it also opens the -wal
+    (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
+    (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    wal_frames, wal_bytes = WalMeter(path).frames(), _size(Path(f"{path}-wal"))
+    info = path.stat()
+    return Checkup(
+        path=path,
+        size=info.st_size,
+        mode=info.st_mode & 0o777,
+        filesystem=_filesystem(path),
+        over_network=_over_network(path),
+        revision=done[-1].revision if done else 0,
+        newest=migrate.migrations_of("sqlite")[-1].revision,
+        schema_fault=_schema_fault(connection, path),
+        faults=_faults(connection),
+        journal_mode=str(journal_mode),
+        synchronous=_SYNCHRONOUS.get(synchronous, str(synchronous)),
+        wal_frames=wal_frames,
+        wal_bytes=wal_bytes,
+        sqlite_version=sqlite3.sqlite_version,
+        wal_guarded=connect.guarded(),
+    )
+
+
+def _schema_fault(connection: sqlite3.Connection, path: Path) -> str | None:
+    try:
+        require_newest(connection, path, migrate.migrations_of("sqlite"))
+    except SchemaError as error:
+        return error.message
+    return None
+
+
+def _faults(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """What `quick_check` complains of. Empty: nothing."""
+    try:
+        said = tuple(str(line) for (line,) in connection.execute(f"PRAGMA quick_check({_FAULTS})"))
+    except sqlite3.DatabaseError as error:  # so damaged that even the look at it breaks off
+        return (str(error),)
+    return () if said == ("ok",) else said
+
+
+def _filesystem(path: Path) -> str | None:
+    with suppress(OSError):
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        return filesystem_of(str(path.resolve()), mounts)
+    return None
+
+
+def _over_network(path: Path) -> bool:
+    try:
+        refuse_network_filesystem(path, allow=False)
+    except DatabaseUnavailable:
+        return True
+    return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

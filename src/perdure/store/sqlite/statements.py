@@ -1,6 +1,4 @@
-"""How SQLite writes tables, and ids and times for people.
-
-Every statement as SQLite gets it."""
+"""Every statement as SQLite gets it, and its names. Used by `database`, `schema` and `perdure db sql`."""
 
 from __future__ import annotations
 
@@ -10,14 +8,11 @@ from perdure.store import statements
 from perdure.store.migrate import Naming
 
 PREFIX = "perdure_"
+MARKER = "?{}"
 
 
 def table(name: str) -> str:
     return PREFIX + name
-
-
-def marker(number: int) -> str:
-    return f"?{number}"
 
 
 def _id(value: str) -> str:
@@ -35,5 +30,5 @@ def _time(value: str) -> str:
 NAMING = Naming(table, _id, _time)
 
 
-OWN_STATEMENTS = (Path(__file__).parent / "statements.sql").read_text("utf-8")
-STATEMENTS = statements.load(OWN_STATEMENTS, table, marker)
+OWN = statements.of_sqlite_and_postgres() + (Path(__file__).parent / "statements.sql").read_text("utf-8")
+STATEMENTS = statements.load(OWN, table, MARKER)

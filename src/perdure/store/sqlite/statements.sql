@@ -75,3 +75,10 @@ NOT json_valid(result)
         OR typeof(retry_of) || length(retry_of) <> 'blob16'
         OR typeof(auto_retry_of) || length(auto_retry_of) <> 'blob16'
         OR typeof(scheduled_for) NOT IN ('integer', 'null') OR typeof(sequence) NOT IN ('integer', 'null')
+
+-- name: count_queued
+-- How many jobs of each queue may start now; no further than :cap.
+SELECT
+    q.name,
+    (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' LIMIT :cap) AS c)
+FROM {queue} AS q

@@ -1,8 +1,7 @@
-"""Operations inside a transaction that is open already: ours (`database`) or the user's (`tx`).
+"""Operations inside a transaction that is open already: ours (used by `database`) or the user's (`tx=`, by `runner`).
 
-Jobs inside the user's own SQLite transaction. Used by `runner`; never touches the gate or group commit.
-
-The user may hold the write lock already: waiting for the gate here could wait for ourselves.
+The latter never touches the gate or group commit. The user may hold the write lock already: waiting for the gate could
+wait for ourselves.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError, TransactionError, TransactionTooLong
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
 from perdure.store.sqlite.connect import tame
-from perdure.store.sqlite.driver import SqliteDriver, translate
+from perdure.store.sqlite.driver import SqliteDriver, translate, translated
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.transaction import SQLITE, behind_a_job, driver_connection, ended, not_open, refuse_control, unknown
@@ -45,6 +43,12 @@ class Transaction:
         self._process = os.getpid()
         # One statement at a time, or the commit, or `give_up`, which comes from another thread.
         self._busy = threading.RLock()
+
+    def is_joinable(self) -> bool:
+        """False once it is over. An error where it was given up."""
+        if not self.over:
+            self.check_in_time()  # what was meant to be a part of it must not be written without it
+        return not self.over
 
     @property
     def inherited(self) -> bool:
@@ -189,19 +193,6 @@ def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
             connection.rollback()
         raise
     return answer
-
-
-class translated:  # noqa: N801 - reads as the phrase it is part of
-    """`with translated(path):` what SQLite says inside becomes an error of ours."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if isinstance(error, sqlite3.Error):
-            raise translate(error, str(self._path)) from error
 
 
 def _begin(connection: Any) -> None:

@@ -1,0 +1,220 @@
+"""The connections of one process to one server, lent to one transaction at a time. Used by `server`; starts no thread.
+
+A dialect supplies `Session` and `Server`; all else is the same for every server.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from perdure.errors import DatabaseBusy, PerdureError, TransactionError
+from perdure.store.engine import Driver
+from perdure.store.line import Line, new_ticket
+from perdure.store.protocols import ConnectionLost, StoreSettings
+
+T = TypeVar("T")
+
+SIZE = 10
+"""How many transactions a process can have open at a time; the next one waits."""
+
+
+class Session(Protocol):
+    """One connection of ours and the transaction on it. Used by one thread at a time, in the process that opened it.
+
+    Whatever it raises is a StoreError: `Serialization` where the transaction had to give way to others,
+    `ConnectionLost` where the connection ended.
+    """
+
+    @property
+    def writer(self) -> Driver:
+        """Runs statements in a transaction that may write."""
+        ...
+
+    @property
+    def reader(self) -> Driver:
+        """The same for those who only look: it locks no row."""
+        ...
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the transaction that was begun is still open."""
+        ...
+
+    def begin(self, *, reading: bool, brief: bool) -> None:
+        """Open a transaction: one that may write, or one that reads a single snapshot. `brief`: waits for no lock."""
+        ...
+
+    def commit(self) -> None:
+        """Returns when the transaction is durable. CommitUnknown: nobody knows; any other error: nothing is written."""
+        ...
+
+    def roll_back(self) -> bool:
+        """End whatever transaction is open. False: the connection is of no further use."""
+        ...
+
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
+        """Run a statement of the user's own, in the driver's style. Refuses to begin or end a transaction."""
+        ...
+
+    def prepare(self, *, allowed: bool) -> int:
+        """Bring the database to the newest schema, in the open transaction, once, however many start together.
+
+        Returns how many steps were done. Where upgrading is not allowed, an unfit schema is refused instead.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Server(Protocol):
+    """Where one database is, and how it is spoken to."""
+
+    @property
+    def shown(self) -> str:
+        """How messages name it: without the password."""
+        ...
+
+    @property
+    def settings(self) -> StoreSettings: ...
+
+    @property
+    def connection_types(self) -> tuple[type, ...]:
+        """What the user may give as `tx=`."""
+        ...
+
+    @property
+    def wanted(self) -> str:
+        """The same in words."""
+        ...
+
+    def connect(self) -> Session: ...
+
+    def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
+        """Do it in the transaction of the user's own connection, which is as before afterwards. Refuses one that has
+        no transaction and cannot begin one."""
+        ...
+
+
+class CommitUnknown(ConnectionLost):
+    """The connection ended during COMMIT: whether it took effect cannot be known, so nobody may simply try again."""
+
+
+class Pool:
+    """Lends sessions with an open transaction, the last used first. Connections are opened when wanted, and kept."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._idle: list[Session] = []
+        self.line = Line(SIZE)
+        self._closed = False
+        self.identity: tuple[object, ...] = ()
+        """Which database this is; known once the schema has been looked at."""
+        weakref.finalize(self, _close_all, self._idle, os.getpid())
+
+    def run(self, work: Callable[[Lent], T], *, reading: bool = False, brief: bool = False) -> T:
+        """Do it in a transaction of its own, which `work` commits; what was not committed is rolled back."""
+        lent = Lent(self)
+        try:
+            lent.begin(reading=reading, brief=brief)
+            answer = work(lent)
+        except PerdureError:
+            lent.at_rest = True
+            raise
+        else:
+            lent.at_rest = True
+            return answer
+        finally:
+            try:
+                lent.give_back()
+            except BaseException:  # an interrupt just now: what has to be done is done all the same
+                lent.at_rest = False
+                lent.give_back()
+                raise
+
+    def begun(self, *, reading: bool, brief: bool) -> Session:
+        """An idle connection may have died unnoticed, and all others with it: then a new one is opened."""
+        try:
+            session = self._idle.pop()
+        except IndexError:
+            session = self.server.connect()
+        else:
+            try:
+                session.begin(reading=reading, brief=brief)
+            except ConnectionLost:
+                session.close()
+                _close_all(self._idle, os.getpid())
+                session = self.server.connect()
+            else:
+                return session
+        session.begin(reading=reading, brief=brief)
+        return session
+
+    def take_back(self, lent: list[Session]) -> None:
+        """Keep the session for the next one, if it can be. An interrupt may lose it, but leaves it to one owner."""
+        if lent[0].roll_back() and not self._closed:
+            self._idle.append(lent.pop())
+
+    def close(self) -> None:
+        """Close what is idle now, and what is lent when it comes back."""
+        self._closed = True
+        _close_all(self._idle, os.getpid())
+
+
+class Lent:
+    """A place among the connections of the process and, once begun, a session with an open transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._ticket = new_ticket()
+        self._session: list[Session] = []
+        self._process = os.getpid()
+        self.at_rest = False
+        """The session can be used again. Not if it was interrupted: nobody knows which answer it has read last."""
+
+    @property
+    def ours(self) -> bool:
+        """False in a forked child: whatever it said on this connection would be said in the parent's name."""
+        return self._process == os.getpid()
+
+    @property
+    def session(self) -> Session:
+        return self._session[0]
+
+    def begin(self, *, reading: bool = False, brief: bool = False) -> None:
+        server = self._pool.server
+        patience_s = server.settings.busy_timeout_s
+        if not self._pool.line.join(self._ticket, patience_s):
+            raise DatabaseBusy(
+                f"all {SIZE} connections of this process to {server.shown} were in use for longer than"
+                f" {patience_s:g} s; nothing was written. Keep app.transaction() blocks short"
+            )
+        self._session.append(self._pool.begun(reading=reading, brief=brief))
+
+    def commit(self) -> None:
+        if not self.ours:
+            raise TransactionError(
+                "the transaction was begun by the parent process and cannot be committed in a forked child; leave the"
+                " block before forking",
+                code="tx_forked",
+            )
+        self.session.commit()
+
+    def give_back(self) -> None:
+        """What was not committed is rolled back. May be repeated: whatever an interrupt left undone is done then."""
+        try:
+            if self._session and self.at_rest and self.ours:
+                self._pool.take_back(self._session)
+        finally:
+            for session in self._session:  # it was not taken back
+                if self.ours:
+                    session.close()
+            self._pool.line.leave(self._ticket)
+
+
+def _close_all(idle: list[Session], process: int) -> None:
+    """Not in a forked child, at whose end this may be called: they are the parent's."""
+    while idle and process == os.getpid():
+        idle.pop().close()

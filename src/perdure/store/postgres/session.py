@@ -1,0 +1,223 @@
+"""PostgreSQL as a `Server`: where it is, its sessions, and the user's own connections. Used by `store/server`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from perdure.errors import ConfigError, DatabaseUnavailable, TransactionError
+from perdure.store.engine import Driver
+from perdure.store.pool import CommitUnknown
+from perdure.store.postgres import schema
+from perdure.store.postgres.driver import PostgresDriver, translate
+from perdure.store.postgres.statements import READING, WRITING
+from perdure.store.protocols import ConnectionLost, StoreSettings
+from perdure.store.transaction import POSTGRES, POSTGRES_WITH_BACKSLASHES, closed, not_open, refuse_control
+
+T = TypeVar("T")
+
+_PORTS = re.compile(r"[\d,]*")
+_DEFAULTS: dict[str, Any] = {
+    "application_name": "perdure",
+    # a server that vanished without a word is noticed within half a minute
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+
+
+_IDLE_LIMIT_MS = 60_000
+"""A process that freezes inside a transaction holds its locks no longer than this; the server ends it."""
+
+
+_MOMENT_MS = 200
+"""For workers: longer than a transaction of ours lasts, and nothing beside what a user's open one may take."""
+
+
+class PostgresServer:
+    """Where one database is. What its URL leaves out gets our defaults."""
+
+    connection_types = (psycopg.Connection,)
+    wanted = "a psycopg (version 3) Connection"
+
+    def __init__(self, url: str, settings: StoreSettings) -> None:
+        given = _parts(url)
+        host = given.get("host") or given.get("hostaddr") or "the local server"
+        port = f":{given['port']}" if "port" in given else ""
+        self._options: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
+        self.settings = settings
+        self.shown = f"PostgreSQL database {given.get('dbname') or 'by default'} on {host}{port}"
+
+    def connect(self) -> PostgresSession:
+        """A new connection, in autocommit mode: the session says when a transaction begins."""
+        try:
+            connection = psycopg.connect(**self._options, autocommit=True)
+        except psycopg.Error as error:
+            raise DatabaseUnavailable(
+                f"cannot connect to {self.shown}: {_reason(error)}; check that the server runs, and host, port, user"
+                " and password of the database URL",
+                code="database_unreachable",
+            ) from error
+        try:
+            return PostgresSession(connection, self)
+        except psycopg.Error as error:
+            connection.close()
+            raise translate(error) from error
+
+    def borrow(self, connection: psycopg.Connection[Any], work: Callable[[Driver], T]) -> T:
+        """Our statements must not push the user's out of the connection's cache, nor break a pooler that knows no
+        prepared statements."""
+        _check(connection)
+        threshold = connection.prepare_threshold
+        try:
+            connection.prepare_threshold = None
+            return work(PostgresDriver(connection, WRITING))
+        finally:
+            connection.prepare_threshold = threshold
+
+
+def _parts(url: str) -> dict[str, Any]:
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error:
+        given = {}
+    if not given or not _PORTS.fullmatch(str(given.get("port", ""))):
+        # not libpq's own text, not even as the cause: it quotes what it could not read, and that can be the password
+        raise ConfigError(
+            "the PostgreSQL URL cannot be read; write postgresql://user:password@host:port/database, and %-escape"
+            " characters such as @ : / ? # in user and password",
+            code="url_invalid",
+        )
+    return given
+
+
+def _reason(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())
+
+
+def _check(connection: psycopg.Connection[Any]) -> None:
+    status = connection.info.transaction_status
+    if connection.closed or status == TransactionStatus.UNKNOWN:
+        raise closed()
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise TransactionError(
+            "the connection given as tx= is in pipeline mode, where answers come late; leave the pipeline block first",
+            code="tx_pipeline",
+        )
+    if status == TransactionStatus.ACTIVE:
+        raise TransactionError(
+            "the connection given as tx= is in the middle of another statement; finish that first, and use a connection"
+            " in one thread at a time",
+            code="tx_busy",
+        )
+    if status == TransactionStatus.IDLE and connection.autocommit:
+        raise not_open()
+
+
+class PostgresSession:
+    """One connection of ours, and the transaction on it."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], server: PostgresServer) -> None:
+        self.connection = connection
+        self.writer = PostgresDriver(connection, WRITING)
+        self.reader = PostgresDriver(connection, READING)
+        self._shown = server.shown
+        patience_ms = round(server.settings.busy_timeout_s * 1000)
+        lax, server_pid = self._asked()
+        if server_pid != connection.info.backend_pid:
+            # A pooler stands between: the next transaction may be on another server connection, which does not know
+            # what was prepared on this one.
+            connection.prepare_threshold = None
+        writing = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s{_durability(server.settings, lax=lax)}"
+        self._write = (writing % _limits(patience_ms)).encode()
+        self._write_briefly = (writing % _limits(min(patience_ms, _MOMENT_MS))).encode()
+        self._read = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_limits(patience_ms)}".encode()
+
+    def _asked(self) -> tuple[Any, ...]:
+        """Whether commits are not flushed unless asked for, and which server process this is."""
+        question = "SELECT current_setting('synchronous_commit') = 'off', pg_backend_pid()"
+        row = self.connection.execute(question, prepare=False).fetchone()
+        assert row is not None
+        return row
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.connection.info.transaction_status != TransactionStatus.IDLE
+
+    def begin(self, *, reading: bool, brief: bool = False) -> None:
+        writing = self._write_briefly if brief else self._write
+        try:
+            self.connection.execute(self._read if reading else writing, prepare=False)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    def commit(self) -> None:
+        try:
+            said = self.connection.execute(b"COMMIT", prepare=False).statusmessage
+        except psycopg.Error as error:
+            meaning = translate(error)
+            raise _unknown() if isinstance(meaning, ConnectionLost) else meaning from error
+        if said != "COMMIT":
+            raise _aborted()
+
+    def roll_back(self) -> bool:
+        if self.connection.closed:
+            return False
+        status = self.connection.info.transaction_status
+        if status == TransactionStatus.IDLE:
+            return True
+        if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            with suppress(psycopg.Error):
+                self.connection.execute(b"ROLLBACK", prepare=False)
+                return True
+        return False
+
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> psycopg.Cursor[Any]:
+        lax = self.connection.info.parameter_status("standard_conforming_strings") == "off"
+        refuse_control(sql, POSTGRES_WITH_BACKSLASHES if lax else POSTGRES)
+        try:
+            return self.connection.execute(sql.encode(), params)
+        except (psycopg.Error, OverflowError, UnicodeError) as error:
+            raise translate(error) from error
+
+    def prepare(self, *, allowed: bool) -> int:
+        return schema.prepare(self.connection, self._shown, allowed=allowed)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _durability(settings: StoreSettings, *, lax: bool) -> str:
+    """Full means what the server promises, but never less than a flushed log."""
+    if settings.durability != "full":
+        return "; SET LOCAL synchronous_commit = off"
+    return "; SET LOCAL synchronous_commit = on" if lax else ""
+
+
+def _limits(patience_ms: int) -> str:
+    """Settings of the transaction, not of the session: they hold behind a pooler as well."""
+    idle = f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_LIMIT_MS}"
+    return f"SET LOCAL lock_timeout = {patience_ms}; {idle}"
+
+
+def _unknown() -> CommitUnknown:
+    return CommitUnknown(
+        "the connection to PostgreSQL was lost while the transaction was being committed, so nobody knows whether it"
+        " was written; look before you do it again (an idempotency key makes a repeat harmless)"
+    )
+
+
+def _aborted() -> TransactionError:
+    return TransactionError(
+        "a statement of this transaction failed and was passed over, so PostgreSQL rolled all of it back; nothing was"
+        " written. Let the error leave the block",
+        code="tx_aborted",
+    )

@@ -1,0 +1,332 @@
+"""Runs operations on a database server: joined transactions, retries, the user's `tx=`, forks. Made by `open`; the
+dialect's part is its `Server` (see `pool`)."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
+from perdure.store import transaction as transactions
+from perdure.store.engine import (
+    BEGIN_OPERATION,
+    END_OPERATION,
+    UNDO_OPERATION,
+    Call,
+    Driver,
+    Make,
+    Op,
+    Serialization,
+    drive,
+)
+from perdure.store.pool import CommitUnknown, Lent, Pool, Server
+from perdure.store.protocols import ConnectionLost
+from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
+from perdure.uninterrupted import uninterrupted
+
+T = TypeVar("T")
+
+ATTEMPTS = 8
+"""How often an operation is begun that had to give way to others or lost its connection before the commit."""
+
+LOOK_S = 0.2
+
+Identity = tuple[object, ...]
+"""What tells one database from another: the row of `read_identity`."""
+
+
+class ServerRunner:
+    """Runs operations in one database of a server. Nothing is opened before the first call."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._pool: Pool | None = None
+        self._opening = threading.Lock()
+        _runners.add(self)
+
+    def write(self, make: Make[T], *, brief: bool = False) -> T:
+        with uninterrupted:
+            joined = self.joined()
+            return self._insist(lambda: self._write(make, brief=brief)) if joined is None else joined.run(make)
+
+    async def awrite(self, make: Make[T]) -> T:
+        from asyncio import to_thread
+
+        return await to_thread(self.write, make)
+
+    def read(self, make: Make[T]) -> T:
+        with uninterrupted:
+            joined = self.joined()
+            return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
+
+    def joined(self) -> Transaction | None:
+        """The transaction of ours that this thread or task is inside of."""
+        found: Transaction | None = transactions.joined(self)
+        return found
+
+    @contextmanager
+    def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
+        """A transaction on a connection of its own, that plain calls join."""
+        with uninterrupted:
+            yield from open_block(self, _LentBlock(self.pool), join=join)
+
+    def _write(self, make: Make[T], *, brief: bool) -> T:
+        def work(lent: Lent) -> T:
+            answer = drive(make(), lent.session.writer)
+            lent.commit()
+            return answer
+
+        return self.pool.run(work, brief=brief)
+
+    def _read(self, make: Make[T]) -> T:
+        return self.pool.run(lambda lent: drive(make(), lent.session.reader), reading=True)
+
+    def _insist(self, once: Callable[[], T]) -> T:
+        """Run it again from the start where that is safe: it gave way to others, or ended before its commit."""
+        attempt = 1
+        while True:
+            try:
+                return once()
+            except CommitUnknown:
+                raise
+            except Serialization:
+                if attempt == ATTEMPTS:
+                    raise
+            except ConnectionLost as lost:
+                if attempt == ATTEMPTS:
+                    raise DatabaseUnavailable(
+                        f"{self._server.shown}: {lost.message}, {ATTEMPTS} times in a row; nothing was written. Check"
+                        " the server and the network",
+                        code="database_unreachable",
+                    ) from lost
+            # jitter, so that those who got into each other's way do not meet again
+            time.sleep(random.uniform(0, 0.005 * 2**attempt))
+            attempt += 1
+
+    # -- the user's transaction --------------------------------------------------------------------------------------
+
+    def write_within(self, tx: object, make: Make[T]) -> T:
+        """If the user's transaction has not begun, the driver begins it with our first statement."""
+        with uninterrupted:
+            home = self.pool.identity
+            tx = behind_a_job(tx)
+            if isinstance(tx, Transaction):
+                return tx.run(lambda: _at_home(make, home))
+            connection = driver_connection(tx)
+            if not isinstance(connection, self._server.connection_types):
+                raise unknown(tx, self._server.wanted)
+            known = _seen.get(connection) == home
+            checked = make if known else lambda: _at_home(make, home)
+            answer = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
+            _seen[connection] = home
+            return answer
+
+    # -- the database as a whole -------------------------------------------------------------------------------------
+
+    @property
+    def pool(self) -> Pool:
+        """The connections of this process. Made on first use, when the schema has been found fit."""
+        pool = self._pool
+        if pool is None:
+            with self._opening:
+                pool = self._pool = self._pool or self._opened()
+        return pool
+
+    def _opened(self) -> Pool:
+        pool = Pool(self._server)
+        try:
+            _prepare(pool, allowed=bool(self._server.settings.auto_migrate))
+        except BaseException:
+            pool.close()
+            raise
+        return pool
+
+    def bell(self) -> PollingBell:
+        self.pool  # noqa: B018 - a worker asks for its bell first of all, and is to hear of an unfit schema before it acts
+        return PollingBell()
+
+    def upgrade(self) -> str:
+        pool = Pool(self._server)
+        try:
+            done = _prepare(pool, allowed=True)
+        finally:
+            pool.close()
+        return f"{self._server.shown} is at the newest schema ({done} step{'s' * (done != 1)} done now)"
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def start_afresh(self) -> None:
+        """Leave to the parent process what is the parent's: called in a forked child, before any of its code runs."""
+        if self._pool is not None:
+            _left_behind.append(self._pool)
+        self._pool = None
+        self._opening = threading.Lock()
+
+
+def _prepare(pool: Pool, *, allowed: bool) -> int:
+    def work(lent: Lent) -> int:
+        done = lent.session.prepare(allowed=allowed)
+        pool.identity = lent.session.reader.execute(Call("read_identity")).rows[0]
+        lent.commit()
+        return done
+
+    return pool.run(work)
+
+
+_seen: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
+"""Which database the user's connections lead to: asked once for each."""
+_runners: weakref.WeakSet[ServerRunner] = weakref.WeakSet()
+_left_behind: list[Pool] = []
+
+
+def _start_afresh() -> None:
+    for runner in _runners:
+        runner.start_afresh()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
+
+
+def _at_home(make: Make[T], home: Identity) -> Op[T]:
+    """The operation, once it is sure that this is the database the app's workers look at."""
+    if (yield Call("read_identity")).rows != [home]:
+        raise TransactionError(
+            "tx= is a connection to another database than this app's; a job and your rows share a transaction only in"
+            " the same one",
+            code="tx_wrong_database",
+        )
+    return (yield from make())
+
+
+# -- a transaction that carries more than one call -------------------------------------------------------------------
+
+
+class _LentBlock:
+    """A transaction around the caller's code, on a session that is lent for as long."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._lent = Lent(pool)
+        self._opened: Transaction | None = None
+
+    def begin(self) -> Transaction:
+        self._lent.begin()
+        self._opened = Transaction(self._lent)
+        return self._opened
+
+    def commit(self) -> None:
+        if self._opened is not None:
+            self._opened.end()
+            self._opened.check_not_ended()
+        self._lent.commit()
+
+    def end(self, *, at_rest: bool) -> None:
+        if self._opened is not None:
+            self._opened.end()
+        self._lent.at_rest = at_rest
+        self._lent.give_back()
+
+
+class Transaction:
+    """An open transaction of ours that plain calls on the same thread or task join."""
+
+    def __init__(self, lent: Lent) -> None:
+        self._lent = lent
+        # Tasks begun inside the block share the transaction, and their calls may come from several threads. Taken by
+        # `with` and nothing around it: an interrupt could leave a lock taken that Python code stands in front of.
+        self._turn = threading.RLock()
+        self._ended = False
+
+    def is_joinable(self) -> bool:
+        """False once the block was left, and in a forked child."""
+        return not self._ended and self._lent.ours
+
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
+        """Run a statement of your own, in the driver's style (`%s` or `%(name)s`); the cursor has its rows.
+
+        BEGIN, COMMIT and ROLLBACK are left to the block: refused. As always on PostgreSQL, a statement that fails takes
+        the transaction with it, unless it was made in a SAVEPOINT.
+        """
+        with self._turn:
+            self._check_open()
+            cursor = self._lent.session.execute(sql, params)
+            self.check_not_ended()
+            return cursor
+
+    def run(self, make: Make[T]) -> T:
+        """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
+        with self._turn:
+            self._check_open()
+            return in_savepoint(make, self._lent.session.writer)
+
+    def read(self, make: Make[T]) -> T:
+        """Run a reading operation inside. It locks nothing."""
+        with self._turn:
+            self._check_open()
+            return in_savepoint(make, self._lent.session.reader)
+
+    def check_not_ended(self) -> None:
+        """Raise TransactionError if a statement inside has ended it, before the block is over."""
+        if not self._lent.session.in_transaction:
+            raise ended()
+
+    def end(self) -> None:
+        """Nothing joins from now on: the connection goes back, and to someone else."""
+        with self._turn:
+            self._ended = True
+
+    def _check_open(self) -> None:
+        if not self.is_joinable():
+            raise TransactionError(
+                "this transaction has ended; use it inside its with block, in the process that opened it",
+                code="tx_closed",
+            )
+        self.check_not_ended()
+
+
+def in_savepoint(make: Make[T], driver: Driver) -> T:
+    """Run an operation in a savepoint; on an error nothing of it remains, and the transaction can go on."""
+    driver.execute(BEGIN_OPERATION)
+    try:
+        answer = drive(make(), driver)
+    except BaseException:
+        with suppress(StoreError):  # a lost connection has nothing left to roll back
+            driver.execute(UNDO_OPERATION)
+            driver.execute(END_OPERATION)
+        raise
+    driver.execute(END_OPERATION)
+    return answer
+
+
+# -- what a worker sleeps on -----------------------------------------------------------------------------------------
+
+
+class PollingBell:
+    """Rung from inside the process; otherwise every wait ends with "perhaps" after a fifth of a second."""
+
+    def __init__(self) -> None:
+        self._rung = False
+        self._changed = threading.Condition()  # reentrant: a signal handler may ring while its thread does
+
+    def ring(self) -> None:
+        with self._changed:
+            self._rung = True
+            self._changed.notify()
+
+    def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._rung, timeout_s if rung_only else min(timeout_s, LOOK_S))
+            rung, self._rung = self._rung, False
+        return rung or (timeout_s > LOOK_S and not rung_only)
+
+    def close(self) -> None:
+        """Nothing is held."""
