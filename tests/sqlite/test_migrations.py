@@ -25,7 +25,7 @@ from perdure.ids import JobId, NodeId
 from perdure.job.reports import Completed, Finish
 from perdure.store import migrate
 from perdure.store.migrate import Migration, migrations_of
-from perdure.store.rows import Process
+from perdure.store.rows import NewNode
 from perdure.store.sqlite import schema
 from perdure.store.sqlite.statements import NAMING
 from perdure.upkeep.rescue import Rescuer
@@ -391,7 +391,7 @@ def test_what_ran_at_revision_1_goes_on_after_the_upgrade(path: Path) -> None:
     app = Perdure(path, clock=clock, lease_s=5)
     _far, near = sorted(app.store.live_nodes(), key=lambda node: node.host or "")
     own = NodeId(app.ids.new())
-    app.store.register(own, None, Process(), clock.now(), lease_us=5_000_000)
+    app.store.register(NewNode(own, clock.now(), lease_us=5_000_000))
     rescuer = Rescuer(app.store, clock, app.ids, ProcLiveness(), lease_s=5, max_crashes=3)
     silent: list[float] = []
     for second in range(61):

@@ -24,12 +24,12 @@ from perdure.job.model import Failure, JobRow, LiveJob, OutcomeRow, Transition
 from perdure.job.retry import Retry
 from perdure.job.states import FINAL, RunState, State, Verb
 from perdure.ops.doctor import Finding, look_params, runner_of
+from perdure.store import read
 from perdure.store.engine import Call, Op, Serialization
 from perdure.store.enqueue import take_place
 from perdure.store.protocols import Store
-from perdure.store.read import row_of
 from perdure.store.rows import FIRST_ID
-from perdure.store.write import apply, count_waits, read_live
+from perdure.store.write import apply
 
 BATCH = 500
 """A repair treats this many jobs per transaction, so that it keeps nobody waiting for long."""
@@ -67,7 +67,7 @@ def fail_lost_jobs(visit: Visit) -> Op[int]:
     """Record jobs that are neither live nor ended as failed: visible, with the reason, and open to a retry by hand."""
     rows: dict[object, JobRow] = {}
     for job_id, *_ in (yield from _found("job_without_state", visit)):
-        row = yield from row_of(cast("JobId", job_id))
+        row = yield from read.row(cast("JobId", job_id))
         if row is not None:
             rows[job_id] = row
     still = [job_id for job_id, *_ in (yield from _found("job_without_state", visit)) if job_id in rows] if rows else []
@@ -163,8 +163,8 @@ def recount_waits(visit: Visit) -> Op[int]:
     removed = (yield Call("remove_dead_edges")).changed
     changed = 0
     for job_id, *_ in (yield from _found("waits_for_differs", visit)):
-        edges = yield from count_waits(cast("JobId", job_id))
-        live = yield from read_live(cast("JobId", job_id))
+        edges = yield from read.count_waits(cast("JobId", job_id))
+        live = yield from read.live(cast("JobId", job_id))
         if live is None or live.waits_for == edges:
             continue
         counted = live._replace(waits_for=edges)
@@ -199,7 +199,7 @@ def reserve_business_keys(visit: Visit) -> Op[int]:
     """Give live jobs the business key they lack, where it is free."""
     reserved = 0
     for job_id, *_ in (yield from _found("business_key_not_reserved", visit)):
-        live = yield from read_live(cast("JobId", job_id))
+        live = yield from read.live(cast("JobId", job_id))
         if live is not None and live.business_key is not None:
             own = {"key": live.business_key, "job_id": job_id}
             reserved += (yield Call("reserve_business_key", own)).changed
@@ -227,7 +227,7 @@ def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
     was found may have been a worker's doing, or mended by another, before we had it."""
     lives: dict[object, LiveJob] = {}
     for job_id, *_ in (yield from _found(check, visit)):
-        live = yield from read_live(cast("JobId", job_id))
+        live = yield from read.live(cast("JobId", job_id))
         if live is not None:
             lives[job_id] = live
     return [lives[job_id] for job_id, *_ in (yield from _found(check, visit)) if job_id in lives] if lives else []

@@ -1,8 +1,4 @@
-"""Queues: listing, pausing and resuming whole lanes. Called by `app.queues` through `store`.
-
-Nodes: one row per worker process lifetime. Called by the worker and by rescue through `store`.
-
-Named leases: one holder at a time, for as long as it renews. Called by `app.lock` through `store`."""
+"""Queues (listing, pausing), nodes (one row per worker process lifetime) and named locks. Called through `store`."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from perdure.clock import Micros
 from perdure.ids import NodeId
 from perdure.job.model import readable
 from perdure.store.engine import Call, Op
-from perdure.store.rows import NodeRow, Process, QueueRow
+from perdure.store.rows import NewNode, NodeRow, QueueRow
 
 EVERYTHING = "*"
 
@@ -62,17 +58,9 @@ def pause_queue(queue: str, paused_at: Micros | None) -> Op[bool]:
     return True
 
 
-def register(
-    node_id: NodeId,
-    kinds: str | None,
-    process: Process,
-    now: Micros,
-    queues: str | None = None,
-    lease_us: int | None = None,
-) -> Op[None]:
+def register(node: NewNode) -> Op[None]:
     """A node that is not registered claims nothing."""
-    known = {"id": node_id, "kinds": kinds, "queues": queues, "lease_us": lease_us, "now": now, **process._asdict()}
-    yield Call("register_node", known)
+    yield Call("register_node", {**node._asdict(), **node.process._asdict()})
 
 
 def beat(node_id: NodeId, now: Micros) -> Op[bool]:

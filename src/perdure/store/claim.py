@@ -28,7 +28,12 @@ _JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES, _ATTEMPTS, _MAX_ATTEMPTS = ma
 )
 
 
-def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
+def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim]]:
+    """The runs that `take` opens."""
+    return (yield from take(lanes, claimer, now)).claims
+
+
+def take(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
     """Take up to `room` jobs per lane, in queue order, and open a run for each.
 
     Jobs this node cannot run are parked on the way and the lane is filled up behind them. A queue that is named twice

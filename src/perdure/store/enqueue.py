@@ -8,20 +8,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from perdure.errors import KeyConflict
+from perdure.errors import KeyConflict, PerdureError
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import NewJob
 from perdure.job.ordering import GAP
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
+from perdure.store import read
 from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Serialization
-from perdure.store.read import view_of
 
 ROUNDS = 10
 """How often a key may be found free and be taken by somebody else in the next instant."""
 
 
-def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
+def enqueue(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
     """Insert all of these jobs, in order, each at the back of its queue, or none of them.
 
     A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
@@ -214,7 +214,7 @@ def _find_original(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
                     " arguments; use a new key for new work, or pass the same arguments to get that job back",
                     code="idempotency_mismatch",
                 )
-            job = yield from view_of(job_id, deduplicated=True)
+            job = yield from read.get(job_id, deduplicated=True)
             return job or Job.pruned(job_id, new, State(final_state or State.COMPLETED))
     return None
 
@@ -232,7 +232,7 @@ def holder_of(key: str) -> Op[Job | None]:
     if not rows:
         return None
     job_id = cast("JobId", rows[0][0])
-    holder = yield from view_of(job_id, deduplicated=True)
+    holder = yield from read.get(job_id, deduplicated=True)
     if holder is None or holder.row.state in FINAL:
         yield Call("free_orphaned_business_key", {"key": key, "job_id": job_id})
         return None

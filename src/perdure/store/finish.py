@@ -13,11 +13,12 @@ from perdure.job import transitions
 from perdure.job.model import Failure, LiveJob, OutcomeRow, Transition
 from perdure.job.reports import Finish, after_run
 from perdure.job.states import State, Verb
-from perdure.store import enqueue
+from perdure.store import read
 from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op, Serialization
+from perdure.store.enqueue import enqueue
 from perdure.store.protocols import Locked
 from perdure.store.rows import Answer, Finished, Rescued
-from perdure.store.write import apply, look_at_live
+from perdure.store.write import apply
 
 
 def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
@@ -42,7 +43,7 @@ def finish_each(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
 
 def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     rows = (yield Call("read_live_if_free", {"job_id": entry.live.job_id})).rows
-    live = LiveJob._make(rows[0]) if rows else (yield from look_at_live(entry.live.job_id))
+    live = LiveJob._make(rows[0]) if rows else (yield from read.live_unlocked(entry.live.job_id))
     if live is None or live.run_id != entry.live.run_id:
         return (yield from _too_late(entry, live, now))
     if not rows:  # it is this run's, but somebody has it locked
@@ -77,7 +78,7 @@ def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) ->
         for child in entry.children
     ]
     if wanted:
-        answer = yield from enqueue.insert(wanted)
+        answer = yield from enqueue(wanted)
         if isinstance(answer, KeyConflict):
             raise answer
 
@@ -131,17 +132,6 @@ def rescue(
         now,
     )
     return [Rescued(transition.before, applied(transition)) for transition in decided]
-
-
-DAMAGED = "a value in this job's row is one that no worker can handle; perdure doctor names it: cancel it, enqueue anew"
-
-
-def set_aside(now: Micros) -> Op[int]:
-    """Park the live jobs that no worker can handle, because somebody else has written into their rows. How many."""
-    parked = (yield Call("set_aside_damaged", {"reason": DAMAGED, "now": now})).changed
-    if parked:
-        yield Call("close_open_runs", {"now": now, "error_type": "Unreadable", "error_message": DAMAGED})
-    return parked
 
 
 def _each(

@@ -1,19 +1,15 @@
 """What a store promises, in small protocols; `Store` is all of them. `app`, worker and ops see nothing else of a store.
 
-Every method is one transaction unless `tx` carries it in the caller's own. Errors are those of `perdure.errors`; after
-an error nothing of the call remains. All methods may be called by any number of threads and processes at the same time.
-The contract suite (`perdure.testing.contract`) has one file per protocol.
-
-
-What tells an outage from a refusal: errors of a store whose database is not there. Asked by worker and rescue.
-
-What a store is told when it is opened. Built by `config`, used by `open`."""
+Every method is one transaction; on the store that `within(tx)` gives, a part of the caller's own. Errors are those of
+`perdure.errors`; after an error nothing of the call remains. All methods may be called by any number of threads and
+processes at the same time. The contract suite (`perdure.testing.contract`) has one file per protocol.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.clock import Micros
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
@@ -35,11 +31,11 @@ from perdure.store.rows import (
     Kinds,
     Lane,
     LogLine,
+    NewNode,
     NodeRow,
     Outstanding,
     Page,
     Place,
-    Process,
     QueueRow,
     Ran,
     Rescued,
@@ -51,7 +47,6 @@ from perdure.store.rows import (
 )
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
-Tx = object | None
 
 
 class Bell(Protocol):
@@ -74,7 +69,7 @@ class Bell(Protocol):
 class Jobs(Protocol):
     """Jobs come into being, and ended ones go."""
 
-    def enqueue(self, new: Sequence[NewJob], tx: Tx = None) -> list[Job]:
+    def enqueue(self, new: Sequence[NewJob]) -> list[Job]:
         """Insert all of these jobs, each at the back of its queue in the order given, or none of them.
 
         A job whose idempotency key is taken, or whose business key is and that asked for it, is answered by the job
@@ -87,11 +82,11 @@ class Jobs(Protocol):
         """The same for coroutines of the running event loop."""
         ...
 
-    def edit(self, edited: Edit, expect_version: int, tx: Tx = None) -> Job:
+    def edit(self, edited: Edit, expect_version: int) -> Job:
         """Change a waiting job that was never claimed. TransitionRefused: it is not like that any more."""
         ...
 
-    def delete(self, job_id: JobId, tx: Tx = None) -> Job:
+    def delete(self, job_id: JobId) -> Job:
         """Remove an ended job and all that hangs on it, and answer it as it was. Its idempotency key stays taken."""
         ...
 
@@ -99,21 +94,19 @@ class Jobs(Protocol):
 class Control(Protocol):
     """What people decide about single jobs. A repeat changes nothing; the impossible raises TransitionRefused."""
 
-    def change(
-        self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None, tx: Tx = None
-    ) -> Job:
+    def change(self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None) -> Job:
         """Apply what the pure function `decide` says of the job as it is now; it is asked inside the transaction."""
         ...
 
-    def retry(self, job_id: JobId, now: Micros, tx: Tx = None) -> Job:
+    def retry(self, job_id: JobId, now: Micros) -> Job:
         """Open a new life for a failed or cancelled job; its runs stay."""
         ...
 
-    def retry_as_new(self, job_id: JobId, new_id: JobId, now: Micros, tx: Tx = None) -> Job:
+    def retry_as_new(self, job_id: JobId, new_id: JobId, now: Micros) -> Job:
         """A new job with the shape of an ended one, linked to it."""
         ...
 
-    def supersede(self, job_id: JobId, replacement: NewJob, now: Micros, tx: Tx = None) -> Job:
+    def supersede(self, job_id: JobId, replacement: NewJob, now: Micros) -> Job:
         """Put another job in this one's place; answers the superseded job."""
         ...
 
@@ -121,13 +114,11 @@ class Control(Protocol):
 class Order(Protocol):
     """Places inside a queue."""
 
-    def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None, tx: Tx = None) -> Job:
+    def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None) -> Job:
         """Another place within the job's queue and priority; the order of all other jobs stays."""
         ...
 
-    def set_priority(
-        self, job_id: JobId, rank: int, now: Micros, expect_version: int | None = None, tx: Tx = None
-    ) -> Job:
+    def set_priority(self, job_id: JobId, rank: int, now: Micros, expect_version: int | None = None) -> Job:
         """Another priority; the job goes to the back of it."""
         ...
 
@@ -227,17 +218,17 @@ class Logs(Protocol):
 
 
 class Reads(Protocol):
-    """Looking. Each call sees one consistent snapshot; with `tx`, what that transaction sees."""
+    """Looking. Each call sees one consistent snapshot."""
 
-    def get(self, job_id: JobId, tx: Tx = None) -> Job | None:
+    def get(self, job_id: JobId) -> Job | None:
         """The job as it is now. None: there is no such job."""
         ...
 
-    def row(self, job_id: JobId, tx: Tx = None) -> JobRow | None:
+    def row(self, job_id: JobId) -> JobRow | None:
         """What the job was made from, secrets included. None: there is no such job."""
         ...
 
-    def live(self, job_id: JobId, tx: Tx = None) -> LiveJob | None:
+    def live(self, job_id: JobId) -> LiveJob | None:
         """The hot row. None: the job is not live."""
         ...
 
@@ -273,17 +264,8 @@ class Queues(Protocol):
 class Nodes(Protocol):
     """Worker process lifetimes."""
 
-    def register(
-        self,
-        node_id: NodeId,
-        kinds: str | None,
-        process: Process,
-        now: Micros,
-        queues: str | None = None,
-        lease_us: int | None = None,
-    ) -> None:
-        """Make the node known; before that it claims nothing. `kinds`, `queues` and `lease_us` are kept as given, for
-        those who ask; by its lease others judge whether it lives."""
+    def register(self, node: NewNode) -> None:
+        """Make the node known; before that it claims nothing. By its lease others judge whether it lives."""
         ...
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:
@@ -380,6 +362,13 @@ class Schema(Protocol):
     @property
     def single_writer(self) -> bool:
         """True: an open transaction keeps all other writers out, so it must be short."""
+        ...
+
+    def within(self, tx: object) -> Self:
+        """The same store inside the caller's own transaction: a driver's connection, or an SQLAlchemy or Django one.
+
+        What is called on it is seen by that transaction alone, and becomes durable when the caller commits it.
+        """
         ...
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
 from perdure.ids import JobId
-from perdure.job.model import JobRow, readable
+from perdure.job.model import JobRow, LiveJob, readable
 from perdure.job.states import FINAL, LIVE, RunState, State
 from perdure.job.views import Job, Run
 from perdure.store.engine import Call, Op
@@ -46,16 +46,33 @@ GROUPS = 100
 """How many queues of a kind, or kinds of a queue, are looked through side by side; with more, all jobs are read."""
 
 
-def view_of(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
+def get(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
     """The job as it is now. None: there is no such job."""
     rows = (yield Call("read_job", {"job_id": job_id})).rows
     return Job.read(rows[0], deduplicated=deduplicated) if rows else None
 
 
-def row_of(job_id: JobId) -> Op[JobRow | None]:
+def row(job_id: JobId) -> Op[JobRow | None]:
     """The cold row, secrets included. None: there is no such job."""
     rows = (yield Call("read_job_row", {"job_id": job_id})).rows
     return JobRow._make(rows[0]) if rows else None
+
+
+def count_waits(job_id: JobId) -> Op[int]:
+    """How many jobs this one waits for. None of them lets go of it before the transaction ends."""
+    return len((yield Call("read_waits", {"job_id": job_id})).rows)
+
+
+def live(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row, locked until the transaction ends where the database locks rows. None: the job is not live."""
+    rows = (yield Call("read_live", {"job_id": job_id})).rows
+    return LiveJob._make(rows[0]) if rows else None
+
+
+def live_unlocked(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row as it was last committed, not locked. None: the job is not live."""
+    rows = (yield Call("look_at_live", {"job_id": job_id})).rows
+    return LiveJob._make(rows[0]) if rows else None
 
 
 class Way(NamedTuple):
@@ -81,7 +98,7 @@ _WAYS_BY_STATE: dict[str, list[Way]] = {
 }
 
 
-def page_of_jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
+def jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
     """The jobs that fit, newest first; queued jobs of one queue in queue order instead."""
     if wanted.state == State.QUEUED and wanted.queue is not None:
         return (yield from _page_of_queue(wanted, after, size))
@@ -194,7 +211,7 @@ _ALL_RUNS = Way("runs")
 _COMMON_RUNS = (RunState.RUNNING, RunState.COMPLETED)
 
 
-def page_of_runs(wanted: RunFilter, after: Spot | None, size: int) -> Op[Page[Run]]:
+def runs(wanted: RunFilter, after: Spot | None, size: int) -> Op[Page[Run]]:
     """The runs that fit, newest first."""
     bounds = wanted if after is None else wanted._replace(below=after.id)
     rows, end = yield from _listed(_ways_to_runs(wanted), _ALL_RUNS, bounds._asdict(), size)

@@ -189,6 +189,27 @@ class NodeRow(NamedTuple):
         return now - self.beat_at > (USUAL_LEASE_US if self.lease_us is None else self.lease_us)
 
 
+class Process(NamedTuple):
+    """What tells one process lifetime from every other."""
+
+    host: str | None = None
+    pid: int | None = None
+    process_start: str | None = None
+    boot_id: str | None = None
+    pid_namespace: str | None = None
+
+
+class NewNode(NamedTuple):
+    """A node that makes itself known. `kinds`, `queues` and `lease_us` are kept as given: see `NodeRow`."""
+
+    id: NodeId
+    started_at: Micros
+    process: Process = Process()
+    kinds: str | None = None
+    queues: str | None = None
+    lease_us: int | None = None
+
+
 class Turn(NamedTuple):
     """What a node wants done in one transaction, in this order."""
 
@@ -241,16 +262,6 @@ class Glance(NamedTuple):
     queues: tuple[str, ...]
     next_due: Micros | None
     cancelled: tuple[RunId, ...]
-
-
-class Process(NamedTuple):
-    """What tells one process lifetime from every other."""
-
-    host: str | None = None
-    pid: int | None = None
-    process_start: str | None = None
-    boot_id: str | None = None
-    pid_namespace: str | None = None
 
 
 def not_found(job_id: JobId) -> JobNotFound:

@@ -12,6 +12,7 @@ from perdure.clock import Micros
 from perdure.ids import JobId
 from perdure.job import transitions
 from perdure.job.model import LiveJob, OutcomeRow, RunClosing, Transition
+from perdure.store import read
 from perdure.store.engine import Blob, Call, Op
 
 
@@ -117,24 +118,18 @@ def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
             yield Call("move_edges", {"job_id": job_id, "new_owner": transition.successor.live.job_id})
             continue
         for (dependent,) in (yield Call("read_dependents", {"job_id": job_id})).rows:
-            live = yield from read_live(cast("JobId", dependent))
+            live = yield from read.live(cast("JobId", dependent))
             if live is not None:
                 yield from apply([transitions.unblock(live, now)], now)
         yield Call("delete_edges", {"job_id": job_id})
 
 
-def count_waits(job_id: JobId) -> Op[int]:
-    """How many jobs this one waits for. None of them lets go of it before the transaction ends."""
-    return len((yield Call("read_waits", {"job_id": job_id})).rows)
+DAMAGED = "a value in this job's row is one that no worker can handle; perdure doctor names it: cancel it, enqueue anew"
 
 
-def read_live(job_id: JobId) -> Op[LiveJob | None]:
-    """The live row, locked until the transaction ends where the database locks rows. None: the job is not live."""
-    rows = (yield Call("read_live", {"job_id": job_id})).rows
-    return LiveJob._make(rows[0]) if rows else None
-
-
-def look_at_live(job_id: JobId) -> Op[LiveJob | None]:
-    """The live row as it was last committed, not locked. None: the job is not live."""
-    rows = (yield Call("look_at_live", {"job_id": job_id})).rows
-    return LiveJob._make(rows[0]) if rows else None
+def set_aside(now: Micros) -> Op[int]:
+    """Park the live jobs that no worker can handle, because somebody else has written into their rows. How many."""
+    parked = (yield Call("set_aside_damaged", {"reason": DAMAGED, "now": now})).changed
+    if parked:
+        yield Call("close_open_runs", {"now": now, "error_type": "Unreadable", "error_message": DAMAGED})
+    return parked

@@ -22,7 +22,7 @@ from perdure.job.states import Suspicion
 from perdure.job.transitions import suspicion
 from perdure.kind import Registry
 from perdure.store.protocols import AWAY, Locked, Store
-from perdure.store.rows import Answer, Claimer, Glance, Lane, Turn, Turned
+from perdure.store.rows import Answer, Claimer, Glance, Lane, NewNode, Turn, Turned
 from perdure.worker.context import Backstage, JobContext
 from perdure.worker.executors import Executor, Inbox
 from perdure.worker.lifecycle import tell_of_claims, tell_of_end, tell_of_ends, tell_of_parked
@@ -119,7 +119,7 @@ class Node:
     def _register_as(self, node_id: NodeId) -> None:
         kinds = json.dumps(self._parts.kinds.versions(), sort_keys=True)
         queues = None if self._duty.queues is None else json.dumps(self._duty.queues)
-        self._store.register(node_id, kinds, self._parts.liveness.own(), self._now(), queues, self._lease_us)
+        self._store.register(NewNode(node_id, self._now(), self._parts.liveness.own(), kinds, queues, self._lease_us))
         self.id = node_id
         self._next_reckoning = self._at() + self._duty.lease_s
 

@@ -2,7 +2,7 @@
 INSERT INTO {node} (
     id, kinds, queues, beat, started_at, beat_at, host, pid, process_start, boot_id, pid_namespace, lease_us
 )
-VALUES (:id, :kinds, :queues, 0, :now, :now, :host, :pid, :process_start, :boot_id, :pid_namespace, :lease_us)
+VALUES (:id, :kinds, :queues, 0, :started_at, :started_at, :host, :pid, :process_start, :boot_id, :pid_namespace, :lease_us)
 
 -- name: beat_node
 UPDATE {node}

@@ -24,7 +24,7 @@ from perdure.job.views import Job, Run
 from perdure.store import migrate
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
-from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, Process, RunFilter
+from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, NewNode, Process, RunFilter
 from perdure.verbs.find import pages
 
 Opener = Callable[[str], Store]
@@ -210,7 +210,7 @@ class Rig:
     def register(self) -> NodeId:
         """A new node, known to the store."""
         node_id = NodeId(self.ids.new())
-        self.store.register(node_id, None, Process(host="here", pid=1), self.now)
+        self.store.register(NewNode(node_id, self.now, Process(host="here", pid=1)))
         return node_id
 
     @property
