@@ -10,9 +10,9 @@ from perdure.ids import RunId
 from perdure.job import transitions
 from perdure.job.model import Claim, LiveJob
 from perdure.job.states import Park, Suspicion
-from perdure.store.engine import Blob, Call, Op, Serialization
+from perdure.store.engine import Call, Op, Serialization
 from perdure.store.rows import Claimed, Claimer, Kinds, Lane
-from perdure.store.write import apply
+from perdure.store.write import apply, open_runs
 
 ANY_CRASHES = 2**63 - 1
 PARKED_AT_ONCE = 1_000
@@ -46,8 +46,8 @@ def take(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
         if room > 0:
             found += yield from _fill(lane._replace(room=room), claimer, now, found, aside)
     claims = [_start(row, run_id, claimer, now) for row, run_id in zip(found, claimer.run_ids, strict=False)]
-    if claims:
-        yield from _open_runs(claims, claimer, now)
+    if claims and not (yield from open_runs(claims, claimer.node_id, now)):
+        raise _outrun()
     return Claimed(claims, tuple(aside))
 
 
@@ -161,21 +161,6 @@ def _place(row: Row) -> tuple[int, int, bytes]:
 
 def _start(row: Row, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:
     return Claim(transitions.claim(row, run_id, claimer.node_id, now, claimer.lease_us), *row[_WIDTH:])
-
-
-def _open_runs(claims: Sequence[Claim], claimer: Claimer, now: Micros) -> Op[None]:
-    updates: list[tuple[object, ...]] = []
-    runs: list[tuple[object, ...]] = []
-    node_id = Blob(claimer.node_id)
-    for job in claims:
-        live = job.live
-        job_id, run_id = Blob(live.job_id), Blob(job.run_id)
-        updates.append((live.started_at, node_id, run_id, now, live.deadline_at, job_id, live.version - 1))
-        waited = max(0, now - max(live.run_at, live.queued_at)) // 1000
-        runs.append((run_id, job_id, node_id, live.attempts, live.life, now, waited))
-    if (yield Call("claim_ready", updates)).changed != len(updates):
-        raise _outrun()
-    yield Call("insert_run", runs)
 
 
 def _outrun() -> Serialization:

@@ -1,11 +1,8 @@
-"""The verbs that people give: cancel, pause, resume, retry, supersede, edit, delete. Called by `app` through `store`.
+"""What people decide about jobs: cancel, pause, retry, supersede, edit, delete, move. Called by `app` through `store`.
 
-Each reads the job, asks a pure function of `job/transitions`, and writes the answer under its guard, in one
-transaction. A refusal is an answer too: it is returned as the error to raise, so that it disturbs nobody who shares the
-transaction.
-
-
-Moving jobs inside their queue. Called by `app` through `store`; the arithmetic is in `job/ordering`."""
+Each reads the job, asks a pure function of `job/transitions`, and has `write` write the result under its guard. A
+refusal is returned as the error to raise, so that it disturbs nobody who shares the transaction.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from perdure.store import read
 from perdure.store.engine import Call, Op, Serialization
 from perdure.store.enqueue import enqueue, holder_of, take_place
 from perdure.store.rows import Edit, Place, not_found
-from perdure.store.write import apply, copy
+from perdure.store.write import apply, copy, insert_live, place, replace
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
 Seen = Job | PerdureError
@@ -54,7 +51,11 @@ def seen(job_id: JobId) -> Op[Seen]:
 
 def _apply(transition: Transition, now: Micros) -> Op[None]:
     if not (yield from apply([transition], now)):
-        raise Serialization("the job changed while it was being changed; the operation is tried again")
+        raise _outrun()
+
+
+def _outrun() -> Serialization:
+    return Serialization("the job changed while it was being changed; the operation is tried again")
 
 
 def expect(live: LiveJob, version: int | None) -> None:
@@ -135,7 +136,7 @@ def retry(job_id: JobId, now: Micros) -> Op[Seen]:
     taken = yield from _take_key_again(again)
     if taken is not None:
         return taken
-    yield Call("insert_live", again)
+    yield from insert_live(again)
     return (yield from seen(job_id))
 
 
@@ -255,7 +256,7 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
 
     In another queue it goes to the back: its old place means nothing there.
     """
-    job_id, now = edited.row.id, edited.live.updated_at
+    job_id = edited.row.id
     live = yield from read.live(job_id)
     if live is None:
         return (yield from _ended(job_id, Verb.EDIT))
@@ -268,10 +269,8 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
     after = edited.live
     if after.queue != live.queue:
         after = after._replace(position=(yield from take_place(after.queue)))
-    # Another row, not the same one changed: a claim that has read the old payload beside it, and waits for our lock to
-    # go (servers), would take the row as it is now with the payload as it was.
-    yield from _apply(Transition(Verb.EDIT, live), now)
-    yield Call("insert_live", after)
+    if not (yield from replace(live, after)):
+        raise _outrun()
     row = edited.row
     written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version, row.id)
     yield Call("edit_job", written)
@@ -442,9 +441,7 @@ def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front
             f"cannot move there: {RESPACE} jobs stand too close together; move the job to the front or the back",
             code="gap_spent",
         )
-    places = [
-        (edge + sign * step * (nth + 2), now, job_id, version) for nth, (job_id, _, version) in enumerate(neighbours)
-    ]
-    if (yield Call("respace", places)).changed != len(places):
+    places = [(edge + sign * step * (nth + 2), job_id, version) for nth, (job_id, _, version) in enumerate(neighbours)]
+    if not (yield from place(places, now)):
         raise Serialization("the neighbours changed while a place was made between them; the move is tried again")
     return edge + sign * step

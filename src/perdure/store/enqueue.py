@@ -1,6 +1,7 @@
-"""Enqueueing: new jobs into the database. Called through `store`, built by `app`; the keys are in `keys`.
+"""Enqueueing: new jobs with their keys (idempotency keys for ever, business keys while the job is live) and places.
 
-Idempotency keys (for ever) and business keys (while the job is live). Used by `jobs` and `apply`."""
+Called through `store`; the rows are written by `write`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from perdure.job.ordering import GAP
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
 from perdure.store import read
-from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Serialization
+from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op, Serialization
+from perdure.store.write import insert, insert_one
 
 ROUNDS = 10
 """How often a key may be found free and be taken by somebody else in the next instant."""
@@ -27,7 +29,7 @@ def enqueue(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
     A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
     """
     if len(new) == 1 and not is_keyed(new[0]):
-        return _insert_alone(new[0])
+        return insert_one(new[0])
     return _insert_keyed(new) if any(map(is_keyed, new)) else _insert(new)
 
 
@@ -62,7 +64,7 @@ def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
             return found
         yield SAVEPOINT
         if (yield from reserve([new])):
-            inserted = yield from _insert_alone(new)
+            inserted = yield from insert_one(new)
             yield RELEASE
             return inserted[0]
         yield ROLLBACK_TO
@@ -72,74 +74,8 @@ def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
 
 def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
     positions = yield from _positions(new)
-    if all(map(_is_plain, new)):
-        yield Call("insert_plain_job", list(map(_plain_job_row, new)))
-        yield Call("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
-    else:
-        yield Call("insert_job", list(map(_job_row, new)))
-        yield Call("insert_ready", list(map(_ready_row, new, positions)))
-    tags = [(job.id, tag) for job in new for tag in job.plan.tags]
-    if tags:
-        yield Call("insert_tag", tags)
+    yield from insert(new, positions)
     return list(map(Job.fresh, new, positions))
-
-
-def _insert_alone(new: NewJob) -> Op[list[Job]]:
-    """The commonest case with as little around it as can be: this is what a single enqueue costs over the driver."""
-    queue = new.plan.queue
-    taken = yield "take_places", (GAP, queue)
-    if not taken.changed:
-        taken = yield "make_queue_with_room", (queue, GAP)
-    ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
-    position: int = following - GAP
-    if _is_plain(new):
-        yield "insert_plain_job", (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
-        yield "insert_plain_ready", _plain_ready_row(new, position)
-    else:
-        yield Call("insert_job", _job_row(new))
-        yield Call("insert_ready", _ready_row(new, position))
-    if new.plan.tags:
-        yield Call("insert_tag", [(new.id, tag) for tag in new.plan.tags])
-    return [Job.fresh(new, position)]
-
-
-def _is_plain(new: NewJob) -> bool:
-    return (
-        new.plan.plain
-        and new.secrets is None
-        and new.parent_id is None
-        and new.idempotency_key is None
-        and new.business_key is None
-        and not new.waits_for
-    )
-
-
-def _plain_job_row(new: NewJob) -> tuple[object, ...]:
-    return (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
-
-
-def _job_row(new: NewJob) -> tuple[object, ...]:
-    plan = new.plan
-    head, shown, keys_of = plan[:4], plan[4:7], (new.idempotency_key, new.business_key)
-    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at)
-
-
-def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
-    job_id, plan, _, _, created_at, run_at, state, *_ = new
-    kind, kind_version, _, queue, _, _, _, rank, max_attempts, as_new_job, *_ = plan
-    start = (Blob(job_id), queue, kind, kind_version, state, rank, position, run_at, created_at)
-    return (*start, max_attempts, as_new_job)
-
-
-def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
-    plan = new.plan
-    return (
-        *_plain_ready_row(new, position),
-        plan.timeout_ms,
-        new.waits_for,
-        plan.limit_key,
-        new.business_key,
-    )
 
 
 def _positions(new: Sequence[NewJob]) -> Op[list[int]]:

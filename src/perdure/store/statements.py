@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from perdure.store import columns
+
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _REFERENCE = re.compile(r"\{(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -44,7 +46,7 @@ def load(
     marker: Callable[[int], str],
 ) -> Statements:
     """All statements of a dialect: `own` are its overrides, `table` names a table, `marker` the nth parameter."""
-    fragments: dict[str, str] = {}
+    fragments = columns.fragments()
     bodies: dict[str, str] = {}
     for text in (*statement_texts().values(), own):
         for sort, name, body in _blocks(text):

@@ -16,9 +16,7 @@ SET stopped_at = :now, stop_reason = :reason
 WHERE id = :node_id AND stopped_at IS NULL AND (:beat IS NULL OR beat = :beat)
 
 -- name: list_nodes
-SELECT
-    id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace,
-    queues, lease_us
+SELECT {node_columns}
 FROM {node}
 ORDER BY id DESC
 LIMIT :page
