@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from perdure.aio import AsyncPerdure
     from perdure.ops.explain import Explanation
-    from perdure.store.protocols import Store
+    from perdure.store.protocols import Store, StoreFactory
     from perdure.store.rows import JobFilter, LogLine, RunFilter
     from perdure.testing.kit import Kit
     from perdure.verbs.named import Lock, Queues
@@ -65,19 +65,22 @@ logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless
 class Perdure:
     """A job queue in one database.
 
-    `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. The other arguments are
-    the fields of `Config`. Safe to share between threads, and to use in a process forked from the one that made it.
+    `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. `store` is a store of
+    your own for it, or what opens one: see docs/stores.md. The other arguments are the fields of `Config`. Safe to
+    share between threads, and to use in a process forked from the one that made it.
     """
 
     def __init__(
         self,
         url: str | os.PathLike[str] | None = None,
         *,
+        store: Store | StoreFactory | None = None,
         clock: Clock | None = None,
         ids: IdFactory | None = None,
         **knobs: Any,
     ) -> None:
         self._url = url
+        self._given_store = store
         self.config = Config.of(knobs)
         self.clock: Clock = clock or SystemClock()
         self.ids = ids or IdFactory()
@@ -104,13 +107,18 @@ class Perdure:
         self.close()
         self.__dict__.pop("store", None)
         self._url = url
+        if not callable(self._given_store):
+            self._given_store = None  # it is the store of the URL before
 
     @lazy
     def store(self) -> Store:
         """The store behind the app; opened on first use."""
         from perdure.store.open import open_store
 
-        return open_store(self.url, self.config.store_settings())
+        given = self._given_store
+        if given is not None and not callable(given):
+            return given
+        return (given or open_store)(self.url, self.config.store_settings())
 
     def _store_of(self, tx: Any) -> Store:
         """The store, inside the user's transaction if there is one."""

@@ -13,7 +13,7 @@ from perdure.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from perdure.kind import Kind
-    from perdure.ops.kinds import StoredKind
+    from perdure.store.rows import StoredKind
 
 
 def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:

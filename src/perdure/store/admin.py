@@ -113,3 +113,9 @@ def lock_holder(name: str, now: Micros) -> Op[str | None]:
     if not rows or cast("Micros", rows[0][1]) <= now:
         return None
     return cast("str", rows[0][0])
+
+
+def revision() -> Op[int]:
+    """The newest migration that the database has."""
+    rows = (yield Call("read_revision")).rows
+    return cast("int | None", rows[0][0]) or 0

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.clock import Micros
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from perdure.ids import JobId, NodeId, RunId
+from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
 from perdure.job.reports import Finish
 from perdure.job.states import Verb
@@ -23,6 +24,7 @@ from perdure.store.rows import (
     Duplicates,
     Durations,
     Edit,
+    Fact,
     Failures,
     Finished,
     Gate,
@@ -41,6 +43,7 @@ from perdure.store.rows import (
     Rescued,
     RunFilter,
     Spot,
+    StoredKind,
     Stuck,
     Turn,
     Turned,
@@ -355,6 +358,37 @@ class Questions(Protocol):
         """What may keep jobs of this queue from being claimed: its own row and that of all queues, if there are."""
         ...
 
+    def live_kinds(self) -> list[StoredKind]:
+        """The kinds of all jobs that have not ended, by name and version."""
+        ...
+
+
+class Health(Protocol):
+    """What `perdure doctor` and `perdure db` ask. A store may raise NotImplementedError for what it does not have."""
+
+    def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
+        """Up to `limit` cases of what the check of this name (docs/doctor.md) looks for. Empty: all is well.
+
+        Each is an example (an id, or the name of a queue), how many there are in all, and what the check needs besides.
+        """
+        ...
+
+    def repair(self, name: str, now: Micros, ids: IdFactory, limit: int) -> int:
+        """Carry out the repair of this name (docs/doctor.md) on up to `limit` jobs. How much was changed."""
+        ...
+
+    def facts(self) -> list[Fact]:
+        """What is known about the database. Changes nothing: what is missing is an error, what is old stays old."""
+        ...
+
+    def require_current(self) -> None:
+        """Refuse a database that using it would create or upgrade."""
+        ...
+
+    def back_up(self, target: Path) -> None:
+        """Copy the database to a new file, readable by its owner only. Jobs go on meanwhile."""
+        ...
+
 
 class Schema(Protocol):
     """The store as a whole."""
@@ -411,6 +445,7 @@ class Store(
     Nodes,
     Locks,
     Questions,
+    Health,
     Schema,
     Protocol,
 ):
@@ -439,3 +474,7 @@ class StoreSettings(NamedTuple):
     busy_timeout_s: float = 5.0
     auto_migrate: bool | None = None
     allow_network_filesystem: bool = False
+
+
+StoreFactory = Callable[[str, StoreSettings], Store]
+"""Opens the store of a URL: given to `Perdure(url, store=…)`, or named in the entry point group `perdure.stores`."""

@@ -1,13 +1,8 @@
-"""Reading jobs and runs. Called through `store`.
+"""Reading jobs and runs, and what is going on, one query per question. Called through `store`, and by the operations.
 
-Pages go by key, so a page costs the same however deep. A statement looks at `SCANNED` entries of an index at most, so
-it costs the same however many rows there are and however few of them fit: what it did not come to is left to the next
-page. Of the indexes that can serve a filter, the one that gets furthest with so many entries is read.
-
-
-What is going on, one query per question. Called by `ops/status` through `store`; changes nothing.
-
-Each looks at `cap` rows of an index and no more, so that it costs the same however much there is.
+Pages go by key, so a page costs the same however deep. A statement looks at `SCANNED` entries of an index at most (a
+question at `cap`), so it costs the same however many rows there are and however few of them fit: what it did not come
+to is left to the next page. Of the indexes that can serve a filter, the one that gets furthest with so many is read.
 """
 
 from __future__ import annotations
@@ -37,6 +32,7 @@ from perdure.store.rows import (
     RunFilter,
     Sameness,
     Spot,
+    StoredKind,
     Stuck,
 )
 
@@ -275,3 +271,8 @@ def ran(from_id: bytes, cap: int) -> Op[list[Ran]]:
 def gates(queue: str) -> Op[list[Gate]]:
     """The queue, and the row that stands for every queue; each only where it was ever used."""
     return [readable(Gate, row)[0] for row in (yield Call("read_gates", {"queue": queue})).rows]
+
+
+def live_kinds() -> Op[list[StoredKind]]:
+    """The kinds of all live jobs, by name and version."""
+    return [readable(StoredKind, row)[0] for row in (yield Call("live_kinds")).rows]

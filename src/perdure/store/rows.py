@@ -1,8 +1,6 @@
-"""The values a store takes and gives besides the job's own: filters, lanes, rows of queues, nodes and log lines.
+"""The values a store takes and gives besides the job's own: filters, lanes, turns, one row type per question.
 
-What a store answers when it is asked what is going on: one row type per question. Made by `store/read`.
-
-Times are instants; `example` is one of the jobs counted, to look at next.
+Part of the SPI, with `protocols`. Times are instants; `example` is one of the jobs counted, to look at next.
 """
 
 from __future__ import annotations
@@ -301,6 +299,14 @@ class Failures(NamedTuple):
     message: str | None
 
 
+class StoredKind(NamedTuple):
+    """The live jobs of one version of one kind."""
+
+    name: str
+    version: int
+    live: int
+
+
 class Hitch(StrEnum):
     """Why a job does not get on."""
 
@@ -385,3 +391,20 @@ class Ran(NamedTuple):
     retried: int
     lost: int
     other: int
+
+
+class Verdict(StrEnum):
+    """What to think of a fact."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Fact(NamedTuple):
+    """One thing that is known about the database; `note` says what to do, where there is something."""
+
+    name: str
+    value: str
+    verdict: Verdict = Verdict.OK
+    note: str = ""

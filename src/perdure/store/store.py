@@ -12,17 +12,20 @@ from contextlib import AbstractContextManager
 from copy import copy
 from functools import partial, update_wrapper
 from inspect import signature
-from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVar
+from pathlib import Path
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
 from perdure.clock import Micros
-from perdure.errors import PerdureError, StoreError
+from perdure.errors import ConfigError, PerdureError, StoreError
 from perdure.store import admin, control, read
 from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
 from perdure.store import finish as _finish
+from perdure.store import repair as _repair
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
 from perdure.store.protocols import Bell
+from perdure.store.rows import Fact
 from perdure.store.write import set_aside
 
 P = ParamSpec("P")
@@ -60,6 +63,17 @@ class Runner(Protocol):
     def upgrade(self) -> str: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class FileRunner(Protocol):
+    """A runner whose database is one file."""
+
+    def require_current(self) -> None: ...
+
+    def facts(self) -> list[Fact]: ...
+
+    def back_up(self, target: Path) -> None: ...
 
 
 class Within:
@@ -227,6 +241,28 @@ class SqlStore:
     duplicates = reads(read.duplicates)
     ran = reads(read.ran)
     gates = reads(read.gates)
+    live_kinds = reads(read.live_kinds)
+
+    # Health
+    check = reads(_repair.check)
+    repair = writes(_repair.repair)
+
+    def facts(self) -> list[Fact]:
+        if isinstance(self.runner, FileRunner):
+            return self.runner.facts()
+        return [Fact("schema", f"revision {self.runner.read(admin.revision)}")]
+
+    def require_current(self) -> None:
+        if isinstance(self.runner, FileRunner):  # servers refuse by themselves on first use
+            self.runner.require_current()
+
+    def back_up(self, target: Path) -> None:
+        if not isinstance(self.runner, FileRunner):
+            raise ConfigError(
+                "perdure db backup copies SQLite files; back up a server with its own tool (PostgreSQL: pg_dump)",
+                code="backup_unsupported",
+            )
+        self.runner.back_up(target)
 
     # Schema
     @property

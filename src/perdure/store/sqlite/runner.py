@@ -19,6 +19,7 @@ from typing import TypeVar
 from perdure.errors import DatabaseUnavailable
 from perdure.store import migrate
 from perdure.store.engine import Make
+from perdure.store.rows import Fact
 from perdure.store.sqlite import checkup, connect, schema
 from perdure.store.sqlite import transaction as transactions
 from perdure.store.sqlite.bell import SqliteBell
@@ -233,6 +234,10 @@ class SqliteRunner:
     def checkup(self) -> Checkup:
         """How the file stands. Changes nothing, and upgrades nothing."""
         return checkup.examine(self.path, self._pragmas)
+
+    def facts(self) -> list[Fact]:
+        """The same for people, with what to think of it."""
+        return checkup.facts(self.checkup())
 
     def back_up(self, target: Path) -> None:
         """Copy all that is committed now to a new file. Jobs go on meanwhile."""
