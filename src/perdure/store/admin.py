@@ -46,9 +46,9 @@ def _counted(
 
 
 def pause_queue(queue: str, paused_at: Micros | None) -> Op[bool]:
-    """From the commit on no claim takes a job of a paused queue; jobs that run go on. A repeat keeps the first time.
+    """From the commit on no claim takes a job of a paused queue; running jobs are not stopped.
 
-    False: it was a repeat.
+    False: it was a repeat, which keeps the first time.
     """
     yield Call("ensure_queue", {"queue": queue})
     paused_since = (yield Call("read_queue", {"queue": queue})).rows[0][1]

@@ -10,9 +10,9 @@ from perdure.ids import RunId
 from perdure.job import transitions
 from perdure.job.model import Claim, LiveJob
 from perdure.job.states import Park, Suspicion
-from perdure.store.engine import Call, Op, Serialization
+from perdure.store.engine import Call, Op
 from perdure.store.rows import Claimed, Claimer, Kinds, Lane
-from perdure.store.write import apply, open_runs
+from perdure.store.write import apply_to_read, open_runs
 
 ANY_CRASHES = 2**63 - 1
 PARKED_AT_ONCE = 1_000
@@ -46,8 +46,8 @@ def take(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
         if room > 0:
             found += yield from _fill(lane._replace(room=room), claimer, now, found, aside)
     claims = [_start(row, run_id, claimer, now) for row, run_id in zip(found, claimer.run_ids, strict=False)]
-    if claims and not (yield from open_runs(claims, claimer.node_id, now)):
-        raise _outrun()
+    if claims:
+        yield from open_runs(claims, claimer.node_id, now)
     return Claimed(claims, tuple(aside))
 
 
@@ -150,8 +150,7 @@ def _park(strangers: Sequence[Row], kinds: Kinds, now: Micros) -> Op[list[LiveJo
     parked = [
         transitions.park(live, Park.NEWER_VERSION if live.kind in kinds else Park.UNKNOWN_KIND, now) for live in lives
     ]
-    if not (yield from apply(parked, now)):
-        raise _outrun()
+    yield from apply_to_read(parked, now)
     return [transition.after or transition.before for transition in parked]
 
 
@@ -161,7 +160,3 @@ def _place(row: Row) -> tuple[int, int, bytes]:
 
 def _start(row: Row, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:
     return Claim(transitions.claim(row, run_id, claimer.node_id, now, claimer.lease_us), *row[_WIDTH:])
-
-
-def _outrun() -> Serialization:
-    return Serialization("another node changed a job between reading and claiming it; the claim is tried again")

@@ -49,7 +49,7 @@ COPIED = {
     "chain_attempt": "chain_attempt + :chain_step",
     "created_at": ":created_at",
 }
-"""What is not the same in a job that goes on with another one's work, or does it again."""
+"""What is not the same in a job that continues another one's work, or does it again."""
 
 SHOWN = {
     "queue": "COALESCE(r.queue, j.queue)",

@@ -22,7 +22,7 @@ from perdure.store import read
 from perdure.store.engine import Call, Op, Serialization
 from perdure.store.enqueue import enqueue, holder_of, take_place
 from perdure.store.rows import Edit, Place, not_found
-from perdure.store.write import apply, copy, insert_live, place, replace
+from perdure.store.write import apply_to_read, copy, insert_live, place, replace
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
 Seen = Job | PerdureError
@@ -39,7 +39,7 @@ def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_versio
     except TransitionRefused as refused:
         return refused
     if transition is not None:
-        yield from _apply(transition, now)
+        yield from apply_to_read([transition], now)
     return (yield from seen(job_id))
 
 
@@ -47,15 +47,6 @@ def seen(job_id: JobId) -> Op[Seen]:
     """The job as it now is, or the error that says there is none."""
     job = yield from read.get(job_id)
     return job if job is not None else not_found(job_id)
-
-
-def _apply(transition: Transition, now: Micros) -> Op[None]:
-    if not (yield from apply([transition], now)):
-        raise _outrun()
-
-
-def _outrun() -> Serialization:
-    return Serialization("the job changed while it was being changed; the operation is tried again")
 
 
 def expect(live: LiveJob, version: int | None) -> None:
@@ -74,7 +65,7 @@ def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
     if job is None:
         return not_found(job_id)
     if job.state not in FINAL:
-        raise Serialization("the job was retried while it was being changed; the operation is tried again")
+        raise Serialization("the job was retried while it was being changed; the operation runs again")
     if (verb == Verb.CANCEL and job.state == State.CANCELLED) or (verb == Verb.SUPERSEDE and job.superseded_by):
         return job
     return TransitionRefused(
@@ -95,7 +86,7 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
     if live.superseded_by is not None:
         return (yield from seen(job_id))
     transition = transitions.supersede(live, replacement.id, now)
-    yield from _apply(transition, now)
+    yield from apply_to_read([transition], now)
     running = transition.after is not None
     replacement = _inheriting(replacement, live, blocked=running)
     if running and live.business_key is not None:
@@ -187,7 +178,7 @@ def _last(job_id: JobId) -> Op[tuple[JobRow, OutcomeRow] | JobNotFound]:
 
 def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
     if last.successor is not None:
-        why = f"job {to_uuid(last.successor)} already goes on with its work; retry the newest of the chain"
+        why = f"job {to_uuid(last.successor)} already continues its work; retry the newest of the chain"
     elif last.superseded_by is not None:
         why = f"job {to_uuid(last.superseded_by)} took its place; use retry(j, as_new=True) to run it all the same"
     elif last.state not in (State.FAILED, State.CANCELLED):
@@ -269,8 +260,7 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
     after = edited.live
     if after.queue != live.queue:
         after = after._replace(position=(yield from take_place(after.queue)))
-    if not (yield from replace(live, after)):
-        raise _outrun()
+    yield from replace(live, after)
     row = edited.row
     written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version, row.id)
     yield Call("edit_job", written)
@@ -357,7 +347,7 @@ def _alone_in_lane(job_id: JobId) -> Op[LiveJob | None]:
         yield Call("lock_order", {"queue": seen_in.queue})
     live = yield from read.live(job_id)
     if live is not None and seen_in is not None and live.queue != seen_in.queue:
-        raise Serialization("the job went to another queue while it was to be moved; the move is tried again")
+        raise Serialization("the job went to another queue while it was to be moved; the move runs again")
     return live
 
 
@@ -442,6 +432,5 @@ def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front
             code="gap_spent",
         )
     places = [(edge + sign * step * (nth + 2), job_id, version) for nth, (job_id, _, version) in enumerate(neighbours)]
-    if not (yield from place(places, now)):
-        raise Serialization("the neighbours changed while a place was made between them; the move is tried again")
+    yield from place(places, now)
     return edge + sign * step

@@ -26,7 +26,7 @@ ROUNDS = 10
 def enqueue(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
     """Insert all of these jobs, in order, each at the back of its queue, or none of them.
 
-    A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
+    For a job whose key is taken the job that holds it is returned, or the conflict for the whole call.
     """
     if len(new) == 1 and not is_keyed(new[0]):
         return insert_one(new[0])
@@ -35,25 +35,25 @@ def enqueue(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
 
 def _insert_keyed(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
     yield SAVEPOINT
-    answers: list[Job] | KeyConflict
+    jobs: list[Job] | KeyConflict
     if (yield from reserve(new)):
-        answers = yield from _insert(new)
+        jobs = yield from _insert(new)
     else:
         yield ROLLBACK_TO
-        answers = yield from _insert_one_by_one(new)
+        jobs = yield from _insert_one_by_one(new)
     yield RELEASE
-    return answers
+    return jobs
 
 
 def _insert_one_by_one(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
-    answers: list[Job] = []
-    for job in new:
-        answer = yield from _insert_or_find(job)
-        if isinstance(answer, KeyConflict):
+    jobs: list[Job] = []
+    for wanted in new:
+        job = yield from _insert_or_find(wanted)
+        if isinstance(job, KeyConflict):
             yield ROLLBACK_TO
-            return answer
-        answers.append(answer)
-    return answers
+            return job
+        jobs.append(job)
+    return jobs
 
 
 def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
@@ -88,7 +88,7 @@ def _positions(new: Sequence[NewJob]) -> Op[list[int]]:
 
 
 def take_places(queue: str, count: int) -> Op[Sequence[int]]:
-    """Rising places at the back of a queue. A counter gives them in one piece; a sequence answers each by itself."""
+    """Rising places at the back of a queue. A counter gives them in one piece; a sequence gives each by itself."""
     room = count * GAP
     taken = yield Call("take_places", {"queue": queue, "room": room})
     if not taken.changed:
@@ -129,7 +129,7 @@ def reserve(new: Sequence[NewJob]) -> Op[bool]:
 
 
 def find(new: NewJob) -> Op[Job | KeyConflict | None]:
-    """The job that holds one of this job's keys: as an answer where that is wanted, as an error where it is not."""
+    """The job that holds one of this job's keys: as a result where that is wanted, as an error where it is not."""
     if new.idempotency_key is not None:
         original = yield from _find_original(new, new.idempotency_key)
         if original is not None:

@@ -75,9 +75,9 @@ class Jobs(Protocol):
     def enqueue(self, new: Sequence[NewJob]) -> list[Job]:
         """Insert all of these jobs, each at the back of its queue in the order given, or none of them.
 
-        A job whose idempotency key is taken, or whose business key is and that asked for it, is answered by the job
-        that holds the key, marked `deduplicated`; in a race exactly one caller inserts. KeyConflict: nothing at all was
-        written.
+        A job whose idempotency key is taken, or whose business key is and that asked for it, is not inserted: the job
+        that holds the key is returned for it, marked `deduplicated`. In a race exactly one caller inserts. KeyConflict:
+        nothing at all was written.
         """
         ...
 
@@ -90,12 +90,15 @@ class Jobs(Protocol):
         ...
 
     def delete(self, job_id: JobId) -> Job:
-        """Remove an ended job and all that hangs on it, and answer it as it was. Its idempotency key stays taken."""
+        """Remove an ended job and all that hangs on it, and return it as it was. Its idempotency key stays taken."""
         ...
 
 
 class Control(Protocol):
-    """What people decide about single jobs. A repeat changes nothing; the impossible raises TransitionRefused."""
+    """What people decide about single jobs. A repeat changes nothing.
+
+    TransitionRefused: the job is in no state for it.
+    """
 
     def change(self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None) -> Job:
         """Apply what the pure function `decide` says of the job as it is now; it is asked inside the transaction."""
@@ -110,7 +113,7 @@ class Control(Protocol):
         ...
 
     def supersede(self, job_id: JobId, replacement: NewJob, now: Micros) -> Job:
-        """Put another job in this one's place; answers the superseded job."""
+        """Put another job in this one's place. The superseded job is returned."""
         ...
 
 
@@ -260,7 +263,7 @@ class Queues(Protocol):
         ...
 
     def pause_queue(self, queue: str, paused_at: Micros | None) -> bool:
-        """From the commit on nothing is claimed from it (`*`: from any); None lets it go on. False: no change."""
+        """From the commit on nothing is claimed from it (`*`: from any); None resumes it. False: no change."""
         ...
 
 
@@ -316,7 +319,7 @@ class Questions(Protocol):
     """What is going on.
 
     Each is one query that looks at `cap` rows at most and what belongs to them, however much there is; with fewer than
-    that the answer is exact. Ids carry the time at which they were made: `from_id` is an `id_floor`.
+    that the result is exact. Ids carry the time at which they were made: `from_id` is an `id_floor`.
     """
 
     def outstanding(self, cap: int) -> list[Outstanding]:
@@ -386,7 +389,7 @@ class Health(Protocol):
         ...
 
     def back_up(self, target: Path) -> None:
-        """Copy the database to a new file, readable by its owner only. Jobs go on meanwhile."""
+        """Copy the database to a new file, readable by its owner only. Workers may run meanwhile."""
         ...
 
 
@@ -464,7 +467,7 @@ class Locked(DatabaseBusy):
 
 
 AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
-"""The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""
+"""The database was not there, or its reply was lost: no refusal, so the caller repeats the call, however often."""
 
 
 class StoreSettings(NamedTuple):

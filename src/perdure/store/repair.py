@@ -17,10 +17,10 @@ from perdure.job.model import Failure, JobRow, LiveJob, OutcomeRow, Transition
 from perdure.job.retry import Retry
 from perdure.job.states import FINAL, RunState, State, Verb
 from perdure.store import read
-from perdure.store.engine import Call, Op, Serialization
+from perdure.store.engine import Call, Op
 from perdure.store.enqueue import take_place
 from perdure.store.rows import FIRST_ID
-from perdure.store.write import apply, remove_ended
+from perdure.store.write import apply_to_read, remove_ended
 
 SAMPLE = 10_000
 """How many of the newest payloads and results are read, where the database cannot tell by itself which to read."""
@@ -186,7 +186,7 @@ def recount_waits(visit: Visit) -> Op[int]:
         counted = live._replace(waits_for=edges)
         parked = live.state == State.PARKED and not counted.waits_for
         after = _changed(counted, visit.now) if parked else transitions.land(counted, visit.now)
-        yield from _write(Transition(Verb.UNBLOCK, live, after=after), visit.now)
+        yield from apply_to_read([Transition(Verb.UNBLOCK, live, after=after)], visit.now)
         changed += 1
     return removed + changed
 
@@ -233,7 +233,7 @@ def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit]
             if live.job_id not in treated:
                 transition = yield from decide(live, visit)
                 if transition is not None:
-                    yield from _write(transition, visit.now)
+                    yield from apply_to_read([transition], visit.now)
                     treated.add(live.job_id)
     return len(treated)
 
@@ -256,11 +256,6 @@ def _found(name: str, visit: Visit) -> Op[list[tuple[object, ...]]]:
 
 def _changed(live: LiveJob, now: Micros) -> LiveJob:
     return live._replace(updated_at=now, version=live.version + 1)
-
-
-def _write(transition: Transition, now: Micros) -> Op[None]:
-    if not (yield from apply([transition], now)):
-        raise Serialization("a job changed while it was being repaired; the repair is tried again")
 
 
 def _error(failure: Failure) -> dict[str, object]:

@@ -55,7 +55,7 @@ class Answer(StrEnum):
     APPLIED = "applied"
     """Written now."""
     ALREADY = "already"
-    """This run was closed the same way before: a repeat after a lost answer."""
+    """This run was closed the same way before: a repeat after a lost reply."""
     LOST = "lost"
     """Someone else decided; nothing was written."""
     WAITS = "waits"
@@ -68,7 +68,7 @@ class Finished(NamedTuple):
     answer: Answer
     state: State | None = None
     has_successor: bool = False
-    """The job has ended, and a job of its own goes on with its work."""
+    """The job has ended, and a new job continues its work."""
 
 
 class Edit(NamedTuple):

@@ -1,6 +1,7 @@
-"""A worker's turn: what its runs report, what is due, and what it may start next, in one transaction.
+"""A worker's turn: what its runs report and say, what is due, and what it may start next, in one transaction.
 
-Captured log lines and artifacts of runs. Written by the worker, read by `app.logs`, through `store`."""
+Called by the worker through `store`; calls `finish` and `claim`. Log lines and artifacts are read by `app.logs`.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def overdue(now: Micros, limit: int) -> Op[list[LiveJob]]:
 
 
 def append_log(lines: Sequence[LogLine]) -> Op[None]:
-    """Keep these lines. A line that is already there is left as it is, so a repeat after a lost answer is harmless."""
+    """Keep these lines. A line that is already there is left as it is, so a repeat after a lost reply is harmless."""
     if lines:
         yield Call("append_log", list(lines))
 
@@ -94,7 +95,7 @@ def log(job_id: JobId, after: LogLine | None, size: int) -> Op[list[LogLine]]:
 def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
     """Add to a run's artifacts, also after it closed: the one thing a closed run still takes. False: no such run.
 
-    What is there already is not added again, so a repeat after a lost answer is harmless.
+    What is there already is not added again, so a repeat after a lost reply is harmless.
     """
     rows = (yield Call("read_artifacts", {"run_id": run_id})).rows
     if not rows:

@@ -1,6 +1,7 @@
 """The only writer of `ready`: new jobs, claims, changes, ends, moves, and what is put right. Called by every operation.
 
-Whatever happens to a live job is written by a function of this file, through the statements of `sql/write.sql`.
+Whatever happens to a live job is written by a function of this file, through the statements of `sql/write.sql`. Each
+is guarded by the version that the decision was made on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from perdure.job.model import Claim, LiveJob, NewJob, OutcomeRow, RunClosing, Tr
 from perdure.job.ordering import GAP
 from perdure.job.views import Job
 from perdure.store import read
-from perdure.store.engine import Blob, Call, Op
+from perdure.store.engine import Blob, Call, Op, Serialization
 
 # -- new jobs --------------------------------------------------------------------------------------------------------
 
@@ -97,8 +98,8 @@ def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
 # -- claims ----------------------------------------------------------------------------------------------------------
 
 
-def open_runs(claims: Sequence[Claim], node: NodeId, now: Micros) -> Op[bool]:
-    """Make these jobs running, as each claim has them, and open a run for each. False: somebody else was faster."""
+def open_runs(claims: Sequence[Claim], node: NodeId, now: Micros) -> Op[None]:
+    """Make these jobs running, as each claim has them, and open a run for each."""
     updates: list[tuple[object, ...]] = []
     runs: list[tuple[object, ...]] = []
     node_id = Blob(node)
@@ -109,9 +110,8 @@ def open_runs(claims: Sequence[Claim], node: NodeId, now: Micros) -> Op[bool]:
         waited = max(0, now - max(live.run_at, live.queued_at)) // 1000
         runs.append((run_id, job_id, node_id, live.attempts, live.life, now, waited))
     if (yield Call("claim_ready", updates)).changed != len(updates):
-        return False
+        raise _outrun()
     yield Call("insert_run", runs)
-    return True
 
 
 # -- changes and ends ------------------------------------------------------------------------------------------------
@@ -133,6 +133,16 @@ def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
         yield from _free_keys(ended)
         yield from _unblock_dependents(ended, now)
     return True
+
+
+def apply_to_read(batch: Sequence[Transition], now: Micros) -> Op[None]:
+    """The same for jobs that were read in this transaction. If one has changed since, the operation runs again."""
+    if not (yield from apply(batch, now)):
+        raise _outrun()
+
+
+def _outrun() -> Serialization:
+    return Serialization("a job changed between reading and writing it; the operation runs again")
 
 
 def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
@@ -233,22 +243,22 @@ def insert_live(live: LiveJob) -> Op[None]:
     yield Call("insert_live", live)
 
 
-def replace(before: LiveJob, after: LiveJob) -> Op[bool]:
-    """Another row for the same job. False: it is not at that version any more.
+def replace(before: LiveJob, after: LiveJob) -> Op[None]:
+    """Another row for the same job.
 
     Not the same one changed: a claim that has read the old payload beside it, and waits for our lock to go (servers),
     would take the row as it is now with the payload as it was.
     """
     if not (yield Call("delete_ready", (before.job_id, before.version))).changed:
-        return False
+        raise _outrun()
     yield Call("insert_live", after)
-    return True
 
 
-def place(places: Sequence[tuple[int, JobId, int]], now: Micros) -> Op[bool]:
-    """Give these jobs, at these versions, other positions. False: one of them has changed; roll back."""
+def place(places: Sequence[tuple[int, JobId, int]], now: Micros) -> Op[None]:
+    """Give these jobs, at these versions, other positions."""
     rows = [(position, now, job_id, version) for position, job_id, version in places]
-    return (yield Call("respace", rows)).changed == len(rows)
+    if (yield Call("respace", rows)).changed != len(rows):
+        raise _outrun()
 
 
 def remove_ended() -> Op[int]:
