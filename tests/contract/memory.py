@@ -10,7 +10,7 @@ import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from perdure.errors import StoreError, TransactionError
 from perdure.store import migrate
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
 from perdure.store.protocols import Store, StoreSettings
-from perdure.store.sqlite.driver import SqliteDriver
+from perdure.store.sqlite.driver import SqliteDriver, translate
 from perdure.store.sqlite.statements import NAMING, STATEMENTS
 from perdure.store.store import SqlStore
 
@@ -47,12 +47,14 @@ class MemoryRunner:
     """Runs one operation at a time. A transaction is the connection itself."""
 
     single_writer = True
+    tables = "perdure_{}"
 
     def __init__(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._driver = SqliteDriver(self._connection, STATEMENTS)
         self._one = threading.Lock()
         self._joined: ContextVar[sqlite3.Connection | None] = ContextVar("memory_transaction", default=None)
+        self._before: bytes | None = None
         for step in migrate.migrations_of("sqlite"):
             for statement in migrate.script(step.text, NAMING):
                 self._connection.execute(statement)
@@ -60,7 +62,7 @@ class MemoryRunner:
     def write(self, make: Make[T], *, brief: bool = False) -> T:
         if self.joined() is not None:
             return self._part(make)
-        with self.transaction():
+        with self._begun():
             return drive(make(), self._driver)
 
     async def awrite(self, make: Make[T]) -> T:
@@ -74,7 +76,12 @@ class MemoryRunner:
         return self._part(make)
 
     def read(self, make: Make[T]) -> T:
-        return self.write(make)
+        before = self._before
+        if before is None or self.joined() is not None:
+            return self.write(make)
+        with closing(sqlite3.connect(":memory:")) as copy:  # somebody's transaction is open: as it was before that
+            copy.deserialize(before)
+            return drive(make(), SqliteDriver(copy, STATEMENTS))
 
     def joined(self) -> object | None:
         return self._joined.get()
@@ -86,11 +93,22 @@ class MemoryRunner:
                 raise StoreError("a transaction is already open here; use the one you have", code="tx_nested")
             yield self._connection
             return
+        with self._begun():
+            self._before = self._connection.serialize()
+            try:
+                yield self._connection
+            except sqlite3.Error as error:
+                raise translate(error, "memory") from error
+            finally:
+                self._before = None
+
+    @contextmanager
+    def _begun(self) -> Generator[None, None, None]:
         with self._one:
             self._connection.execute("BEGIN")
             token = self._joined.set(self._connection)
             try:
-                yield self._connection
+                yield
                 self._connection.execute("COMMIT")
             except BaseException:
                 self._connection.execute("ROLLBACK")

@@ -308,9 +308,11 @@ class Rig:
     def table(self, name: str) -> str:
         """The table as this database calls it."""
         scheme = self.url.split("://", 1)[0].lower() if "://" in self.url else "sqlite"
-        if scheme not in _TABLES or not hasattr(self.store, "runner"):
+        runner = getattr(self.store, "runner", None)
+        form: str | None = getattr(runner, "tables", _TABLES.get(scheme))
+        if runner is None or form is None:
             raise NotSupported("the suite cannot look into the tables of this store")
-        return _TABLES[scheme].format(name)
+        return form.format(name)
 
     def execute(self, sql: str, **values: str | int) -> list[tuple[object, ...]]:
         """Run SQL of the test's own in a transaction; `{x}` is the table x, `:name` one of the values, as a literal."""
