@@ -11,7 +11,7 @@ from perdure.ids import NodeId, RunId
 from perdure.job.model import Claim, Telling
 from perdure.job.reports import Completed, Finish
 from perdure.kind import Kind
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 
 QUEUE = "bench"
 RESULT = '"ok"'
@@ -29,7 +29,7 @@ class Desk:
         self.kind = _declare(self.app)
         self._kinds = self.app.kinds.versions()
         self.node = NodeId(self.app.ids.new())
-        self.app.store.register(self.node, None, Process(), self.app.clock.now())
+        self.app.store.register(NewNode(self.node, self.app.clock.now()))
 
     def claim(self, room: int) -> list[Claim]:
         """One claim as a worker makes it."""

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from perdure.errors import PerdureError
-from perdure.ops.database import FileDatabase
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
+from perdure.store.sqlite.runner import SqliteRunner
+from perdure.store.store import SqlStore
 
 # A run that was started in the background may be told to ignore these, and so would every process that a test starts.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -71,7 +72,8 @@ def complaint_about(file: Path) -> str | None:
     """
     store = open_store(str(file))
     try:
-        assert isinstance(store.runner, FileDatabase)
+        assert isinstance(store, SqlStore)
+        assert isinstance(store.runner, SqliteRunner)
         checkup = store.runner.checkup()
         if checkup.faults:
             return f"it is corrupt: {'; '.join(checkup.faults)}"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from perdure.aio import AsyncPerdure
     from perdure.ops.explain import Explanation
-    from perdure.store.protocols import Store
+    from perdure.store.protocols import Store, StoreFactory
     from perdure.store.rows import JobFilter, LogLine, RunFilter
     from perdure.testing.kit import Kit
     from perdure.verbs.named import Lock, Queues
@@ -65,19 +65,22 @@ logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless
 class Perdure:
     """A job queue in one database.
 
-    `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. The other arguments are
-    the fields of `Config`. Safe to share between threads, and to use in a process forked from the one that made it.
+    `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. `store` is a store of
+    your own for it, or what opens one: see docs/stores.md. The other arguments are the fields of `Config`. Safe to
+    share between threads, and to use in a process forked from the one that made it.
     """
 
     def __init__(
         self,
         url: str | os.PathLike[str] | None = None,
         *,
+        store: Store | StoreFactory | None = None,
         clock: Clock | None = None,
         ids: IdFactory | None = None,
         **knobs: Any,
     ) -> None:
         self._url = url
+        self._given_store = store
         self.config = Config.of(knobs)
         self.clock: Clock = clock or SystemClock()
         self.ids = ids or IdFactory()
@@ -104,13 +107,22 @@ class Perdure:
         self.close()
         self.__dict__.pop("store", None)
         self._url = url
+        if not callable(self._given_store):
+            self._given_store = None  # it is the store of the URL before
 
     @lazy
     def store(self) -> Store:
         """The store behind the app; opened on first use."""
         from perdure.store.open import open_store
 
-        return open_store(self.url, self.config.store_settings())
+        given = self._given_store
+        if given is not None and not callable(given):
+            return given
+        return (given or open_store)(self.url, self.config.store_settings())
+
+    def _store_of(self, tx: Any) -> Store:
+        """The store, inside the user's transaction if there is one."""
+        return self.store if tx is None else self.store.within(tx)
 
     # -- kinds -------------------------------------------------------------------------------------------------------
 
@@ -185,7 +197,8 @@ class Perdure:
         """What a draft holds, without one: every enqueue comes this way."""
         now = self.clock.now()  # before the id, whose time since= compares with created_at
         new = laid_out(kind, arguments, options, plan, JobId(self.ids.new()), now)
-        jobs = self.store.enqueue([new], options.tx)
+        tx = options.tx
+        jobs = (self.store if tx is None else self.store.within(tx)).enqueue([new])
         tell_of_enqueued(jobs)
         return jobs[0]
 
@@ -201,7 +214,7 @@ class Perdure:
         listed_drafts = listed(drafts, "a list of jobs made by kind.new(…)")
         tx = common_tx(listed_drafts, tx)
         new = self.new_jobs(listed_drafts)
-        jobs = self.store.enqueue(new, tx) if new else []
+        jobs = self._store_of(tx).enqueue(new) if new else []
         tell_of_enqueued(jobs)
         return jobs
 
@@ -280,7 +293,7 @@ class Perdure:
     def existing(self, job: JobLike, tx: Any = None) -> Job:
         from perdure.store.rows import not_found
 
-        found = self.store.get(job_id_of(job), tx)
+        found = self._store_of(tx).get(job_id_of(job))
         if found is None:
             raise not_found(job_id_of(job))
         return found
@@ -310,9 +323,9 @@ class Perdure:
         """Run a failed or cancelled job again, as a new life of it; with `as_new`, any ended job, as a new one."""
         if as_new:
             new_id = JobId(self.ids.new())
-            again = self.store.retry_as_new(job_id_of(job), new_id, self.clock.now(), tx)
+            again = self._store_of(tx).retry_as_new(job_id_of(job), new_id, self.clock.now())
             return self._told(Verb.RETRY, again, tx, retry_of=str(again.retry_of))
-        return self._by_hand(Verb.RETRY, job, lambda: self.store.retry(job_id_of(job), self.clock.now(), tx), tx)
+        return self._by_hand(Verb.RETRY, job, lambda: self._store_of(tx).retry(job_id_of(job), self.clock.now()), tx)
 
     def move(
         self,
@@ -335,7 +348,7 @@ class Perdure:
             None if before is None else job_id_of(before), None if after is None else job_id_of(after), to == "front"
         )
         job_id, now = job_id_of(job), self.clock.now()
-        return self._by_hand(Verb.MOVE, job, lambda: self.store.move(job_id, place, now, expect_version, tx), tx)
+        return self._by_hand(Verb.MOVE, job, lambda: self._store_of(tx).move(job_id, place, now, expect_version), tx)
 
     def set_priority(self, job: JobLike, priority: int, *, expect_version: int | None = None, tx: Any = None) -> Job:
         """Give a waiting job another priority; it goes to the back of it."""
@@ -343,7 +356,7 @@ class Perdure:
         job_id, now = job_id_of(job), self.clock.now()
 
         def change() -> Job:
-            return self.store.set_priority(job_id, rank, now, expect_version, tx)
+            return self._store_of(tx).set_priority(job_id, rank, now, expect_version)
 
         return self._by_hand(Verb.SET_PRIORITY, job, change, tx)
 
@@ -356,7 +369,7 @@ class Perdure:
         tx = common_tx([replacement], tx)
         now = self.clock.now()
         new = new_job(replacement, JobId(self.ids.new()), now)
-        old = self.store.supersede(job_id_of(job), new, now, tx)
+        old = self._store_of(tx).supersede(job_id_of(job), new, now)
         is_repeat = old.row.superseded_by != new.id
         return old if is_repeat else self._told(Verb.SUPERSEDE, old, tx, superseded_by=str(old.superseded_by))
 
@@ -365,22 +378,24 @@ class Perdure:
         from perdure.verbs.enqueue import edited
 
         current = self.existing(job, tx)
-        edit = edited(self, current, changes, tx)
-        return current if edit is None else self._told(Verb.EDIT, self.store.edit(edit, current.version, tx), tx)
+        edit = edited(self, current, changes, self._store_of(tx))
+        return current if edit is None else self._told(Verb.EDIT, self._store_of(tx).edit(edit, current.version), tx)
 
     def delete(self, job: JobLike, *, tx: Any = None) -> Job:
         """Remove an ended job with its runs; answers it as it was. Its idempotency key stays taken."""
-        return self._told("delete", self.store.delete(job_id_of(job), tx), tx)
+        return self._told("delete", self._store_of(tx).delete(job_id_of(job)), tx)
 
     def _change(self, job: JobLike, verb: Verb, decide: Any, expect_version: int | None, tx: Any) -> Job:
         job_id, now = job_id_of(job), self.clock.now()
-        return self._by_hand(verb, job, lambda: self.store.change(job_id, verb, decide, now, expect_version, tx), tx)
+        return self._by_hand(
+            verb, job, lambda: self._store_of(tx).change(job_id, verb, decide, now, expect_version), tx
+        )
 
     def _by_hand(self, verb: Verb, job: JobLike, change: Callable[[], Job], tx: Any) -> Job:
         """Make a change that may find nothing to do, and log it if it did something and anybody listens."""
         if not hears_of_verbs():
             return change()
-        before = self.store.get(job_id_of(job), tx)
+        before = self._store_of(tx).get(job_id_of(job))
         after = change()
         return after if before is not None and after.version == before.version else self._told(verb, after, tx)
 

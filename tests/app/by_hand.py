@@ -6,7 +6,7 @@ from perdure import Perdure
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Claim, Failure
 from perdure.job.reports import Completed, Failed, Finish, Released, Report, Skipped
-from perdure.store.rows import Claimer, Finished, Lane, Process
+from perdure.store.rows import Claimer, Finished, Lane, NewNode
 
 __all__ = ["Completed", "Failed", "Released", "Skipped", "claim", "complete", "fail", "finish"]
 
@@ -17,7 +17,7 @@ def claim(app: Perdure, queue: str = "default", room: int = 100) -> list[Claim]:
     """Take what may start now, as a fresh node that knows every kind."""
     node = NodeId(app.ids.new())
     now = app.clock.now()
-    app.store.register(node, None, Process(), now)
+    app.store.register(NewNode(node, now))
     runs = [RunId(run) for run in app.ids.new_many(room)]
     return app.store.claim([Lane(queue, room)], Claimer(node, None, runs, LEASE_US), now)
 

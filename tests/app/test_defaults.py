@@ -15,7 +15,7 @@ from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Claim, Failure
 from perdure.job.reports import Completed, Failed, Finish, Report
-from perdure.store.rows import Claimer, Lane, LogLine, Process
+from perdure.store.rows import Claimer, Lane, LogLine, NewNode
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def app(tmp_path: Path) -> Any:
 
 def claimed(app: Perdure) -> Claim:
     node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
+    app.store.register(NewNode(node, app.clock.now()))
     claimer = Claimer(node, None, [RunId(app.ids.new())], 60_000_000)
     [claim] = app.store.claim([Lane("default", 1)], claimer, app.clock.now())
     return claim

@@ -18,7 +18,7 @@ from perdure.job.states import State
 from perdure.ops import doctor
 from perdure.ops.explain import Explanation, explain
 from perdure.ops.workers import has_kind, serves
-from perdure.store.rows import NodeRow, Process
+from perdure.store.rows import NewNode, NodeRow, Process
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 from perdure.testing.contract.states import in_state
 from perdure.worker.liveness import ProcLiveness
@@ -54,7 +54,7 @@ def worker(
 ) -> NodeId:
     node = NodeId(rig.ids.new())
     named = [None if names is None else json.dumps(names) for names in (kinds, queues)]
-    rig.store.register(node, named[0], process, rig.now, named[1], lease_us)
+    rig.store.register(NewNode(node, rig.now, process, kinds=named[0], queues=named[1], lease_us=lease_us))
     return node
 
 

@@ -9,7 +9,7 @@ import pytest
 from perdure import Perdure as App
 from perdure.clock import Micros
 from perdure.ids import NodeId
-from perdure.store.rows import Process
+from perdure.store.rows import NewNode, Process
 from perdure.worker.liveness import ProcLiveness
 from tests.cli.terminal import Perdure, refusal
 
@@ -102,7 +102,7 @@ def test_imports_that_fail_and_no_app_at_all_are_errors(perdure: Perdure, folder
 def worker_heard_of(app: App, seconds_ago: float, lease_s: int | None = None) -> None:
     now = Micros(app.clock.now() - round(seconds_ago * 1_000_000))
     lease_us = None if lease_s is None else lease_s * 1_000_000
-    app.store.register(NodeId(app.ids.new()), "send", Process("near", 8), now, lease_us=lease_us)
+    app.store.register(NewNode(NodeId(app.ids.new()), now, Process("near", 8), kinds="send", lease_us=lease_us))
 
 
 @pytest.mark.parametrize(("options", "status"), [([], 0), (["--max-beat-age", "45"], 0), (["--max-beat-age", "10"], 1)])
@@ -155,7 +155,7 @@ def test_one_worker_that_is_heard_of_within_its_lease_is_enough_for_health(
 
 def test_a_worker_whose_process_has_ended_is_no_health(perdure: Perdure, here: App, folder: Path) -> None:
     node = NodeId(here.ids.new())
-    here.store.register(node, None, ProcLiveness().own()._replace(pid=2**22 - 1), here.clock.now())
+    here.store.register(NewNode(node, here.clock.now(), ProcLiveness().own()._replace(pid=2**22 - 1)))
 
     ran = perdure("health", "--app", "shop:app", cwd=folder)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import perdure as library
-from perdure.ops import database
 from perdure.ops.doctor import examine
 from perdure.store.migrate import migrations_of
+from perdure.store.sqlite import schema
 from tests.app.contents import contents
 from tests.cli.terminal import Perdure, Ran, process, refusal
 from tests.unit.patient import Patient
@@ -157,7 +157,7 @@ def test_a_long_log_is_a_warning(
         connection.execute("DROP TABLE mine")
         verdicts = []
         for most in (1_000_000, 0):
-            monkeypatch.setattr(database, "LONG_WAL_FRAMES", most)
+            monkeypatch.setattr(schema, "LONG_WAL_FRAMES", most)
             verdicts.append(facts(perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path))["wal"]["verdict"])
 
     assert verdicts == ["ok", "warning"]

@@ -9,7 +9,7 @@ import pytest
 from perdure import Perdure as App
 from perdure.clock import Micros
 from perdure.ids import NodeId
-from perdure.store.rows import Process
+from perdure.store.rows import NewNode, Process
 from tests.cli.terminal import Perdure, refusal, started
 
 URL = {"PERDURE_URL": "shop.db"}
@@ -73,9 +73,10 @@ def test_a_mistyped_queue_is_refused_with_what_was_meant(perdure: Perdure, here:
 def test_nodes_are_listed_with_what_they_do(perdure: Perdure, here: App, folder: Path) -> None:
     here.worker(poll_s=0.02).run(until_idle=True)
     silent = NodeId(here.ids.new())
-    here.store.register(silent, '{"send": 1, "a,b": 2}', Process("far", 7), Micros(here.clock.now() - 120_000_000))
+    long_ago = Micros(here.clock.now() - 120_000_000)
+    here.store.register(NewNode(silent, long_ago, Process("far", 7), kinds='{"send": 1, "a,b": 2}'))
     live = NodeId(here.ids.new())
-    here.store.register(live, '{"send": 1}', Process("near", 8), here.clock.now())
+    here.store.register(NewNode(live, here.clock.now(), Process("near", 8), kinds='{"send": 1}'))
 
     listed = perdure("nodes", "--json", cwd=folder, **URL).json()
     table = perdure("nodes", cwd=folder, COLUMNS="80", **URL).out.splitlines()
@@ -97,7 +98,7 @@ def test_a_node_is_silent_by_its_own_lease(
 ) -> None:
     lease_us = None if lease_s is None else lease_s * 1_000_000
     heard_of = Micros(here.clock.now() - 120_000_000)
-    here.store.register(NodeId(here.ids.new()), None, Process("far", 7), heard_of, lease_us=lease_us)
+    here.store.register(NewNode(NodeId(here.ids.new()), heard_of, Process("far", 7), lease_us=lease_us))
 
     [node] = perdure("nodes", "--json", cwd=folder, **URL).json()
 

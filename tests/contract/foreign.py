@@ -37,13 +37,19 @@ class Foreign:
         return getattr(self._store, name)
 
 
+def _opened(url: str) -> SqlStore:
+    store = open_store(url)
+    assert isinstance(store, SqlStore)
+    return store
+
+
 def open_without_locks(url: str) -> Store:
-    return WithoutLocks(open_store(url).runner)
+    return WithoutLocks(_opened(url).runner)
 
 
 def open_generous(url: str) -> Store:
-    return Generous(open_store(url).runner)
+    return Generous(_opened(url).runner)
 
 
 def open_foreign(url: str) -> Store:
-    return cast("Store", Foreign(open_store(url)))
+    return cast("Store", Foreign(_opened(url)))

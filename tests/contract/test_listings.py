@@ -188,9 +188,9 @@ class Steps:
 
     def _page(self, wanted: JobFilter | RunFilter, spot: Spot | None) -> Op[Page[object]]:
         page: Op[Page[object]] = (
-            read.page_of_jobs(wanted, spot, 20)  # type: ignore[assignment]
+            read.jobs(wanted, spot, 20)  # type: ignore[assignment]
             if isinstance(wanted, JobFilter)
-            else read.page_of_runs(wanted, spot, 20)
+            else read.runs(wanted, spot, 20)
         )
         return page
 

@@ -15,7 +15,7 @@ from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import LiveJob
 from perdure.job.reports import Completed, Finish
-from perdure.store.rows import Answer, Claimer, Lane, NodeRow
+from perdure.store.rows import Answer, Claimer, Lane, NewNode, NodeRow
 from perdure.store.store import SqlStore
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
@@ -136,7 +136,7 @@ def registered(scene: Scene) -> NodeId:
     """A node of this very process."""
     node = NodeId(scene.app.ids.new())
     own = ProcLiveness().own()
-    scene.app.store.register(node, None, own, scene.app.clock.now(), lease_us=round(LEASE_S * 1_000_000))
+    scene.app.store.register(NewNode(node, scene.app.clock.now(), own, lease_us=round(LEASE_S * 1_000_000)))
     return node
 
 
@@ -277,7 +277,7 @@ def be_my_own_successor(path: Path) -> None:
     app = handlers.begin(path, path.with_suffix(".log"))
     node = NodeId(app.ids.new())
     earlier = ProcLiveness().own()._replace(process_start="1")
-    app.store.register(node, None, earlier, app.clock.now())
+    app.store.register(NewNode(node, app.clock.now(), earlier))
     claimer = Claimer(node, None, [RunId(run_id) for run_id in app.ids.new_many(2)], 0)
     assert len(app.store.claim([Lane("default", 2)], claimer, app.clock.now())) == 2
     raise SystemExit(app.worker().run(until_idle=True))

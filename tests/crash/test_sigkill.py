@@ -33,10 +33,10 @@ WORKER = """
 import sys
 from perdure import Perdure
 from perdure.job.reports import Completed, Finish
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 app = Perdure(sys.argv[1])
 node = app.ids.new()
-app.store.register(node, None, Process(), app.clock.now())
+app.store.register(NewNode(node, app.clock.now()))
 while True:
     claims = app.store.claim([Lane("default", 5)], Claimer(node, None, app.ids.new_many(5), 0), app.clock.now())
     if not claims:

@@ -11,7 +11,7 @@ from perdure import DatabaseUnavailable, JobContext, Perdure, Retry
 from perdure.ids import NodeId, RunId
 from perdure.job.model import Claim
 from perdure.store.engine import Op, Pair
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 from perdure.store.store import SqlStore
 from perdure.testing.contract.faults import NEVER, FailingRunner
 from perdure.upkeep.rescue import BATCH, Rescuer
@@ -52,7 +52,7 @@ def breaking_once(app: Perdure) -> BreaksOnce:
 def claimed_by_another(app: Perdure, jobs: int) -> tuple[NodeId, list[Claim]]:
     """What a node of another machine has claimed."""
     node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
+    app.store.register(NewNode(node, app.clock.now()))
     claimer = Claimer(node, None, [RunId(run_id) for run_id in app.ids.new_many(jobs)], 0)
     return node, app.store.claim([Lane("default", jobs)], claimer, app.clock.now())
 
@@ -157,7 +157,7 @@ def test_a_rescue_that_breaks_off_is_finished_by_the_next(scene: Scene) -> None:
     node, _ = claimed_by_another(app, len(jobs))
     app.store.stop(node, "crash", app.clock.now())
     own = NodeId(app.ids.new())
-    app.store.register(own, None, Process(), app.clock.now())
+    app.store.register(NewNode(own, app.clock.now()))
     rescuer = Rescuer(app.parts(), WorkerOptions())
     assert isinstance(app.store, SqlStore)
     broken = SqlStore(FailingRunner(app.store.runner, 3, DatabaseUnavailable))

@@ -14,7 +14,7 @@ from perdure import JobContext
 from perdure.clock import ManualClock
 from perdure.errors import DatabaseBusy
 from perdure.ids import NodeId
-from perdure.store.rows import Process
+from perdure.store.rows import NewNode
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.heartbeat import BEATS_PER_LEASE
 from perdure.worker.options import WorkerOptions
@@ -101,7 +101,7 @@ class Member:
     def __init__(self, scene: Scene, clock: ManualClock, lease_s: float) -> None:
         self.app = scene.app(busy_timeout_s=0.01, lease_s=lease_s, clock=clock)
         self.id = NodeId(self.app.ids.new())
-        self.app.store.register(self.id, None, Process(), clock.now(), lease_us=round(lease_s * 1_000_000))
+        self.app.store.register(NewNode(self.id, clock.now(), lease_us=round(lease_s * 1_000_000)))
         self._clock = clock
         self._beat_every_s = lease_s / BEATS_PER_LEASE
         self._next_beat = clock.boottime() + self._beat_every_s

@@ -12,7 +12,7 @@ from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory, JobId, NodeId, RunId, timestamp_of
 from perdure.job.model import Claim
 from perdure.job.reports import Completed, Finish
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.options import WorkerOptions
@@ -52,7 +52,7 @@ def registered(app: Perdure, lease_s: float | None = None) -> NodeId:
     """A node of another machine, as far as its row tells."""
     node = NodeId(app.ids.new())
     lease_us = None if lease_s is None else round(lease_s * 1_000_000)
-    app.store.register(node, None, Process(), app.clock.now(), lease_us=lease_us)
+    app.store.register(NewNode(node, app.clock.now(), lease_us=lease_us))
     return node
 
 

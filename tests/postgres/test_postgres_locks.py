@@ -14,7 +14,7 @@ from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Failure
 from perdure.job.reports import Failed, Finish
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 from tests.worker.patience import eventually
@@ -247,7 +247,7 @@ def test_a_job_parked_in_a_queue_without_a_row_is_found_by_who_knows_it(
         quick = declare(other).enqueue("quick")
         raise Undo
     node, now = NodeId(app.ids.new()), app.clock.now()
-    app.store.register(node, None, Process(), now)
+    app.store.register(NewNode(node, now))
     assert app.store.claim([Lane("mail", 1)], Claimer(node, {}, [RunId(app.ids.new())], 1_000_000), now) == []
     assert other.existing(quick).state == "parked"
     assert other.worker().run(until_idle=True) == 0

@@ -23,7 +23,7 @@ from perdure.ops.doctor import examine, is_healthy
 from perdure.ops.repairs import repair
 from perdure.store.engine import Make, Op
 from perdure.store.protocols import Locked
-from perdure.store.rows import Answer, Claimer, Lane, Process
+from perdure.store.rows import Answer, Claimer, Lane, NewNode
 from perdure.store.store import SqlStore
 from perdure.testing.contract.faults import PassingRunner
 from tests.app import by_hand
@@ -237,7 +237,7 @@ def claim_all(town: Town, app: Perdure) -> object:
 def claim_as_a_stranger(town: Town, app: Perdure) -> object:
     """Parks everything."""
     node, now = NodeId(app.ids.new()), app.clock.now()
-    app.store.register(node, "{}", Process(), now)
+    app.store.register(NewNode(node, now, kinds="{}"))
     return app.store.claim([Lane(town.queue, 5)], Claimer(node, {}, [RunId(app.ids.new())], 1_000_000), now)
 
 
@@ -434,7 +434,7 @@ def test_a_claim_that_waits_while_a_job_is_edited_gets_the_new_payload(town: Tow
     """It has read the job before it waits, here for its node's row; the run must be of what the record shows."""
     job = town.enqueue("a")
     node, now = NodeId(town.app.ids.new()), town.app.clock.now()
-    town.app.store.register(node, None, Process(), now)
+    town.app.store.register(NewNode(node, now))
     claimer = Claimer(node, None, [RunId(run) for run in town.app.ids.new_many(2)], 1_000_000)
     with psycopg.connect(town.url) as holder, ThreadPoolExecutor(1) as pool:
         holder.execute("UPDATE perdure.node SET host = 'held' WHERE id = %s", (UUID(bytes=node),))

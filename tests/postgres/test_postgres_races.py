@@ -8,7 +8,7 @@ import pytest
 
 from perdure import DatabaseBusy, Perdure
 from perdure.ids import NodeId, RunId
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 from tests.app import by_hand
 from tests.postgres.conftest import declare
 from tests.postgres.processes import at_once, claim_all, threads_at_once
@@ -127,7 +127,7 @@ def test_a_node_is_not_declared_dead_in_the_middle_of_its_claim(app: Perdure, se
 def test_a_claim_waits_to_hear_whether_its_node_is_dead(app: Perdure, send: Any, other: Perdure) -> None:
     send.enqueue("a")
     node, now = NodeId(app.ids.new()), app.clock.now()
-    app.store.register(node, None, Process(), now)
+    app.store.register(NewNode(node, now))
     claimer = Claimer(node, None, [RunId(app.ids.new())], 1_000_000)
     with app.transaction():
         app.store.stop(node, "crash", now)

@@ -13,7 +13,7 @@ from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Failure
 from perdure.job.reports import Completed, Failed
 from perdure.job.views import Job
-from perdure.store.rows import Answer, Claimer, Lane, LogLine, Process, RunFilter
+from perdure.store.rows import Answer, Claimer, Lane, LogLine, NewNode, Process, RunFilter
 from tests.app import by_hand
 
 pytestmark = pytest.mark.postgres
@@ -113,7 +113,7 @@ def test_a_failure_that_holds_a_nul_is_kept(app: Perdure, send: Any) -> None:
 def test_a_job_of_an_unknown_kind_is_parked_and_taken_by_who_knows_it(app: Perdure, send: Any) -> None:
     job = send.enqueue("a")
     node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
+    app.store.register(NewNode(node, app.clock.now()))
 
     def claim(kinds: dict[str, int]) -> int:
         runs = list(map(RunId, app.ids.new_many(5)))
@@ -324,7 +324,7 @@ def test_a_lock_has_one_holder_until_it_runs_out(app: Perdure) -> None:
 
 def test_a_node_beats_until_it_is_declared_stopped(app: Perdure) -> None:
     node, now = NodeId(app.ids.new()), app.clock.now()
-    app.store.register(node, '{"send": 1}', Process(host="h", pid=1), now)
+    app.store.register(NewNode(node, now, Process(host="h", pid=1), kinds='{"send": 1}'))
     assert app.store.beat(node, now)
     assert not app.store.stop(node, "crash", now, seen_beat=0)
     assert app.store.stop(node, "crash", now, seen_beat=1)
@@ -335,7 +335,7 @@ def test_a_node_beats_until_it_is_declared_stopped(app: Perdure) -> None:
 def test_a_stopped_node_claims_nothing(app: Perdure, send: Any) -> None:
     send.enqueue("a")
     node, now = NodeId(app.ids.new()), app.clock.now()
-    app.store.register(node, None, Process(), now)
+    app.store.register(NewNode(node, now))
     app.store.stop(node, "crash", now)
     claimer = Claimer(node, None, [RunId(app.ids.new())], 1_000_000)
     assert app.store.claim([Lane("mail", 1)], claimer, now) == []

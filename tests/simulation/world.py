@@ -26,7 +26,7 @@ from perdure.job.states import FINAL, RunState, State
 from perdure.job.views import Job
 from perdure.kind import Draft, Registry
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.rows import USUAL_LEASE_US, Process
+from perdure.store.rows import USUAL_LEASE_US, NewNode
 from perdure.store.store import SqlStore
 from perdure.upkeep.chore import Chore, Chores
 from perdure.upkeep.rescue import Rescuer
@@ -95,20 +95,12 @@ class SimStore(SqlStore):
         self._is_old = is_old
         """Its process runs an older Perdure, which does not say its lease."""
 
-    def register(
-        self,
-        node_id: NodeId,
-        kinds: str | None,
-        process: Process,
-        now: Micros,
-        queues: str | None = None,
-        lease_us: int | None = None,
-    ) -> None:
+    def register(self, node: NewNode) -> None:
         if self._is_old:
-            lease_us = None
-        self._world.leases[node_id] = None if lease_us is None else lease_us / 1_000_000
-        self._world.beaten[node_id] = self._world.time.at
-        super().register(node_id, kinds, process, now, queues, lease_us)
+            node = node._replace(lease_us=None)
+        self._world.leases[node.id] = None if node.lease_us is None else node.lease_us / 1_000_000
+        self._world.beaten[node.id] = self._world.time.at
+        super().register(node)
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:
         beaten = super().beat(node_id, now)

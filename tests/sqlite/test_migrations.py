@@ -24,7 +24,7 @@ from perdure.clock import ManualClock
 from perdure.ids import JobId, NodeId
 from perdure.job.reports import Completed, Finish
 from perdure.store.migrate import Migration, migrations_of
-from perdure.store.rows import Process
+from perdure.store.rows import NewNode
 from perdure.store.sqlite import schema
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.options import WorkerOptions
@@ -380,7 +380,7 @@ def test_what_ran_at_revision_1_goes_on_after_the_upgrade(path: Path) -> None:
     app = Perdure(path, clock=clock, lease_s=5)
     _far, near = sorted(app.store.live_nodes(), key=lambda node: node.host or "")
     own = NodeId(app.ids.new())
-    app.store.register(own, None, Process(), clock.now(), lease_us=5_000_000)
+    app.store.register(NewNode(own, clock.now(), lease_us=5_000_000))
     rescuer = Rescuer(app.parts()._replace(clock=clock), WorkerOptions(lease_s=5))
     silent: list[float] = []
     for second in range(61):

@@ -24,7 +24,7 @@ from perdure.job.reports import (
     TimedOut,
     Unreadable,
 )
-from perdure.store.rows import Claimer, Lane, LogLine, Process
+from perdure.store.rows import Claimer, Lane, LogLine, NewNode
 
 MISSING = b"\xee" * 16
 LEASE_US = 60_000_000
@@ -178,7 +178,7 @@ def _waiting(app: Perdure, work: Any, twin: str) -> dict[str, bytes]:
 
 def _new_node(app: Perdure) -> NodeId:
     node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
+    app.store.register(NewNode(node, app.clock.now()))
     return node
 
 

@@ -14,6 +14,7 @@ from perdure.errors import InvalidInput
 from perdure.ids import to_uuid
 from perdure.ops.doctor import CHECKS, EXAMPLES, Check, Finding, Severity, examine, is_healthy, not_json, not_objects
 from perdure.ops.repairs import REPAIRS
+from perdure.store.store import SqlStore
 from tests.app.contents import contents
 from tests.unit.patient import CASES, Case, Patient, healthy
 
@@ -113,9 +114,15 @@ def test_a_scheduled_job_is_overdue_by_the_time_the_caller_gives(app: Perdure) -
     assert names(examine(app.store, type(app.clock.now())(later))) == ["overdue"]
 
 
-def test_work_that_is_not_sql_cannot_be_examined() -> None:
-    with pytest.raises(InvalidInput, match="store_unsupported"):
-        examine(object())  # type: ignore[arg-type]
+class WithoutChecks(SqlStore):
+    def check(self, name: str, now: object, limit: int) -> list[tuple[object, ...]]:
+        raise NotImplementedError("its rows are somewhere else")
+
+
+def test_a_store_that_has_no_checks_cannot_be_examined(app: Perdure) -> None:
+    assert isinstance(app.store, SqlStore)
+    with pytest.raises(InvalidInput, match=r"WithoutChecks has no check.*somewhere else.*store_unsupported"):
+        examine(WithoutChecks(app.store.runner))
 
 
 @pytest.mark.parametrize("text", ["{", "NaN", "", "{'a': 1}", '{"a": 1} x'])

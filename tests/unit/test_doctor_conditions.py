@@ -17,7 +17,8 @@ from typing import NamedTuple
 import pytest
 
 from perdure.clock import Micros
-from perdure.ops.doctor import CHECKS, Check, look_params
+from perdure.ops.doctor import CHECKS, Check
+from perdure.store.repair import check_params
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.statements import Statement, row_for
 from tests.unit.patient import CASES, healthy
@@ -150,7 +151,7 @@ class Scene(NamedTuple):
 
     def found(self, check: Check, statement: Statement, sql: str) -> list[tuple[object, ...]]:
         """What the query finds, as the doctor would tell."""
-        rows = self.connection.execute(sql, row_for(statement, look_params(self.now, 1_000))).fetchall()
+        rows = self.connection.execute(sql, row_for(statement, check_params(self.now, 1_000))).fetchall()
         return [row for row in rows if check.confirm is None or check.confirm(row[2:])]
 
     def notices(self, weaker: Weaker) -> bool:

@@ -29,7 +29,7 @@ from perdure.job.reports import (
 )
 from perdure.job.views import Job
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 
 QUEUES = ("first", "second")
 
@@ -142,7 +142,7 @@ class Life:
 
     def _new_node(self) -> NodeId:
         node = NodeId(self.app.ids.new())
-        self.app.store.register(node, None, Process(), self.clock.now())
+        self.app.store.register(NewNode(node, self.clock.now()))
         return node
 
     def _new_job_id(self) -> JobId:

@@ -12,7 +12,7 @@ from perdure import Perdure, State
 from perdure.ids import NodeId, RunId
 from perdure.job.views import Job
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def work(app: Perdure) -> Any:
 
 def claim(app: Perdure, knows: dict[str, int] | None = None) -> None:
     node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
+    app.store.register(NewNode(node, app.clock.now()))
     claimer = Claimer(node, knows, [RunId(app.ids.new())], 60_000_000)
     app.store.claim([Lane("default", 1)], claimer, app.clock.now())
 

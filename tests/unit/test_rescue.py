@@ -22,7 +22,7 @@ from perdure.kind import Registry
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.store.protocols import Store, StoreSettings
-from perdure.store.rows import Answer, Lane, NodeRow, Process
+from perdure.store.rows import Answer, Lane, NewNode, NodeRow, Process
 from perdure.testing.contract.rig import Rig
 from perdure.upkeep.rescue import BATCH, Rescuer
 from perdure.worker.liveness import ProcLiveness
@@ -84,7 +84,7 @@ def watch(rig: Rig, observer: Rescuer, own: NodeId, seconds: float, meanwhile: C
 def dead_process(rig: Rig) -> NodeId:
     """A node of this machine whose process has ended."""
     node = NodeId(rig.ids.new())
-    rig.store.register(node, None, ProcLiveness().own()._replace(pid=NO_PID), rig.now)
+    rig.store.register(NewNode(node, rig.now, ProcLiveness().own()._replace(pid=NO_PID)))
     return node
 
 
@@ -94,7 +94,7 @@ def living(rig: Rig) -> set[NodeId]:
 
 def silent_with_jobs(rig: Rig, count: int) -> tuple[NodeId, list[Claim]]:
     node = NodeId(rig.ids.new())
-    rig.store.register(node, None, Process("elsewhere"), rig.now)
+    rig.store.register(NewNode(node, rig.now, Process("elsewhere")))
     rig.enqueue_many(count)
     return node, rig.claim(count, node=node)
 

@@ -11,7 +11,7 @@ from typing import Any
 from perdure import Job, JobContext, Perdure, Run
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.reports import Completed, Finish, Released
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 
 Body = Callable[[JobContext], Any]
 SORTS = ("plain", "async")
@@ -53,7 +53,7 @@ def take_over(app: Perdure, ctx: JobContext) -> None:
     """Another node gets the job of a running handler, and completes it."""
     store, now, node = app.store, app.clock.now(), NodeId(app.ids.new())
     with app.transaction():
-        store.register(node, None, Process(), now)
+        store.register(NewNode(node, now))
         store.finish([Finish(ctx.claim.live, Released(), JobId(app.ids.new()))], now)
         claimer = Claimer(node, None, [RunId(app.ids.new())], 60_000_000)
         (claim,) = store.claim([Lane(ctx.claim.live.queue, 1)], claimer, now)

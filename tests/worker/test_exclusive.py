@@ -11,7 +11,7 @@ import pytest
 from perdure import JobContext, Perdure
 from perdure.clock import ManualClock, Micros
 from perdure.ids import NodeId
-from perdure.store.rows import Process
+from perdure.store.rows import NewNode
 from perdure.worker.heartbeat import Exclusive
 from tests.worker.patience import eventually, seen_by_the_doctor
 
@@ -24,7 +24,7 @@ class Here:
     def __init__(self, app: Perdure) -> None:
         self.id = NodeId(app.ids.new())
         lease_us = round(app.config.lease_s * 1_000_000)
-        app.store.register(self.id, None, Process(), app.clock.now(), lease_us=lease_us)
+        app.store.register(NewNode(self.id, app.clock.now(), lease_us=lease_us))
 
 
 @pytest.fixture

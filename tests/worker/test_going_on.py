@@ -16,7 +16,7 @@ import pytest
 from perdure import JobContext, Perdure
 from perdure.clock import Micros, SystemClock
 from perdure.ids import NodeId, RunId
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.options import WorkerOptions
 from tests.worker.bodies import SORTS, declared, last_run
@@ -65,7 +65,7 @@ def test_a_worker_starts_although_a_dead_nodes_job_cannot_be_taken_back(
 
     poison = work.enqueue()
     gone, now = NodeId(app.ids.new()), app.clock.now()
-    app.store.register(gone, None, Process(), now)
+    app.store.register(NewNode(gone, now))
     app.store.claim([Lane("default", 1)], Claimer(gone, None, [RunId(app.ids.new())], 60_000_000), now)
     app.store.stop(gone, "crash", now)
     execute(
@@ -91,7 +91,7 @@ class Steps:
 
     def __init__(self, app: Perdure) -> None:
         self.id = NodeId(app.ids.new())
-        app.store.register(self.id, None, Process(), app.clock.now())
+        app.store.register(NewNode(self.id, app.clock.now()))
 
     def stir(self) -> None:
         self.turns += 1
@@ -185,7 +185,7 @@ def test_a_beat_that_was_refused_to_who_the_node_was_before_says_nothing_about_i
 
         def now(self) -> Micros:
             node.id = NodeId(app.ids.new())
-            app.store.register(node.id, None, Process(), super().now())
+            app.store.register(NewNode(node.id, super().now()))
             return super().now()
 
     app.store.stop(before, "unknown", app.clock.now())

@@ -20,7 +20,7 @@ from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze, Tran
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
-from perdure.store.rows import Claimer, Lane, Process
+from perdure.store.rows import Claimer, Lane, NewNode
 from tests.worker.bodies import take_over
 
 ONCE = Retry(2, backoff="none")
@@ -238,7 +238,7 @@ def test_a_job_that_fails_with_its_dead_node_is_an_error_and_the_others_are_resc
 
     jobs = [last.enqueue(), other.enqueue()]
     node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
+    app.store.register(NewNode(node, app.clock.now()))
     run_ids = [RunId(run_id) for run_id in app.ids.new_many(2)]
     app.store.claim([Lane("default", 2)], Claimer(node, None, run_ids, 60_000_000), app.clock.now())
     app.store.stop(node, "crash", app.clock.now())
@@ -288,7 +288,7 @@ def test_a_job_that_goes_on_as_another_one_after_its_node_died_has_not_failed(ap
 
     job = work.enqueue()
     node = NodeId(app.ids.new())
-    app.store.register(node, None, Process(), app.clock.now())
+    app.store.register(NewNode(node, app.clock.now()))
     run_ids = [RunId(app.ids.new())]
     app.store.claim([Lane("default", 1)], Claimer(node, None, run_ids, 60_000_000), app.clock.now())
     app.store.stop(node, "crash", app.clock.now())

@@ -10,7 +10,7 @@ import pytest
 from perdure import Job, JobContext, Perdure, State
 from perdure.clock import to_datetime
 from perdure.ids import NodeId, RunId, to_uuid
-from perdure.store.rows import Claimer, Lane
+from perdure.store.rows import Claimer, Lane, NewNode
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
 from perdure.worker.options import WorkerOptions
@@ -35,7 +35,7 @@ def left_behind(app: Perdure, jobs: int) -> NodeId:
     """Jobs held by a node of this machine whose process is gone."""
     node = NodeId(app.ids.new())
     app.enqueue_many([app.kinds.get("note").new() for _ in range(jobs)])
-    app.store.register(node, None, ProcLiveness().own()._replace(pid=NO_PID), app.clock.now())
+    app.store.register(NewNode(node, app.clock.now(), ProcLiveness().own()._replace(pid=NO_PID)))
     claimer = Claimer(node, None, [RunId(run_id) for run_id in app.ids.new_many(jobs)], 60_000_000)
     assert len(app.store.claim([Lane("default", jobs)], claimer, app.clock.now())) == jobs
     return node
@@ -79,7 +79,7 @@ def test_what_saw_two_workers_die_runs_one_at_a_time(app: Perdure, max_crashes: 
     for _ in range(max_crashes - 2):
         now, gone = app.clock.now(), NodeId(app.ids.new())
         Rescuer(app.parts(), WorkerOptions()).look(gone)
-        app.store.register(gone, None, ProcLiveness().own()._replace(pid=NO_PID), now)
+        app.store.register(NewNode(gone, now, ProcLiveness().own()._replace(pid=NO_PID)))
         run_ids = [RunId(run_id) for run_id in app.ids.new_many(4)]
         assert len(app.store.claim([Lane("default", 4)], Claimer(gone, None, run_ids, 60_000_000), now)) == 4
     app.worker(concurrency=4, max_crashes=max_crashes).run(until_idle=True)

@@ -17,7 +17,7 @@ import pytest
 from perdure import Perdure
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.reports import Cancelled, Completed, Finish, Released, TimedOut
-from perdure.store.rows import Answer, Claimer, Lane, Process
+from perdure.store.rows import Answer, Claimer, Lane, NewNode
 from perdure.uninterrupted import _here
 from perdure.worker.context import JobContext
 from perdure.worker.executors.loop import LoopExecutor
@@ -35,7 +35,7 @@ class Pool:
         self.app = app
         self.node = NodeId(app.ids.new())
         self._numbers = count()
-        app.store.register(self.node, None, Process(), app.clock.now())
+        app.store.register(NewNode(self.node, app.clock.now()))
         self.renew()
 
     def renew(self) -> None:

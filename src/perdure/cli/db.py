@@ -29,7 +29,8 @@ def upgrade(url: Url = None, app: App = None) -> None:
 @db.command(cls=Command)
 def check(url: Url = None, app: App = None, json: Json = False) -> None:
     """Show how the database stands, without changing it. Exits with 1 if there is a problem."""
-    from perdure.ops.database import Verdict, check_database
+    from perdure.ops.database import check_database
+    from perdure.store.rows import Verdict
 
     with database(url, app) as store:
         facts = check_database(store)

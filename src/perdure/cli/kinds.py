@@ -15,7 +15,7 @@ from perdure.errors import ConfigError, PerdureError, StoreError
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.ops.kinds import StoredKind
+    from perdure.store.rows import StoredKind
 
 CodeOnly = Annotated[bool, typer.Option("--code-only", help="Look at the code alone, not at the stored jobs.")]
 

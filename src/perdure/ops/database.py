@@ -1,156 +1,32 @@
-"""The database as a whole: is it there, is it sound, can it be copied. Called by `perdure db` and `perdure doctor`.
-
-What only a file can tell comes from its runner; a server has tools of its own.
-
-
-The SQL Perdure runs, for people who want to read it or apply it by hand. Called by `perdure db sql`."""
+"""The database as a whole: is it sound, can it be copied, and the SQL that makes it. Called by `perdure db`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from perdure.errors import ConfigError
-from perdure.ops.doctor import runner_of
 from perdure.store import migrate, statements
-from perdure.store.engine import Call, Op
 from perdure.store.migrate import Naming
 from perdure.store.protocols import Store
-from perdure.store.sqlite.schema import Checkup
-
-LONG_WAL_FRAMES = 5_000
-"""Ten times what Perdure lets a log grow to before it is copied back."""
-
-GUARD_LIMIT = (
-    "this SQLite can corrupt a file that several processes write (its WAL-reset bug). Perdure's own connections and"
-    " those given as tx= checkpoint under a lock; a foreign connection with auto-checkpoint on does not: run PRAGMA"
-    " wal_autocheckpoint=0 on it"
-)
-
-
-class Verdict(StrEnum):
-    """What to think of a fact."""
-
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-class Fact(NamedTuple):
-    """One thing that is known about the database; `note` says what to do, where there is something."""
-
-    name: str
-    value: str
-    verdict: Verdict = Verdict.OK
-    note: str = ""
-
-
-@runtime_checkable
-class FileDatabase(Protocol):
-    """A runner whose database is one file."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def require_current(self) -> None: ...
-
-    def checkup(self) -> Checkup: ...
-
-    def back_up(self, target: Path) -> None: ...
+from perdure.store.rows import Fact
 
 
 def require_current(store: Store) -> None:
-    """Refuse a database that using it would create or upgrade. Servers refuse by themselves on first use."""
-    runner = runner_of(store)
-    if isinstance(runner, FileDatabase):
-        runner.require_current()
+    """Refuse a database that using it would create or upgrade."""
+    store.require_current()
 
 
 def check_database(store: Store) -> list[Fact]:
     """What is known about the database. Changes nothing: a missing file is an error, an old one stays old."""
-    runner = runner_of(store)
-    if isinstance(runner, FileDatabase):
-        return _facts(runner.checkup())
-    return [Fact("schema", f"revision {runner.read(_revision)}")]
+    return store.facts()
 
 
 def back_up(store: Store, target: Path) -> None:
     """Copy the database to a new file, readable by its owner only. Jobs go on meanwhile."""
-    runner = runner_of(store)
-    if not isinstance(runner, FileDatabase):
-        raise ConfigError(
-            "perdure db backup copies SQLite files; back up a server with its own tool (PostgreSQL: pg_dump)",
-            code="backup_unsupported",
-        )
-    runner.back_up(target)
-
-
-def _revision() -> Op[int]:
-    rows = (yield Call("read_revision")).rows
-    return cast("int | None", rows[0][0]) or 0
-
-
-def _facts(found: Checkup) -> list[Fact]:
-    return [
-        Fact("file", f"{found.path} ({_bytes(found.size)})"),
-        _schema(found),
-        Fact("integrity", "ok")
-        if not found.faults
-        else Fact("integrity", "; ".join(found.faults), Verdict.PROBLEM, "keep the files, and restore a backup"),
-        Fact("journal_mode", found.journal_mode)
-        if found.journal_mode == "wal"
-        else Fact("journal_mode", found.journal_mode, Verdict.WARNING, "Perdure sets wal when it opens the file"),
-        Fact("synchronous", found.synchronous)
-        if found.synchronous == "FULL"
-        else Fact("synchronous", found.synchronous, Verdict.WARNING, "a power cut can lose the newest jobs"),
-        _wal(found),
-        Fact("sqlite", found.sqlite_version),
-        Fact("wal_reset_guard", "active", note=GUARD_LIMIT)
-        if found.wal_guarded
-        else Fact("wal_reset_guard", "not needed: this SQLite has the bug repaired"),
-        _mode(found),
-        _filesystem(found),
-    ]
-
-
-def _schema(found: Checkup) -> Fact:
-    value = f"revision {found.revision}, the newest is {found.newest}" if found.revision else "no Perdure tables"
-    if found.schema_fault is None:
-        return Fact("schema", value)
-    return Fact("schema", value, Verdict.PROBLEM, found.schema_fault)
-
-
-def _wal(found: Checkup) -> Fact:
-    value = f"{found.wal_frames} frames to copy back, {_bytes(found.wal_bytes)}"
-    if found.wal_frames <= LONG_WAL_FRAMES:
-        return Fact("wal", value)
-    advice = "someone reads for very long, or writes without Perdure; find and end the long transaction"
-    return Fact("wal", value, Verdict.WARNING, advice)
-
-
-def _mode(found: Checkup) -> Fact:
-    if found.mode & 0o077 == 0:
-        return Fact("file_mode", f"{found.mode:04o}")
-    advice = f"others may read or write jobs and their secrets; chmod 600 {found.path}"
-    return Fact("file_mode", f"{found.mode:04o}", Verdict.WARNING, advice)
-
-
-def _filesystem(found: Checkup) -> Fact:
-    value = found.filesystem or "unknown"
-    if not found.over_network:
-        return Fact("filesystem", value)
-    advice = "SQLite can lose or corrupt jobs over a network; move the file to a local disk"
-    return Fact("filesystem", value, Verdict.PROBLEM, advice)
-
-
-def _bytes(size: int) -> str:
-    return (
-        f"{size} bytes" if size < 1024 else f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
-    )
+    store.back_up(target)
 
 
 DIALECTS = ("sqlite", "postgres")

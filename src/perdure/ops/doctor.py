@@ -1,12 +1,7 @@
-"""Everything the doctor looks for: one named query each, what a finding means, and what to do about it.
+"""The doctor: everything it looks for, what a finding means and what to do about it. It changes nothing.
 
-The queries are in `store/sql/doctor*.sql` under the same names; `doctor` runs them, `repairs` has the cures.
-docs/doctor.md is compared with this table by a test.
-
-
-The doctor: looks for broken promises, changes nothing. Called by `perdure doctor` and at the end of every test.
-
-What it looks for is in `checks`, how it is put right in `repairs`.
+Called by `perdure doctor` and at the end of every test; asks the store for each check by its name (`store/repair`, the
+queries are in `store/sql/doctor*.sql`). docs/doctor.md is compared with this table by a test.
 """
 
 from __future__ import annotations
@@ -15,16 +10,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import NamedTuple, NoReturn, cast
 from uuid import UUID
 
 from perdure.clock import Micros, SystemClock
 from perdure.errors import InvalidInput
 from perdure.ids import to_uuid
-from perdure.store.engine import Call, Op
 from perdure.store.protocols import Store
-from perdure.store.store import Runner, SqlStore
 
 
 class Severity(StrEnum):
@@ -405,9 +397,6 @@ CHECKS: tuple[Check, ...] = (
 
 
 EXAMPLES = 5
-SAMPLE = 10_000
-"""How many of the newest payloads and results are read, where the database cannot tell by itself which to read."""
-LONG_AGO_US = 300 * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,14 +416,15 @@ def examine(store: Store, now: Micros | None = None) -> list[Finding]:
 
     Only reads. Each check sees one consistent snapshot, so work that goes on meanwhile gives no false findings.
     """
-    runner = runner_of(store)
-    params = look_params(SystemClock().now() if now is None else now)
-    findings: list[Finding] = []
-    for check in CHECKS:
-        found = runner.read(partial(_look, check, params))
-        if found is not None:
-            findings.append(found)
-    return findings
+    at = SystemClock().now() if now is None else now
+    try:
+        looked = [_finding(check, store.check(check.name, at, EXAMPLES)) for check in CHECKS]
+    except NotImplementedError as reason:
+        raise InvalidInput(
+            f"the doctor cannot look into this store: {type(store).__name__} has no check() ({reason})",
+            code="store_unsupported",
+        ) from reason
+    return [found for found in looked if found is not None]
 
 
 def is_healthy(findings: Iterable[Finding]) -> bool:
@@ -442,23 +432,7 @@ def is_healthy(findings: Iterable[Finding]) -> bool:
     return all(found.severity is not Severity.VIOLATION for found in findings)
 
 
-def look_params(now: Micros, examples: int = EXAMPLES) -> dict[str, object]:
-    """What the queries of all checks take."""
-    return {"examples": examples, "sample": SAMPLE, "long_ago": now - LONG_AGO_US}
-
-
-def runner_of(store: Store) -> Runner:
-    """What runs operations on the store's database."""
-    if not isinstance(store, SqlStore):
-        raise InvalidInput(
-            f"the doctor reads SQL databases, and {type(store).__name__} is not one; give it a store of open_store",
-            code="store_unsupported",
-        )
-    return store.runner
-
-
-def _look(check: Check, params: dict[str, object]) -> Op[Finding | None]:
-    rows = (yield Call(check.name, params)).rows
+def _finding(check: Check, rows: Sequence[tuple[object, ...]]) -> Finding | None:
     if check.confirm is not None:
         rows = [row for row in rows if check.confirm(row[2:])]
     if not rows:

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from perdure.job.views import Job, Run
     from perdure.kind import Kind
     from perdure.ops.doctor import Finding
-    from perdure.ops.kinds import StoredKind
     from perdure.ops.status import Status
     from perdure.store.protocols import Store
-    from perdure.store.rows import LogLine, NodeRow
+    from perdure.store.rows import LogLine, NodeRow, StoredKind
     from perdure.verbs.named import Queue
 
 HIDDEN = "***"

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.job.model import readable
-from perdure.ops.doctor import runner_of
-from perdure.store.engine import Call, Op
 from perdure.store.protocols import Store
-
-
-class StoredKind(NamedTuple):
-    """The live jobs of one version of one kind."""
-
-    name: str
-    version: int
-    live: int
+from perdure.store.rows import StoredKind
 
 
 class Orphans(NamedTuple):
@@ -28,12 +18,7 @@ class Orphans(NamedTuple):
 
 def stored_kinds(store: Store) -> list[StoredKind]:
     """The kinds of all jobs that have not ended, by name and version. Empty: there are no such jobs."""
-    return runner_of(store).read(_live_kinds)
-
-
-def _live_kinds() -> Op[list[StoredKind]]:
-    rows = (yield Call("live_kinds")).rows
-    return [readable(StoredKind, row)[0] for row in rows]
+    return store.live_kinds()
 
 
 def orphans(stored: Sequence[StoredKind], known: Mapping[str, int]) -> list[Orphans]:

@@ -1,8 +1,4 @@
-"""Queues: listing, pausing and resuming whole lanes. Called by `app.queues` through `store`.
-
-Nodes: one row per worker process lifetime. Called by the worker and by rescue through `store`.
-
-Named leases: one holder at a time, for as long as it renews. Called by `app.lock` through `store`."""
+"""Queues (listing, pausing), nodes (one row per worker process lifetime) and named locks. Called through `store`."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from perdure.clock import Micros
 from perdure.ids import NodeId
 from perdure.job.model import readable
 from perdure.store.engine import Call, Op
-from perdure.store.rows import NodeRow, Process, QueueRow
+from perdure.store.rows import NewNode, NodeRow, QueueRow
 
 EVERYTHING = "*"
 
@@ -50,9 +46,9 @@ def _counted(
 
 
 def pause_queue(queue: str, paused_at: Micros | None) -> Op[bool]:
-    """From the commit on no claim takes a job of a paused queue; jobs that run go on. A repeat keeps the first time.
+    """From the commit on no claim takes a job of a paused queue; running jobs are not stopped.
 
-    False: it was a repeat.
+    False: it was a repeat, which keeps the first time.
     """
     yield Call("ensure_queue", {"queue": queue})
     paused_since = (yield Call("read_queue", {"queue": queue})).rows[0][1]
@@ -62,17 +58,9 @@ def pause_queue(queue: str, paused_at: Micros | None) -> Op[bool]:
     return True
 
 
-def register(
-    node_id: NodeId,
-    kinds: str | None,
-    process: Process,
-    now: Micros,
-    queues: str | None = None,
-    lease_us: int | None = None,
-) -> Op[None]:
+def register(node: NewNode) -> Op[None]:
     """A node that is not registered claims nothing."""
-    known = {"id": node_id, "kinds": kinds, "queues": queues, "lease_us": lease_us, "now": now, **process._asdict()}
-    yield Call("register_node", known)
+    yield Call("register_node", {**node._asdict(), **node.process._asdict()})
 
 
 def beat(node_id: NodeId, now: Micros) -> Op[bool]:
@@ -125,3 +113,9 @@ def lock_holder(name: str, now: Micros) -> Op[str | None]:
     if not rows or cast("Micros", rows[0][1]) <= now:
         return None
     return cast("str", rows[0][0])
+
+
+def revision() -> Op[int]:
+    """The newest migration that the database has."""
+    rows = (yield Call("read_revision")).rows
+    return cast("int | None", rows[0][0]) or 0

@@ -10,9 +10,9 @@ from perdure.ids import RunId
 from perdure.job import transitions
 from perdure.job.model import Claim, LiveJob
 from perdure.job.states import Park, Suspicion
-from perdure.store.engine import Blob, Call, Op, Serialization
+from perdure.store.engine import Call, Op
 from perdure.store.rows import Claimed, Claimer, Kinds, Lane
-from perdure.store.write import apply
+from perdure.store.write import apply_to_read, open_runs
 
 ANY_CRASHES = 2**63 - 1
 PARKED_AT_ONCE = 1_000
@@ -28,7 +28,12 @@ _JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES, _ATTEMPTS, _MAX_ATTEMPTS = ma
 )
 
 
-def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
+def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim]]:
+    """The runs that `take` opens."""
+    return (yield from take(lanes, claimer, now)).claims
+
+
+def take(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
     """Take up to `room` jobs per lane, in queue order, and open a run for each.
 
     Jobs this node cannot run are parked on the way and the lane is filled up behind them. A queue that is named twice
@@ -42,7 +47,7 @@ def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
             found += yield from _fill(lane._replace(room=room), claimer, now, found, aside)
     claims = [_start(row, run_id, claimer, now) for row, run_id in zip(found, claimer.run_ids, strict=False)]
     if claims:
-        yield from _open_runs(claims, claimer, now)
+        yield from open_runs(claims, claimer.node_id, now)
     return Claimed(claims, tuple(aside))
 
 
@@ -145,8 +150,7 @@ def _park(strangers: Sequence[Row], kinds: Kinds, now: Micros) -> Op[list[LiveJo
     parked = [
         transitions.park(live, Park.NEWER_VERSION if live.kind in kinds else Park.UNKNOWN_KIND, now) for live in lives
     ]
-    if not (yield from apply(parked, now)):
-        raise _outrun()
+    yield from apply_to_read(parked, now)
     return [transition.after or transition.before for transition in parked]
 
 
@@ -156,22 +160,3 @@ def _place(row: Row) -> tuple[int, int, bytes]:
 
 def _start(row: Row, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:
     return Claim(transitions.claim(row, run_id, claimer.node_id, now, claimer.lease_us), *row[_WIDTH:])
-
-
-def _open_runs(claims: Sequence[Claim], claimer: Claimer, now: Micros) -> Op[None]:
-    updates: list[tuple[object, ...]] = []
-    runs: list[tuple[object, ...]] = []
-    node_id = Blob(claimer.node_id)
-    for job in claims:
-        live = job.live
-        job_id, run_id = Blob(live.job_id), Blob(job.run_id)
-        updates.append((live.started_at, node_id, run_id, now, live.deadline_at, job_id, live.version - 1))
-        waited = max(0, now - max(live.run_at, live.queued_at)) // 1000
-        runs.append((run_id, job_id, node_id, live.attempts, live.life, now, waited))
-    if (yield Call("claim_ready", updates)).changed != len(updates):
-        raise _outrun()
-    yield Call("insert_run", runs)
-
-
-def _outrun() -> Serialization:
-    return Serialization("another node changed a job between reading and claiming it; the claim is tried again")

@@ -1,11 +1,8 @@
-"""The verbs that people give: cancel, pause, resume, retry, supersede, edit, delete. Called by `app` through `store`.
+"""What people decide about jobs: cancel, pause, retry, supersede, edit, delete, move. Called by `app` through `store`.
 
-Each reads the job, asks a pure function of `job/transitions`, and writes the answer under its guard, in one
-transaction. A refusal is an answer too: it is returned as the error to raise, so that it disturbs nobody who shares the
-transaction.
-
-
-Moving jobs inside their queue. Called by `app` through `store`; the arithmetic is in `job/ordering`."""
+Each reads the job, asks a pure function of `job/transitions`, and has `write` write the result under its guard. A
+refusal is returned as the error to raise, so that it disturbs nobody who shares the transaction.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
 from perdure.job.ordering import GAP, RESPACE, between
 from perdure.job.states import FINAL, State, Verb
 from perdure.job.views import Job
+from perdure.store import read
 from perdure.store.engine import Call, Op, Serialization
-from perdure.store.enqueue import holder_of, insert, take_place
-from perdure.store.read import row_of, view_of
+from perdure.store.enqueue import enqueue, holder_of, take_place
 from perdure.store.rows import Edit, Place, not_found
-from perdure.store.write import apply, copy, count_waits, look_at_live, read_live
+from perdure.store.write import apply_to_read, copy, insert_live, place, replace
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
 Seen = Job | PerdureError
@@ -33,7 +30,7 @@ Seen = Job | PerdureError
 
 def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None) -> Op[Seen]:
     """Let `decide` say what becomes of a live job, and write it. An ended job is refused, unless it ended that way."""
-    live = yield from read_live(job_id)
+    live = yield from read.live(job_id)
     if live is None:
         return (yield from _ended(job_id, verb))
     try:
@@ -42,19 +39,14 @@ def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_versio
     except TransitionRefused as refused:
         return refused
     if transition is not None:
-        yield from _apply(transition, now)
+        yield from apply_to_read([transition], now)
     return (yield from seen(job_id))
 
 
 def seen(job_id: JobId) -> Op[Seen]:
     """The job as it now is, or the error that says there is none."""
-    job = yield from view_of(job_id)
+    job = yield from read.get(job_id)
     return job if job is not None else not_found(job_id)
-
-
-def _apply(transition: Transition, now: Micros) -> Op[None]:
-    if not (yield from apply([transition], now)):
-        raise Serialization("the job changed while it was being changed; the operation is tried again")
 
 
 def expect(live: LiveJob, version: int | None) -> None:
@@ -69,11 +61,11 @@ def expect(live: LiveJob, version: int | None) -> None:
 
 def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
     """Cancelling the cancelled, superseding the superseded is a repeat; anything else on an ended job is impossible."""
-    job = yield from view_of(job_id)
+    job = yield from read.get(job_id)
     if job is None:
         return not_found(job_id)
     if job.state not in FINAL:
-        raise Serialization("the job was retried while it was being changed; the operation is tried again")
+        raise Serialization("the job was retried while it was being changed; the operation runs again")
     if (verb == Verb.CANCEL and job.state == State.CANCELLED) or (verb == Verb.SUPERSEDE and job.superseded_by):
         return job
     again = Remedy("retry opens a new life", f"perdure retry {job.id}{{database}} runs it again")
@@ -89,18 +81,18 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
 
     The business key goes to the replacement in the same transaction.
     """
-    live = yield from read_live(job_id)
+    live = yield from read.live(job_id)
     if live is None:
         return (yield from _ended(job_id, Verb.SUPERSEDE))
     if live.superseded_by is not None:
         return (yield from seen(job_id))
     transition = transitions.supersede(live, replacement.id, now)
-    yield from _apply(transition, now)
+    yield from apply_to_read([transition], now)
     running = transition.after is not None
     replacement = _inheriting(replacement, live, blocked=running)
     if running and live.business_key is not None:
         yield Call("free_business_key", {"key": live.business_key, "job_id": job_id})
-    inserted = yield from insert([replacement])
+    inserted = yield from enqueue([replacement])
     if isinstance(inserted, PerdureError):
         raise inserted
     if inserted[0].deduplicated:
@@ -131,12 +123,12 @@ def retry(job_id: JobId, now: Micros) -> Op[Seen]:
     refusal = _no_new_life(row, last)
     if refusal is not None:
         return refusal
-    waits_for = yield from count_waits(job_id)
+    waits_for = yield from read.count_waits(job_id)
     again = transitions.retry(last, _reborn(row, last, job_id, now)._replace(waits_for=waits_for), now)
     taken = yield from _take_key_again(again)
     if taken is not None:
         return taken
-    yield Call("insert_live", again)
+    yield from insert_live(again)
     return (yield from seen(job_id))
 
 
@@ -161,11 +153,11 @@ def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
 
 def _read_to_revive(job_id: JobId) -> Op[LiveJob | None]:
     """The live row. None: the job has ended, and nobody else revives or deletes it before this transaction ends."""
-    live = yield from read_live(job_id)
+    live = yield from read.live(job_id)
     if live is not None:
         return live
-    yield from row_of(job_id)  # a lock, where the database locks rows; another retry may just have let go of it
-    return (yield from read_live(job_id))
+    yield from read.row(job_id)  # a lock, where the database locks rows; another retry may just have let go of it
+    return (yield from read.live(job_id))
 
 
 def _already_live(live: LiveJob) -> Op[Seen]:
@@ -178,7 +170,7 @@ def _already_live(live: LiveJob) -> Op[Seen]:
 
 
 def _last(job_id: JobId) -> Op[tuple[JobRow, OutcomeRow] | JobNotFound]:
-    row = yield from row_of(job_id)
+    row = yield from read.row(job_id)
     outcomes = (yield Call("read_last_outcome", {"job_id": job_id})).rows
     if row is None or not outcomes:
         return not_found(job_id)
@@ -188,7 +180,7 @@ def _last(job_id: JobId) -> Op[tuple[JobRow, OutcomeRow] | JobNotFound]:
 def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
     remedy = None
     if last.successor is not None:
-        why = f"job {to_uuid(last.successor)} already goes on with its work; retry the newest of the chain"
+        why = f"job {to_uuid(last.successor)} already continues its work; retry the newest of the chain"
     elif last.superseded_by is not None:
         why, remedy = f"job {to_uuid(last.superseded_by)} took its place", _as_new(row.id, "all the same")
     elif last.state not in (State.FAILED, State.CANCELLED):
@@ -262,8 +254,8 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
 
     In another queue it goes to the back: its old place means nothing there.
     """
-    job_id, now = edited.row.id, edited.live.updated_at
-    live = yield from read_live(job_id)
+    job_id = edited.row.id
+    live = yield from read.live(job_id)
     if live is None:
         return (yield from _ended(job_id, Verb.EDIT))
     try:
@@ -275,10 +267,7 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
     after = edited.live
     if after.queue != live.queue:
         after = after._replace(position=(yield from take_place(after.queue)))
-    # Another row, not the same one changed: a claim that has read the old payload beside it, and waits for our lock to
-    # go (servers), would take the row as it is now with the payload as it was.
-    yield from _apply(Transition(Verb.EDIT, live), now)
-    yield Call("insert_live", after)
+    yield from replace(live, after)
     row = edited.row
     written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version, row.id)
     yield Call("edit_job", written)
@@ -300,7 +289,7 @@ def never_claimed(live: LiveJob) -> None:
 
 def delete(job_id: JobId) -> Op[Seen]:
     """Remove an ended job with its runs, outcomes, tags and log lines. Its idempotency key stays taken for ever."""
-    yield from row_of(job_id)  # a lock, where the database locks rows: nobody revives the job meanwhile
+    yield from read.row(job_id)  # a lock, where the database locks rows: nobody revives the job meanwhile
     job = yield from seen(job_id)
     if isinstance(job, PerdureError):
         return job
@@ -317,9 +306,9 @@ def delete(job_id: JobId) -> Op[Seen]:
     return job
 
 
-def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | None) -> Op[Job | PerdureError]:
+def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | None = None) -> Op[Job | PerdureError]:
     """Give a waiting job another priority; it goes to the back of it. The same priority again changes nothing."""
-    live = yield from read_live(job_id)
+    live = yield from read.live(job_id)
     if live is None or live.rank == rank:
         return (yield from change(job_id, Verb.SET_PRIORITY, lambda _live, _now: None, now, expect_version))
     refused = _refusal(live, Verb.SET_PRIORITY, expect_version)
@@ -337,7 +326,7 @@ def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | No
     )
 
 
-def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None) -> Op[Job | PerdureError]:
+def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None = None) -> Op[Job | PerdureError]:
     """Give a waiting job another place within its priority; where the gap is spent, at most 64 neighbours shift."""
     live = yield from _alone_in_lane(job_id)
     if live is None:
@@ -360,12 +349,12 @@ def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None) -> O
 def _alone_in_lane(job_id: JobId) -> Op[LiveJob | None]:
     """The live row, locked, while nobody else moves jobs of its queue: a place between two jobs is one only as long as
     these stay where they are. The queue first: whoever has it may need our row."""
-    seen_in = yield from look_at_live(job_id)
+    seen_in = yield from read.live_unlocked(job_id)
     if seen_in is not None:
         yield Call("lock_order", {"queue": seen_in.queue})
-    live = yield from read_live(job_id)
+    live = yield from read.live(job_id)
     if live is not None and seen_in is not None and live.queue != seen_in.queue:
-        raise Serialization("the job went to another queue while it was to be moved; the move is tried again")
+        raise Serialization("the job went to another queue while it was to be moved; the move runs again")
     return live
 
 
@@ -396,7 +385,7 @@ def _position(live: LiveJob, to: Place, now: Micros) -> Op[int | PerdureError | 
 
 
 def _target(live: LiveJob, target_id: JobId) -> Op[LiveJob | PerdureError]:
-    target = yield from look_at_live(target_id)
+    target = yield from read.live_unlocked(target_id)
     if target is None:
         ended = yield from seen(target_id)
         return not_found(target_id) if isinstance(ended, PerdureError) else _unfit(target_id, "it has ended")
@@ -451,9 +440,6 @@ def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front
             f"cannot move there: {RESPACE} jobs stand too close together; move the job to the front or the back",
             code="gap_spent",
         )
-    places = [
-        (edge + sign * step * (nth + 2), now, job_id, version) for nth, (job_id, _, version) in enumerate(neighbours)
-    ]
-    if (yield Call("respace", places)).changed != len(places):
-        raise Serialization("the neighbours changed while a place was made between them; the move is tried again")
+    places = [(edge + sign * step * (nth + 2), job_id, version) for nth, (job_id, _, version) in enumerate(neighbours)]
+    yield from place(places, now)
     return edge + sign * step

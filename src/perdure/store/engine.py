@@ -1,8 +1,8 @@
-"""Operations and what carries them to a database.
+"""Operations and what carries them to a database. Used by everything in this folder.
 
-An operation (`jobs`, `claims`, `finishes`, …) is a generator: it yields a `Call` and receives a `Result`, so it is
-written once and runs on any connection, also on the user's own. A driver (`drivers/`) executes calls; a runner
-(`dialects/*/`) owns BEGIN, COMMIT and the retry of whole operations.
+An operation (`enqueue`, `claim`, `finish`, …) is a generator: it yields a `Call` and receives a `Result`, so it is
+written once and runs on any connection, also on the user's own. A database's driver executes calls; its runner owns
+BEGIN, COMMIT and the retry of whole operations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Params = tuple[object, ...] | Mapping[str, object]
 class Call(NamedTuple):
     """One named statement with its parameters: by name, or a tuple in the order of their first appearance.
 
-    A list means the same statement once per element, in one round trip where the database can; it answers no rows.
+    A list means the same statement once per element, in one round trip where the database can; it returns no rows.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Result(NamedTuple):
 
 
 Op = Generator[Pair, Result, T]
-"""An operation with answer T. It may yield savepoints, never BEGIN or COMMIT. It is run again from the start after a
+"""An operation that returns T. It may yield savepoints, never BEGIN or COMMIT. It is run again from the start after a
 serialisation failure, so what it is given must not be used up by running it."""
 
 
@@ -80,8 +80,8 @@ def drive(op: Op[T], driver: Driver) -> T:
             else:
                 call = op.send(result)
     except StopIteration as stop:
-        answer: T = stop.value
-        return answer
+        result_of_all: T = stop.value
+        return result_of_all
 
 
 Make = Callable[[], Op[T]]

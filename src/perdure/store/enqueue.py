@@ -1,6 +1,7 @@
-"""Enqueueing: new jobs into the database. Called through `store`, built by `app`; the keys are in `keys`.
+"""Enqueueing: new jobs with their keys (idempotency keys for ever, business keys while the job is live) and places.
 
-Idempotency keys (for ever) and business keys (while the job is live). Used by `jobs` and `apply`."""
+Called through `store`; the rows are written by `write`.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +9,51 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from perdure.errors import KeyConflict, Remedy
+from perdure.errors import KeyConflict, PerdureError, Remedy
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import NewJob
 from perdure.job.ordering import GAP
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
-from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Serialization
-from perdure.store.read import view_of
+from perdure.store import read
+from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op, Serialization
+from perdure.store.write import insert, insert_one
 
 ROUNDS = 10
 """How often a key may be found free and be taken by somebody else in the next instant."""
 
 
-def insert(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
+def enqueue(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
     """Insert all of these jobs, in order, each at the back of its queue, or none of them.
 
-    A job whose key is taken is answered by the job that holds it, or the whole call by the conflict.
+    For a job whose key is taken the job that holds it is returned, or the conflict for the whole call.
     """
     if len(new) == 1 and not is_keyed(new[0]):
-        return _insert_alone(new[0])
+        return insert_one(new[0])
     return _insert_keyed(new) if any(map(is_keyed, new)) else _insert(new)
 
 
 def _insert_keyed(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
     yield SAVEPOINT
-    answers: list[Job] | KeyConflict
+    jobs: list[Job] | KeyConflict
     if (yield from reserve(new)):
-        answers = yield from _insert(new)
+        jobs = yield from _insert(new)
     else:
         yield ROLLBACK_TO
-        answers = yield from _insert_one_by_one(new)
+        jobs = yield from _insert_one_by_one(new)
     yield RELEASE
-    return answers
+    return jobs
 
 
 def _insert_one_by_one(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
-    answers: list[Job] = []
-    for job in new:
-        answer = yield from _insert_or_find(job)
-        if isinstance(answer, KeyConflict):
+    jobs: list[Job] = []
+    for wanted in new:
+        job = yield from _insert_or_find(wanted)
+        if isinstance(job, KeyConflict):
             yield ROLLBACK_TO
-            return answer
-        answers.append(answer)
-    return answers
+            return job
+        jobs.append(job)
+    return jobs
 
 
 def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
@@ -62,7 +64,7 @@ def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
             return found
         yield SAVEPOINT
         if (yield from reserve([new])):
-            inserted = yield from _insert_alone(new)
+            inserted = yield from insert_one(new)
             yield RELEASE
             return inserted[0]
         yield ROLLBACK_TO
@@ -72,74 +74,8 @@ def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
 
 def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
     positions = yield from _positions(new)
-    if all(map(_is_plain, new)):
-        yield Call("insert_plain_job", list(map(_plain_job_row, new)))
-        yield Call("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
-    else:
-        yield Call("insert_job", list(map(_job_row, new)))
-        yield Call("insert_ready", list(map(_ready_row, new, positions)))
-    tags = [(job.id, tag) for job in new for tag in job.plan.tags]
-    if tags:
-        yield Call("insert_tag", tags)
+    yield from insert(new, positions)
     return list(map(Job.fresh, new, positions))
-
-
-def _insert_alone(new: NewJob) -> Op[list[Job]]:
-    """The commonest case with as little around it as can be: this is what a single enqueue costs over the driver."""
-    queue = new.plan.queue
-    taken = yield "take_places", (GAP, queue)
-    if not taken.changed:
-        taken = yield "make_queue_with_room", (queue, GAP)
-    ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
-    position: int = following - GAP
-    if _is_plain(new):
-        yield "insert_plain_job", (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
-        yield "insert_plain_ready", _plain_ready_row(new, position)
-    else:
-        yield Call("insert_job", _job_row(new))
-        yield Call("insert_ready", _ready_row(new, position))
-    if new.plan.tags:
-        yield Call("insert_tag", [(new.id, tag) for tag in new.plan.tags])
-    return [Job.fresh(new, position)]
-
-
-def _is_plain(new: NewJob) -> bool:
-    return (
-        new.plan.plain
-        and new.secrets is None
-        and new.parent_id is None
-        and new.idempotency_key is None
-        and new.business_key is None
-        and not new.waits_for
-    )
-
-
-def _plain_job_row(new: NewJob) -> tuple[object, ...]:
-    return (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
-
-
-def _job_row(new: NewJob) -> tuple[object, ...]:
-    plan = new.plan
-    head, shown, keys_of = plan[:4], plan[4:7], (new.idempotency_key, new.business_key)
-    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at)
-
-
-def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
-    job_id, plan, _, _, created_at, run_at, state, *_ = new
-    kind, kind_version, _, queue, _, _, _, rank, max_attempts, as_new_job, *_ = plan
-    start = (Blob(job_id), queue, kind, kind_version, state, rank, position, run_at, created_at)
-    return (*start, max_attempts, as_new_job)
-
-
-def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
-    plan = new.plan
-    return (
-        *_plain_ready_row(new, position),
-        plan.timeout_ms,
-        new.waits_for,
-        plan.limit_key,
-        new.business_key,
-    )
 
 
 def _positions(new: Sequence[NewJob]) -> Op[list[int]]:
@@ -152,7 +88,7 @@ def _positions(new: Sequence[NewJob]) -> Op[list[int]]:
 
 
 def take_places(queue: str, count: int) -> Op[Sequence[int]]:
-    """Rising places at the back of a queue. A counter gives them in one piece; a sequence answers each by itself."""
+    """Rising places at the back of a queue. A counter gives them in one piece; a sequence gives each by itself."""
     room = count * GAP
     taken = yield Call("take_places", {"queue": queue, "room": room})
     if not taken.changed:
@@ -193,7 +129,7 @@ def reserve(new: Sequence[NewJob]) -> Op[bool]:
 
 
 def find(new: NewJob) -> Op[Job | KeyConflict | None]:
-    """The job that holds one of this job's keys: as an answer where that is wanted, as an error where it is not."""
+    """The job that holds one of this job's keys: as a result where that is wanted, as an error where it is not."""
     if new.idempotency_key is not None:
         original = yield from _find_original(new, new.idempotency_key)
         if original is not None:
@@ -214,7 +150,7 @@ def _find_original(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
                     " arguments; use a new key for new work, or pass the same arguments to get that job back",
                     code="idempotency_mismatch",
                 )
-            job = yield from view_of(job_id, deduplicated=True)
+            job = yield from read.get(job_id, deduplicated=True)
             return job or Job.pruned(job_id, new, State(final_state or State.COMPLETED))
     return None
 
@@ -232,7 +168,7 @@ def holder_of(key: str) -> Op[Job | None]:
     if not rows:
         return None
     job_id = cast("JobId", rows[0][0])
-    holder = yield from view_of(job_id, deduplicated=True)
+    holder = yield from read.get(job_id, deduplicated=True)
     if holder is None or holder.row.state in FINAL:
         yield Call("free_orphaned_business_key", {"key": key, "job_id": job_id})
         return None

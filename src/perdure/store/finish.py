@@ -1,6 +1,7 @@
-"""Finishing: what runs report, into the database. Called by the worker through `store`.
+"""What becomes of jobs: finish (what runs report), promote (their time has come), rescue (their node is gone).
 
-Promote and rescue: jobs whose time has come, and jobs whose node is gone. Called by every worker's turn."""
+Called by `turn`, and by worker and rescue through `store`; written by `write`.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +14,19 @@ from perdure.job import transitions
 from perdure.job.model import Failure, LiveJob, OutcomeRow, Transition
 from perdure.job.reports import Finish, after_run
 from perdure.job.states import State, Verb
-from perdure.store import enqueue
-from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op, Serialization
+from perdure.store import read
+from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op
+from perdure.store.enqueue import enqueue
 from perdure.store.protocols import Locked
 from perdure.store.rows import Answer, Finished, Rescued
-from perdure.store.write import apply, look_at_live
+from perdure.store.write import apply, apply_to_read
 
 
 def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     """Write what these runs report, each guarded by the run that holds the job.
 
     All at once where every run still holds its job as it was claimed; otherwise one by one, each on the job as it now
-    is. A run that lost its job changes nothing, and one that needs what somebody else has locked keeps no other.
+    is. A run that lost its job changes nothing; one that needs what somebody else has locked stops no other.
     """
     decided = [after_run(entry, entry.live, now) for entry in batch]
     if (yield from _write(batch, decided, now)) is Answer.APPLIED:
@@ -34,22 +36,22 @@ def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
 
 def finish_each(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     """The same, one by one from the start."""
-    answers: list[Finished] = []
+    finished: list[Finished] = []
     for entry in batch:
-        answers += [(yield from _finish_one(entry, now))]
-    return answers
+        finished += [(yield from _finish_one(entry, now))]
+    return finished
 
 
 def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     rows = (yield Call("read_live_if_free", {"job_id": entry.live.job_id})).rows
-    live = LiveJob._make(rows[0]) if rows else (yield from look_at_live(entry.live.job_id))
+    live = LiveJob._make(rows[0]) if rows else (yield from read.live_unlocked(entry.live.job_id))
     if live is None or live.run_id != entry.live.run_id:
         return (yield from _too_late(entry, live, now))
     if not rows:  # it is this run's, but somebody has it locked
         return Finished(Answer.WAITS)
     transition = after_run(entry, live, now)
-    answer = yield from _write([entry], [transition], now)
-    return applied(transition) if answer is Answer.APPLIED else Finished(answer)
+    status = yield from _write([entry], [transition], now)
+    return applied(transition) if status is Answer.APPLIED else Finished(status)
 
 
 def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) -> Op[Answer]:
@@ -60,12 +62,12 @@ def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) 
             yield from _enqueue_children(batch, decided)
             yield END_PART
             return Answer.APPLIED
-        answer = Answer.LOST
+        status = Answer.LOST
     except Locked:
-        answer = Answer.WAITS
+        status = Answer.WAITS
     yield UNDO_PART
     yield END_PART
-    return answer
+    return status
 
 
 def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) -> Op[None]:
@@ -77,9 +79,9 @@ def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) ->
         for child in entry.children
     ]
     if wanted:
-        answer = yield from enqueue.insert(wanted)
-        if isinstance(answer, KeyConflict):
-            raise answer
+        enqueued = yield from enqueue(wanted)
+        if isinstance(enqueued, KeyConflict):
+            raise enqueued
 
 
 def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
@@ -97,7 +99,7 @@ def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
 
 
 def applied(transition: Transition) -> Finished:
-    """The answer to a transition that was written."""
+    """What came of a transition that was written."""
     row = transition.after or transition.outcome
     assert row is not None
     return _APPLIED[row.state] if transition.successor is None else _FOLLOWED[row.state]
@@ -133,22 +135,11 @@ def rescue(
     return [Rescued(transition.before, applied(transition)) for transition in decided]
 
 
-DAMAGED = "a value in this job's row is one that no worker can handle; perdure doctor names it: cancel it, enqueue anew"
-
-
-def set_aside(now: Micros) -> Op[int]:
-    """Park the live jobs that no worker can handle, because somebody else has written into their rows. How many."""
-    parked = (yield Call("set_aside_damaged", {"reason": DAMAGED, "now": now})).changed
-    if parked:
-        yield Call("close_open_runs", {"now": now, "error_type": "Unreadable", "error_message": DAMAGED})
-    return parked
-
-
 def _each(
     statement: str, params: dict[str, object], decide: Callable[[LiveJob], Transition | None], now: Micros
 ) -> Op[list[Transition]]:
     rows = (yield Call(statement, params)).rows
     decided = [t for t in (decide(LiveJob._make(row)) for row in rows) if t is not None]
-    if decided and not (yield from apply(decided, now)):
-        raise Serialization("jobs changed between reading and writing them; the operation is tried again")
+    if decided:
+        yield from apply_to_read(decided, now)
     return decided

@@ -1,4 +1,8 @@
-"""From a URL to a store. Called by `app`; the only place that knows which URL means which database."""
+"""From a URL to a store. Called by `app` and the CLI; the only place that knows which URL means which database.
+
+A scheme that is not ours belongs to whoever names it in the entry point group `perdure.stores`: scheme = factory, a
+callable that takes the URL and the `StoreSettings` and returns a `Store`.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,45 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from perdure.errors import ConfigError
-from perdure.store.protocols import StoreSettings
+from perdure.store.protocols import Store, StoreFactory, StoreSettings
 from perdure.store.store import SqlStore
 
 DEFAULTS = StoreSettings()
 
 
-def open_store(url: str, settings: StoreSettings = DEFAULTS) -> SqlStore:
+STORES = "perdure.stores"
+
+
+def open_store(url: str, settings: StoreSettings = DEFAULTS) -> Store:
     """The store at a path or URL. Nothing is opened yet: an unreachable one is noticed on first use."""
     scheme = _scheme(url)
     if scheme == "sqlite":
         return _sqlite(url, settings)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, settings)
-    raise ConfigError(
-        f"{scheme}:// is not a database Perdure knows; give a path, sqlite:///path or postgresql://host/name",
-        code="url_unsupported",
-    )
+    return _factory(scheme)(url, settings)
+
+
+def _factory(scheme: str) -> StoreFactory:
+    """What an installed package opens this scheme with."""
+    from importlib.metadata import entry_points
+
+    named = [entry for entry in entry_points(group=STORES) if entry.name == scheme]
+    if not named:
+        raise ConfigError(
+            f"{scheme}:// is not a database Perdure knows; give a path, sqlite:///path or postgresql://host/name, or"
+            f" install a package with a store for {scheme}:// (entry point group {STORES})",
+            code="url_unsupported",
+        )
+    try:
+        factory: StoreFactory = named[0].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{scheme}:// is opened by {named[0].value}, which cannot be imported ({error}); repair or reinstall the"
+            " package that brings it",
+            code="store_unknown",
+        ) from error
+    return factory
 
 
 def is_sqlite(url: str) -> bool:

@@ -1,23 +1,20 @@
 """What a store promises, in small protocols; `Store` is all of them. `app`, worker and ops see nothing else of a store.
 
-Every method is one transaction unless `tx` carries it in the caller's own. Errors are those of `perdure.errors`; after
-an error nothing of the call remains. All methods may be called by any number of threads and processes at the same time.
-The contract suite (`perdure.testing.contract`) has one file per protocol.
-
-
-What tells an outage from a refusal: errors of a store whose database is not there. Asked by worker and rescue.
-
-What a store is told when it is opened. Built by `config`, used by `open`."""
+Every method is one transaction; on the store that `within(tx)` gives, a part of the caller's own. Errors are those of
+`perdure.errors`; after an error nothing of the call remains. All methods may be called by any number of threads and
+processes at the same time. The contract suite (`perdure.testing.contract`) has one file per protocol.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.clock import Micros
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from perdure.ids import JobId, NodeId, RunId
+from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
 from perdure.job.reports import Finish
 from perdure.job.states import Verb
@@ -27,6 +24,7 @@ from perdure.store.rows import (
     Duplicates,
     Durations,
     Edit,
+    Fact,
     Failures,
     Finished,
     Gate,
@@ -35,23 +33,23 @@ from perdure.store.rows import (
     Kinds,
     Lane,
     LogLine,
+    NewNode,
     NodeRow,
     Outstanding,
     Page,
     Place,
-    Process,
     QueueRow,
     Ran,
     Rescued,
     RunFilter,
     Spot,
+    StoredKind,
     Stuck,
     Turn,
     Turned,
 )
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
-Tx = object | None
 
 
 class Bell(Protocol):
@@ -74,12 +72,12 @@ class Bell(Protocol):
 class Jobs(Protocol):
     """Jobs come into being, and ended ones go."""
 
-    def enqueue(self, new: Sequence[NewJob], tx: Tx = None) -> list[Job]:
+    def enqueue(self, new: Sequence[NewJob]) -> list[Job]:
         """Insert all of these jobs, each at the back of its queue in the order given, or none of them.
 
-        A job whose idempotency key is taken, or whose business key is and that asked for it, is answered by the job
-        that holds the key, marked `deduplicated`; in a race exactly one caller inserts. KeyConflict: nothing at all was
-        written.
+        A job whose idempotency key is taken, or whose business key is and that asked for it, is not inserted: the job
+        that holds the key is returned for it, marked `deduplicated`. In a race exactly one caller inserts. KeyConflict:
+        nothing at all was written.
         """
         ...
 
@@ -87,47 +85,46 @@ class Jobs(Protocol):
         """The same for coroutines of the running event loop."""
         ...
 
-    def edit(self, edited: Edit, expect_version: int, tx: Tx = None) -> Job:
+    def edit(self, edited: Edit, expect_version: int) -> Job:
         """Change a waiting job that was never claimed. TransitionRefused: it is not like that any more."""
         ...
 
-    def delete(self, job_id: JobId, tx: Tx = None) -> Job:
-        """Remove an ended job and all that hangs on it, and answer it as it was. Its idempotency key stays taken."""
+    def delete(self, job_id: JobId) -> Job:
+        """Remove an ended job and all that hangs on it, and return it as it was. Its idempotency key stays taken."""
         ...
 
 
 class Control(Protocol):
-    """What people decide about single jobs. A repeat changes nothing; the impossible raises TransitionRefused."""
+    """What people decide about single jobs. A repeat changes nothing.
 
-    def change(
-        self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None, tx: Tx = None
-    ) -> Job:
+    TransitionRefused: the job is in no state for it.
+    """
+
+    def change(self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None) -> Job:
         """Apply what the pure function `decide` says of the job as it is now; it is asked inside the transaction."""
         ...
 
-    def retry(self, job_id: JobId, now: Micros, tx: Tx = None) -> Job:
+    def retry(self, job_id: JobId, now: Micros) -> Job:
         """Open a new life for a failed or cancelled job; its runs stay."""
         ...
 
-    def retry_as_new(self, job_id: JobId, new_id: JobId, now: Micros, tx: Tx = None) -> Job:
+    def retry_as_new(self, job_id: JobId, new_id: JobId, now: Micros) -> Job:
         """A new job with the shape of an ended one, linked to it."""
         ...
 
-    def supersede(self, job_id: JobId, replacement: NewJob, now: Micros, tx: Tx = None) -> Job:
-        """Put another job in this one's place; answers the superseded job."""
+    def supersede(self, job_id: JobId, replacement: NewJob, now: Micros) -> Job:
+        """Put another job in this one's place. The superseded job is returned."""
         ...
 
 
 class Order(Protocol):
     """Places inside a queue."""
 
-    def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None, tx: Tx = None) -> Job:
+    def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None) -> Job:
         """Another place within the job's queue and priority; the order of all other jobs stays."""
         ...
 
-    def set_priority(
-        self, job_id: JobId, rank: int, now: Micros, expect_version: int | None = None, tx: Tx = None
-    ) -> Job:
+    def set_priority(self, job_id: JobId, rank: int, now: Micros, expect_version: int | None = None) -> Job:
         """Another priority; the job goes to the back of it."""
         ...
 
@@ -227,17 +224,17 @@ class Logs(Protocol):
 
 
 class Reads(Protocol):
-    """Looking. Each call sees one consistent snapshot; with `tx`, what that transaction sees."""
+    """Looking. Each call sees one consistent snapshot."""
 
-    def get(self, job_id: JobId, tx: Tx = None) -> Job | None:
+    def get(self, job_id: JobId) -> Job | None:
         """The job as it is now. None: there is no such job."""
         ...
 
-    def row(self, job_id: JobId, tx: Tx = None) -> JobRow | None:
+    def row(self, job_id: JobId) -> JobRow | None:
         """What the job was made from, secrets included. None: there is no such job."""
         ...
 
-    def live(self, job_id: JobId, tx: Tx = None) -> LiveJob | None:
+    def live(self, job_id: JobId) -> LiveJob | None:
         """The hot row. None: the job is not live."""
         ...
 
@@ -266,24 +263,15 @@ class Queues(Protocol):
         ...
 
     def pause_queue(self, queue: str, paused_at: Micros | None) -> bool:
-        """From the commit on nothing is claimed from it (`*`: from any); None lets it go on. False: no change."""
+        """From the commit on nothing is claimed from it (`*`: from any); None resumes it. False: no change."""
         ...
 
 
 class Nodes(Protocol):
     """Worker process lifetimes."""
 
-    def register(
-        self,
-        node_id: NodeId,
-        kinds: str | None,
-        process: Process,
-        now: Micros,
-        queues: str | None = None,
-        lease_us: int | None = None,
-    ) -> None:
-        """Make the node known; before that it claims nothing. `kinds`, `queues` and `lease_us` are kept as given, for
-        those who ask; by its lease others judge whether it lives."""
+    def register(self, node: NewNode) -> None:
+        """Make the node known; before that it claims nothing. By its lease others judge whether it lives."""
         ...
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:
@@ -331,7 +319,7 @@ class Questions(Protocol):
     """What is going on.
 
     Each is one query that looks at `cap` rows at most and what belongs to them, however much there is; with fewer than
-    that the answer is exact. Ids carry the time at which they were made: `from_id` is an `id_floor`.
+    that the result is exact. Ids carry the time at which they were made: `from_id` is an `id_floor`.
     """
 
     def outstanding(self, cap: int) -> list[Outstanding]:
@@ -373,6 +361,37 @@ class Questions(Protocol):
         """What may keep jobs of this queue from being claimed: its own row and that of all queues, if there are."""
         ...
 
+    def live_kinds(self) -> list[StoredKind]:
+        """The kinds of all jobs that have not ended, by name and version."""
+        ...
+
+
+class Health(Protocol):
+    """What `perdure doctor` and `perdure db` ask. A store may raise NotImplementedError for what it does not have."""
+
+    def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
+        """Up to `limit` cases of what the check of this name (docs/doctor.md) looks for. Empty: all is well.
+
+        Each is an example (an id, or the name of a queue), how many there are in all, and what the check needs besides.
+        """
+        ...
+
+    def repair(self, name: str, now: Micros, ids: IdFactory, limit: int) -> int:
+        """Carry out the repair of this name (docs/doctor.md) on up to `limit` jobs. How much was changed."""
+        ...
+
+    def facts(self) -> list[Fact]:
+        """What is known about the database. Changes nothing: what is missing is an error, what is old stays old."""
+        ...
+
+    def require_current(self) -> None:
+        """Refuse a database that using it would create or upgrade."""
+        ...
+
+    def back_up(self, target: Path) -> None:
+        """Copy the database to a new file, readable by its owner only. Workers may run meanwhile."""
+        ...
+
 
 class Schema(Protocol):
     """The store as a whole."""
@@ -380,6 +399,13 @@ class Schema(Protocol):
     @property
     def single_writer(self) -> bool:
         """True: an open transaction keeps all other writers out, so it must be short."""
+        ...
+
+    def within(self, tx: object) -> Self:
+        """The same store inside the caller's own transaction: a driver's connection, or an SQLAlchemy or Django one.
+
+        What is called on it is seen by that transaction alone, and becomes durable when the caller commits it.
+        """
         ...
 
     @property
@@ -422,6 +448,7 @@ class Store(
     Nodes,
     Locks,
     Questions,
+    Health,
     Schema,
     Protocol,
 ):
@@ -440,7 +467,7 @@ class Locked(DatabaseBusy):
 
 
 AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
-"""The database was not there, or its answer was lost: no refusal, so the same is tried again, however often."""
+"""The database was not there, or its reply was lost: no refusal, so the caller repeats the call, however often."""
 
 
 class StoreSettings(NamedTuple):
@@ -450,3 +477,7 @@ class StoreSettings(NamedTuple):
     busy_timeout_s: float = 5.0
     auto_migrate: bool | None = None
     allow_network_filesystem: bool = False
+
+
+StoreFactory = Callable[[str, StoreSettings], Store]
+"""Opens the store of a URL: given to `Perdure(url, store=…)`, or named in the entry point group `perdure.stores`."""

@@ -1,13 +1,8 @@
-"""Reading jobs and runs. Called through `store`.
+"""Reading jobs and runs, and what is going on, one query per question. Called through `store`, and by the operations.
 
-Pages go by key, so a page costs the same however deep. A statement looks at `SCANNED` entries of an index at most, so
-it costs the same however many rows there are and however few of them fit: what it did not come to is left to the next
-page. Of the indexes that can serve a filter, the one that gets furthest with so many entries is read.
-
-
-What is going on, one query per question. Called by `ops/status` through `store`; changes nothing.
-
-Each looks at `cap` rows of an index and no more, so that it costs the same however much there is.
+Pages go by key, so a page costs the same however deep. A statement looks at `SCANNED` entries of an index at most (a
+question at `cap`), so it costs the same however many rows there are and however few of them fit: what it did not come
+to is left to the next page. Of the indexes that can serve a filter, the one that gets furthest with so many is read.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
 from perdure.ids import JobId
-from perdure.job.model import JobRow, readable
+from perdure.job.model import JobRow, LiveJob, readable
 from perdure.job.states import FINAL, LIVE, RunState, State
 from perdure.job.views import Job, Run
 from perdure.store.engine import Call, Op
@@ -37,6 +32,7 @@ from perdure.store.rows import (
     RunFilter,
     Sameness,
     Spot,
+    StoredKind,
     Stuck,
 )
 
@@ -46,16 +42,33 @@ GROUPS = 100
 """How many queues of a kind, or kinds of a queue, are looked through side by side; with more, all jobs are read."""
 
 
-def view_of(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
+def get(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
     """The job as it is now. None: there is no such job."""
     rows = (yield Call("read_job", {"job_id": job_id})).rows
     return Job.read(rows[0], deduplicated=deduplicated) if rows else None
 
 
-def row_of(job_id: JobId) -> Op[JobRow | None]:
+def row(job_id: JobId) -> Op[JobRow | None]:
     """The cold row, secrets included. None: there is no such job."""
     rows = (yield Call("read_job_row", {"job_id": job_id})).rows
     return JobRow._make(rows[0]) if rows else None
+
+
+def count_waits(job_id: JobId) -> Op[int]:
+    """How many jobs this one waits for. None of them lets go of it before the transaction ends."""
+    return len((yield Call("read_waits", {"job_id": job_id})).rows)
+
+
+def live(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row, locked until the transaction ends where the database locks rows. None: the job is not live."""
+    rows = (yield Call("read_live", {"job_id": job_id})).rows
+    return LiveJob._make(rows[0]) if rows else None
+
+
+def live_unlocked(job_id: JobId) -> Op[LiveJob | None]:
+    """The live row as it was last committed, not locked. None: the job is not live."""
+    rows = (yield Call("look_at_live", {"job_id": job_id})).rows
+    return LiveJob._make(rows[0]) if rows else None
 
 
 class Way(NamedTuple):
@@ -81,7 +94,7 @@ _WAYS_BY_STATE: dict[str, list[Way]] = {
 }
 
 
-def page_of_jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
+def jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
     """The jobs that fit, newest first; queued jobs of one queue in queue order instead."""
     if wanted.state == State.QUEUED and wanted.queue is not None:
         return (yield from _page_of_queue(wanted, after, size))
@@ -194,7 +207,7 @@ _ALL_RUNS = Way("runs")
 _COMMON_RUNS = (RunState.RUNNING, RunState.COMPLETED)
 
 
-def page_of_runs(wanted: RunFilter, after: Spot | None, size: int) -> Op[Page[Run]]:
+def runs(wanted: RunFilter, after: Spot | None, size: int) -> Op[Page[Run]]:
     """The runs that fit, newest first."""
     bounds = wanted if after is None else wanted._replace(below=after.id)
     rows, end = yield from _listed(_ways_to_runs(wanted), _ALL_RUNS, bounds._asdict(), size)
@@ -258,3 +271,8 @@ def ran(from_id: bytes, cap: int) -> Op[list[Ran]]:
 def gates(queue: str) -> Op[list[Gate]]:
     """The queue, and the row that stands for every queue; each only where it was ever used."""
     return [readable(Gate, row)[0] for row in (yield Call("read_gates", {"queue": queue})).rows]
+
+
+def live_kinds() -> Op[list[StoredKind]]:
+    """The kinds of all live jobs, by name and version."""
+    return [readable(StoredKind, row)[0] for row in (yield Call("live_kinds")).rows]

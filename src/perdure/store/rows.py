@@ -1,8 +1,6 @@
-"""The values a store takes and gives besides the job's own: filters, lanes, rows of queues, nodes and log lines.
+"""The values a store takes and gives besides the job's own: filters, lanes, turns, one row type per question.
 
-What a store answers when it is asked what is going on: one row type per question. Made by `store/read`.
-
-Times are instants; `example` is one of the jobs counted, to look at next.
+Part of the SPI, with `protocols`. Times are instants; `example` is one of the jobs counted, to look at next.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ class Answer(StrEnum):
     APPLIED = "applied"
     """Written now."""
     ALREADY = "already"
-    """This run was closed the same way before: a repeat after a lost answer."""
+    """This run was closed the same way before: a repeat after a lost reply."""
     LOST = "lost"
     """Someone else decided; nothing was written."""
     WAITS = "waits"
@@ -70,7 +68,7 @@ class Finished(NamedTuple):
     answer: Answer
     state: State | None = None
     has_successor: bool = False
-    """The job has ended, and a job of its own goes on with its work."""
+    """The job has ended, and a new job continues its work."""
 
 
 class Edit(NamedTuple):
@@ -189,6 +187,27 @@ class NodeRow(NamedTuple):
         return now - self.beat_at > (USUAL_LEASE_US if self.lease_us is None else self.lease_us)
 
 
+class Process(NamedTuple):
+    """What tells one process lifetime from every other."""
+
+    host: str | None = None
+    pid: int | None = None
+    process_start: str | None = None
+    boot_id: str | None = None
+    pid_namespace: str | None = None
+
+
+class NewNode(NamedTuple):
+    """A node that makes itself known. `kinds`, `queues` and `lease_us` are kept as given: see `NodeRow`."""
+
+    id: NodeId
+    started_at: Micros
+    process: Process = Process()
+    kinds: str | None = None
+    queues: str | None = None
+    lease_us: int | None = None
+
+
 class Turn(NamedTuple):
     """What a node wants done in one transaction, in this order."""
 
@@ -243,16 +262,6 @@ class Glance(NamedTuple):
     cancelled: tuple[RunId, ...]
 
 
-class Process(NamedTuple):
-    """What tells one process lifetime from every other."""
-
-    host: str | None = None
-    pid: int | None = None
-    process_start: str | None = None
-    boot_id: str | None = None
-    pid_namespace: str | None = None
-
-
 def not_found(job_id: JobId) -> JobNotFound:
     return JobNotFound(f"there is no job {to_uuid(job_id)}; it may have been deleted, or belong to another database")
 
@@ -288,6 +297,14 @@ class Failures(NamedTuple):
     last: Micros
     example: JobId
     message: str | None
+
+
+class StoredKind(NamedTuple):
+    """The live jobs of one version of one kind."""
+
+    name: str
+    version: int
+    live: int
 
 
 class Hitch(StrEnum):
@@ -374,3 +391,20 @@ class Ran(NamedTuple):
     retried: int
     lost: int
     other: int
+
+
+class Verdict(StrEnum):
+    """What to think of a fact."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Fact(NamedTuple):
+    """One thing that is known about the database; `note` says what to do, where there is something."""
+
+    name: str
+    value: str
+    verdict: Verdict = Verdict.OK
+    note: str = ""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from perdure.store import columns
 from perdure.store.engine import Params
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
@@ -51,7 +52,7 @@ def load(own: str, table: Callable[[str], str], marker: str) -> Statements:
 
     `marker` is how the driver writes a parameter: `?{}` and `${}` by its number, `%s` by its place alone.
     """
-    fragments: dict[str, str] = {}
+    fragments = columns.fragments()
     bodies: dict[str, str] = {}
     for text in (*statement_texts().values(), own):
         for sort, name, body in _blocks(text):

@@ -1,55 +1,34 @@
-"""`SqlStore`: every protocol of `store/protocols`, by running the operations of this folder on a database's runner.
+"""`SqlStore`: every protocol of `store/protocols`, one line per operation of this folder, run by a database's runner.
 
-The runner knows the database; the operations know the statements; this file only brings them together.
+Made by `open`. The runner knows the database, the operations know the statements, and an operation's signature is
+written where the operation is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import Protocol, TypeVar
+from copy import copy
+from functools import partial, update_wrapper
+from inspect import signature
+from pathlib import Path
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
 from perdure.clock import Micros
-from perdure.errors import PerdureError, StoreError
-from perdure.ids import JobId, NodeId, RunId
-from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob
-from perdure.job.reports import Finish
-from perdure.job.states import Verb
-from perdure.job.views import Job, Run
-from perdure.store import admin, claim, control, enqueue, finish, read, turn
-from perdure.store.engine import Make, Serialization
-from perdure.store.protocols import Bell, Decide, Tx
-from perdure.store.rows import (
-    Claimer,
-    Duplicates,
-    Durations,
-    Edit,
-    Failures,
-    Finished,
-    Gate,
-    Glance,
-    JobFilter,
-    Kinds,
-    Lane,
-    LogLine,
-    NodeRow,
-    Outstanding,
-    Page,
-    Place,
-    Process,
-    QueueRow,
-    Ran,
-    Rescued,
-    RunFilter,
-    Spot,
-    Stuck,
-    Turn,
-    Turned,
-)
-from perdure.store.write import read_live
+from perdure.errors import ConfigError, PerdureError, StoreError
+from perdure.store import admin, control, read
+from perdure.store import claim as _claim
+from perdure.store import enqueue as _enqueue
+from perdure.store import finish as _finish
+from perdure.store import repair as _repair
+from perdure.store import turn as _turn
+from perdure.store.engine import Make, Op, Serialization
+from perdure.store.protocols import Bell
+from perdure.store.rows import Fact
+from perdure.store.write import set_aside
 
+P = ParamSpec("P")
 T = TypeVar("T")
 logger = logging.getLogger("perdure.store")
 
@@ -86,226 +65,206 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class FileRunner(Protocol):
+    """A runner whose database is one file."""
+
+    def require_current(self) -> None: ...
+
+    def facts(self) -> list[Fact]: ...
+
+    def back_up(self, target: Path) -> None: ...
+
+
+class Within:
+    """The runner of a store that is bound to the user's transaction: whatever it runs is a part of that."""
+
+    def __init__(self, runner: Runner, tx: object) -> None:
+        self._runner = runner
+        self._tx = tx
+
+    def write(self, make: Make[T], *, brief: bool = False) -> T:  # noqa: ARG002 - the user's transaction may wait
+        return self._runner.write_within(self._tx, make)
+
+    async def awrite(self, make: Make[T]) -> T:
+        return self.write(make)
+
+    def read(self, make: Make[T]) -> T:
+        return self.write(make)
+
+    def joined(self) -> object:
+        return self._tx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+
+# -- from operations to methods --------------------------------------------------------------------------------------
+
+
+def writes(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate[SqlStore, P], T]:
+    """A method that runs the operation in a transaction of its own, durable when it returns."""
+
+    def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result = store.runner.write(partial(operation, *args, **kwargs))
+        return _raised(result) if isinstance(result, PerdureError) else result
+
+    return update_wrapper(method, operation)
+
+
+def briefly(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T]:
+    """The same for workers, who have other things to do than to wait for somebody's open transaction."""
+
+    def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.runner.write(partial(operation, *args, **kwargs), brief=True)
+
+    return update_wrapper(method, operation)
+
+
+def awrites(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate[SqlStore, P], Awaitable[T]]:
+    """The same for coroutines."""
+
+    async def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result = await store.runner.awrite(partial(operation, *args, **kwargs))
+        return _raised(result) if isinstance(result, PerdureError) else result
+
+    return update_wrapper(method, operation)
+
+
+def reads(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T]:
+    """A method that runs the operation on one consistent snapshot."""
+
+    def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.runner.read(partial(operation, *args, **kwargs))
+
+    return update_wrapper(method, operation)
+
+
+def past_damage(method: Callable[Concatenate[SqlStore, P], T]) -> Callable[Concatenate[SqlStore, P], T]:
+    """What a row stops that somebody else has written into is done again once such rows are set aside.
+
+    Nothing is looked at before: rows of our own need no look.
+    """
+
+    def again(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(store, *args, **kwargs)
+        except (TypeError, ValueError, ArithmeticError, StoreError) as error:
+            now: Micros = signature(method).bind(*args, **kwargs).arguments["now"]
+            parked = _may_be_damage(error, store) and store.runner.write(partial(set_aside, now))
+            if not parked:
+                raise
+            logger.warning("jobs parked for what somebody has written into their rows: %d; see perdure doctor", parked)
+            return method(store, *args, **kwargs)
+
+    return update_wrapper(again, method)
+
+
+def _may_be_damage(error: Exception, store: SqlStore) -> bool:
+    if isinstance(error, Serialization):
+        return store.single_writer  # so nobody has changed the row: it is not what it was read as
+    return not isinstance(error, StoreError) or error.code == "value_invalid"
+
+
+def _raised(refusal: PerdureError) -> NoReturn:
+    """An operation returns a refusal as a value; here, outside the transaction, it becomes the error."""
+    raise refusal
+
+
 class SqlStore:
     """A store in an SQL database."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
 
-    def _write(self, make: Make[T | PerdureError], tx: Tx = None) -> T:
-        return _raised(self.runner.write(make) if tx is None else self.runner.write_within(tx, make))
+    def within(self, tx: object) -> Self:
+        bound = copy(self)
+        bound.runner = Within(self.runner, tx)
+        return bound
 
-    def _write_briefly(self, make: Make[T | PerdureError]) -> T:
-        """For workers, who have other things to do than to wait for somebody's open transaction."""
-        return _raised(self.runner.write(make, brief=True))
+    # Jobs, Control, Order
+    enqueue = writes(_enqueue.enqueue)
+    aenqueue = awrites(_enqueue.enqueue)
+    edit = writes(control.edit)
+    delete = writes(control.delete)
+    change = writes(control.change)
+    retry = writes(control.retry)
+    retry_as_new = writes(control.retry_as_new)
+    supersede = writes(control.supersede)
+    move = writes(control.move)
+    set_priority = writes(control.set_priority)
 
-    def _read(self, make: Make[T], tx: Tx) -> T:
-        return self.runner.read(make) if tx is None else self.runner.write_within(tx, make)
+    # Claims, Finishes, Rescue, Turns
+    claim = past_damage(writes(_claim.claim))
+    finish = past_damage(briefly(_finish.finish))
+    promote = past_damage(writes(_finish.promote))
+    rescue = past_damage(briefly(_finish.rescue))
+    turn = past_damage(briefly(_turn.turn))
+    glance = reads(_turn.glance)
+    held_by = reads(_turn.held_by)
+    overdue = reads(_turn.overdue)
 
-    # -- Jobs --------------------------------------------------------------------------------------------------------
+    # Runs, Logs
+    runs = reads(read.runs)
+    append_artifacts = writes(_turn.append_artifacts)
+    append_log = writes(_turn.append_log)
+    log = reads(_turn.log)
 
-    def enqueue(self, new: Sequence[NewJob], tx: Tx = None) -> list[Job]:
-        make = partial(enqueue.insert, new)
-        answer = self.runner.write(make) if tx is None else self.runner.write_within(tx, make)
-        return answer if type(answer) is list else _raised(answer)
+    # Reads, Queues
+    get = reads(read.get)
+    row = reads(read.row)
+    live = reads(read.live)
+    jobs = reads(read.jobs)
+    count_ahead = reads(read.count_ahead)
+    waited_for = reads(read.waited_for)
+    queues = reads(admin.queues)
+    pause_queue = writes(admin.pause_queue)
 
-    async def aenqueue(self, new: Sequence[NewJob]) -> list[Job]:
-        return _raised(await self.runner.awrite(lambda: enqueue.insert(new)))
+    # Nodes, Locks
+    register = writes(admin.register)
+    beat = writes(admin.beat)
+    stop = writes(admin.stop)
+    live_nodes = reads(admin.live_nodes)
+    nodes_left_behind = reads(admin.nodes_left_behind)
+    nodes = reads(admin.nodes)
+    take_lock = writes(admin.take_lock)
+    renew_lock = writes(admin.renew_lock)
+    release_lock = writes(admin.release_lock)
+    lock_holder = reads(admin.lock_holder)
 
-    def edit(self, edited: Edit, expect_version: int, tx: Tx = None) -> Job:
-        return self._write(lambda: control.edit(edited, expect_version), tx)
+    # Questions
+    outstanding = reads(read.outstanding)
+    failures = reads(read.failures)
+    count_failed = reads(read.count_failed)
+    stuck = reads(read.stuck)
+    durations = reads(read.durations)
+    duplicates = reads(read.duplicates)
+    ran = reads(read.ran)
+    gates = reads(read.gates)
+    live_kinds = reads(read.live_kinds)
 
-    def delete(self, job_id: JobId, tx: Tx = None) -> Job:
-        return self._write(lambda: control.delete(job_id), tx)
+    # Health
+    check = reads(_repair.check)
+    repair = writes(_repair.repair)
 
-    # -- Control -----------------------------------------------------------------------------------------------------
+    def facts(self) -> list[Fact]:
+        if isinstance(self.runner, FileRunner):
+            return self.runner.facts()
+        return [Fact("schema", f"revision {self.runner.read(admin.revision)}")]
 
-    def change(
-        self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None, tx: Tx = None
-    ) -> Job:
-        return self._write(lambda: control.change(job_id, verb, decide, now, expect_version), tx)
+    def require_current(self) -> None:
+        if isinstance(self.runner, FileRunner):  # servers refuse by themselves on first use
+            self.runner.require_current()
 
-    def retry(self, job_id: JobId, now: Micros, tx: Tx = None) -> Job:
-        return self._write(lambda: control.retry(job_id, now), tx)
+    def back_up(self, target: Path) -> None:
+        if not isinstance(self.runner, FileRunner):
+            raise ConfigError(
+                "perdure db backup copies SQLite files; back up a server with its own tool (PostgreSQL: pg_dump)",
+                code="backup_unsupported",
+            )
+        self.runner.back_up(target)
 
-    def retry_as_new(self, job_id: JobId, new_id: JobId, now: Micros, tx: Tx = None) -> Job:
-        return self._write(lambda: control.retry_as_new(job_id, new_id, now), tx)
-
-    def supersede(self, job_id: JobId, replacement: NewJob, now: Micros, tx: Tx = None) -> Job:
-        return self._write(lambda: control.supersede(job_id, replacement, now), tx)
-
-    # -- Order -------------------------------------------------------------------------------------------------------
-
-    def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None, tx: Tx = None) -> Job:
-        return self._write(lambda: control.move(job_id, to, now, expect_version), tx)
-
-    def set_priority(
-        self, job_id: JobId, rank: int, now: Micros, expect_version: int | None = None, tx: Tx = None
-    ) -> Job:
-        return self._write(lambda: control.set_priority(job_id, rank, now, expect_version), tx)
-
-    # -- Claims, Finishes, Rescue ------------------------------------------------------------------------------------
-
-    def _insist(self, act: Callable[[], T], now: Micros) -> T:
-        """What a row stops that somebody else has written into is done again once such rows are set aside.
-
-        Nothing is looked at before: rows of our own need no look.
-        """
-        try:
-            return act()
-        except (TypeError, ValueError, ArithmeticError, StoreError) as error:
-            parked = self._may_be_damage(error) and self.runner.write(lambda: finish.set_aside(now))
-            if not parked:
-                raise
-            logger.warning("jobs parked for what somebody has written into their rows: %d; see perdure doctor", parked)
-            return act()
-
-    def _may_be_damage(self, error: Exception) -> bool:
-        if isinstance(error, Serialization):
-            return self.single_writer  # so nobody has changed the row: it is not what it was read as
-        return not isinstance(error, StoreError) or error.code == "value_invalid"
-
-    def claim(self, lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> list[Claim]:
-        return self._insist(lambda: self._write(lambda: claim.claim(lanes, claimer, now)), now).claims
-
-    def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
-        return self._insist(lambda: self._write_briefly(lambda: finish.finish(batch, now)), now)
-
-    def promote(self, now: Micros, limit: int) -> int:
-        return self._insist(lambda: self._write(lambda: finish.promote(now, limit)), now)
-
-    def rescue(
-        self,
-        node_id: NodeId,
-        failure: Failure,
-        max_crashes: int,
-        next_ids: Sequence[JobId],
-        now: Micros,
-        only: JobId | None = None,
-    ) -> list[Rescued]:
-        rescue = partial(finish.rescue, node_id, failure, max_crashes, next_ids, now, only)
-        return self._insist(lambda: self._write_briefly(rescue), now)
-
-    def turn(self, wanted: Turn, now: Micros) -> Turned:
-        return self._insist(lambda: self._write_briefly(lambda: turn.turn(wanted, now)), now)
-
-    def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
-        return self.runner.read(lambda: turn.glance(node_id, kinds, now))
-
-    def held_by(self, node_id: NodeId) -> list[LiveJob]:
-        return self.runner.read(lambda: turn.held_by(node_id))
-
-    def overdue(self, now: Micros, limit: int) -> list[LiveJob]:
-        return self.runner.read(lambda: turn.overdue(now, limit))
-
-    # -- Runs, Logs --------------------------------------------------------------------------------------------------
-
-    def runs(self, wanted: RunFilter, after: Spot | None, size: int) -> Page[Run]:
-        return self.runner.read(lambda: read.page_of_runs(wanted, after, size))
-
-    def append_artifacts(self, run_id: RunId, artifacts: Sequence[str]) -> bool:
-        return self._write(lambda: turn.append_artifacts(run_id, artifacts))
-
-    def append_log(self, lines: Sequence[LogLine]) -> None:
-        return self._write(lambda: turn.append(lines))
-
-    def log(self, job_id: JobId, after: LogLine | None, size: int) -> list[LogLine]:
-        return self.runner.read(lambda: turn.page(job_id, after, size))
-
-    # -- Reads, Queues -----------------------------------------------------------------------------------------------
-
-    def get(self, job_id: JobId, tx: Tx = None) -> Job | None:
-        return self._read(lambda: read.view_of(job_id), tx)
-
-    def row(self, job_id: JobId, tx: Tx = None) -> JobRow | None:
-        return self._read(lambda: read.row_of(job_id), tx)
-
-    def live(self, job_id: JobId, tx: Tx = None) -> LiveJob | None:
-        return self._read(lambda: read_live(job_id), tx)
-
-    def jobs(self, wanted: JobFilter, after: Spot | None, size: int) -> Page[Job]:
-        return self.runner.read(lambda: read.page_of_jobs(wanted, after, size))
-
-    def count_ahead(self, job: Job, cap: int) -> int:
-        return self.runner.read(lambda: read.count_ahead(job, cap))
-
-    def waited_for(self, job_id: JobId, limit: int) -> list[JobId]:
-        return self.runner.read(lambda: read.waited_for(job_id, limit))
-
-    def queues(self) -> list[QueueRow]:
-        return self.runner.read(admin.queues)
-
-    def pause_queue(self, queue: str, paused_at: Micros | None) -> bool:
-        return self._write(lambda: admin.pause_queue(queue, paused_at))
-
-    # -- Nodes, Locks ------------------------------------------------------------------------------------------------
-
-    def register(
-        self,
-        node_id: NodeId,
-        kinds: str | None,
-        process: Process,
-        now: Micros,
-        queues: str | None = None,
-        lease_us: int | None = None,
-    ) -> None:
-        return self._write(lambda: admin.register(node_id, kinds, process, now, queues, lease_us))
-
-    def beat(self, node_id: NodeId, now: Micros) -> bool:
-        return self._write(lambda: admin.beat(node_id, now))
-
-    def stop(self, node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None) -> bool:
-        return self._write(lambda: admin.stop(node_id, reason, now, seen_beat))
-
-    def live_nodes(self) -> list[NodeRow]:
-        return self.runner.read(admin.live_nodes)
-
-    def nodes_left_behind(self) -> list[NodeId]:
-        return self.runner.read(admin.nodes_left_behind)
-
-    def nodes(self, limit: int) -> list[NodeRow]:
-        return self.runner.read(lambda: admin.nodes(limit))
-
-    def take_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
-        return self._write(lambda: admin.take_lock(name, owner, now, ttl_us))
-
-    def renew_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
-        return self._write(lambda: admin.renew_lock(name, owner, now, ttl_us))
-
-    def release_lock(self, name: str, owner: str) -> bool:
-        return self._write(lambda: admin.release_lock(name, owner))
-
-    def lock_holder(self, name: str, now: Micros) -> str | None:
-        return self.runner.read(lambda: admin.lock_holder(name, now))
-
-    # -- Questions ---------------------------------------------------------------------------------------------------
-
-    def outstanding(self, cap: int) -> list[Outstanding]:
-        return self.runner.read(lambda: read.outstanding(cap))
-
-    def failures(self, since: Micros, cap: int) -> list[Failures]:
-        return self.runner.read(lambda: read.failures(since, cap))
-
-    def count_failed(self, since: Micros, cap: int) -> int:
-        return self.runner.read(lambda: read.count_failed(since, cap))
-
-    def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:
-        return self.runner.read(lambda: read.stuck(now, stale, from_id, cap))
-
-    def durations(self, from_id: bytes, cap: int) -> list[Durations]:
-        return self.runner.read(lambda: read.durations(from_id, cap))
-
-    def duplicates(self, from_id: bytes, cap: int, limit: int) -> list[Duplicates]:
-        return self.runner.read(lambda: read.duplicates(from_id, cap, limit))
-
-    def ran(self, from_id: bytes, cap: int) -> list[Ran]:
-        return self.runner.read(lambda: read.ran(from_id, cap))
-
-    def gates(self, queue: str) -> list[Gate]:
-        return self.runner.read(lambda: read.gates(queue))
-
-    # -- Schema ------------------------------------------------------------------------------------------------------
-
+    # Schema
     @property
     def single_writer(self) -> bool:
         return getattr(self.runner, "single_writer", False)  # most runners have nothing to say about it
@@ -326,10 +285,3 @@ class SqlStore:
 
     def close(self) -> None:
         self.runner.close()
-
-
-def _raised(answer: T | PerdureError) -> T:
-    """An operation answers a refusal as a value; here, outside the transaction, it becomes the error."""
-    if isinstance(answer, PerdureError):
-        raise answer
-    return answer

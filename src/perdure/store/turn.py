@@ -1,6 +1,7 @@
-"""A worker's turn: what its runs report, what is due, and what it may start next, in one transaction.
+"""A worker's turn: what its runs report and say, what is due, and what it may start next, in one transaction.
 
-Captured log lines and artifacts of runs. Written by the worker, read by `app.logs`, through `store`."""
+Called by the worker through `store`; calls `finish` and `claim`. Log lines and artifacts are read by `app.logs`.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +27,16 @@ def turn(wanted: Turn, now: Micros) -> Op[Turned]:
     promoted = (yield from finish.promote(now, wanted.promote)) if wanted.promote else 0
     if wanted.claimer is None:
         return Turned(finished, promoted, [], again=again)
-    claimed = yield from claim.claim(wanted.lanes, wanted.claimer, now)
+    claimed = yield from claim.take(wanted.lanes, wanted.claimer, now)
     return Turned(finished, promoted, *claimed, again)
 
 
 def note(notes: Notes) -> Op[None]:
     """Keep what runs have to say. A run that has closed meanwhile keeps the metrics it closed with."""
-    yield from append(notes.lines)
+    yield from append_log(notes.lines)
     if notes.kept_from:
         yield Call("trim_log", [(mark.run_id, mark.line) for mark in notes.kept_from])
-        yield from append(notes.kept_from)
+        yield from append_log(notes.kept_from)
     for run_id, paths in notes.artifacts:
         yield from _note_artifacts(run_id, paths)
     if notes.metrics:
@@ -77,13 +78,13 @@ def overdue(now: Micros, limit: int) -> Op[list[LiveJob]]:
     return [LiveJob._make(row) for row in rows]
 
 
-def append(lines: Sequence[LogLine]) -> Op[None]:
-    """Keep these lines. A line that is already there is left as it is, so a repeat after a lost answer is harmless."""
+def append_log(lines: Sequence[LogLine]) -> Op[None]:
+    """Keep these lines. A line that is already there is left as it is, so a repeat after a lost reply is harmless."""
     if lines:
         yield Call("append_log", list(lines))
 
 
-def page(job_id: JobId, after: LogLine | None, size: int) -> Op[list[LogLine]]:
+def log(job_id: JobId, after: LogLine | None, size: int) -> Op[list[LogLine]]:
     """The lines of all runs of a job in the order they were written, after `after`."""
     place = (after.run_id, after.line) if after else (b"\x00" * 16, -1)
     params = {"job_id": job_id, "after_run": place[0], "after_line": place[1], "page": size}
@@ -94,7 +95,7 @@ def page(job_id: JobId, after: LogLine | None, size: int) -> Op[list[LogLine]]:
 def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
     """Add to a run's artifacts, also after it closed: the one thing a closed run still takes. False: no such run.
 
-    What is there already is not added again, so a repeat after a lost answer is harmless.
+    What is there already is not added again, so a repeat after a lost reply is harmless.
     """
     rows = (yield Call("read_artifacts", {"run_id": run_id})).rows
     if not rows:

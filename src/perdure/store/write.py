@@ -1,6 +1,7 @@
-"""Applies transitions: the one door through which a live job is ever changed. Called by every operation that decides.
+"""The only writer of `ready`: new jobs, claims, changes, ends, moves, and what is put right. Called by every operation.
 
-All of a batch or none: the guards of the batch are counted, and where one fails the caller rolls back to its savepoint.
+Whatever happens to a live job is written by a function of this file, through the statements of `sql/write.sql`. Each
+is guarded by the version that the decision was made on.
 """
 
 from __future__ import annotations
@@ -9,10 +10,111 @@ from collections.abc import Sequence
 from typing import cast
 
 from perdure.clock import Micros
-from perdure.ids import JobId
+from perdure.ids import JobId, NodeId
 from perdure.job import transitions
-from perdure.job.model import LiveJob, OutcomeRow, RunClosing, Transition
-from perdure.store.engine import Blob, Call, Op
+from perdure.job.model import Claim, LiveJob, NewJob, OutcomeRow, RunClosing, Transition
+from perdure.job.ordering import GAP
+from perdure.job.views import Job
+from perdure.store import read
+from perdure.store.engine import Blob, Call, Op, Serialization
+
+# -- new jobs --------------------------------------------------------------------------------------------------------
+
+
+def insert(new: Sequence[NewJob], positions: Sequence[int]) -> Op[None]:
+    """All of these jobs at these places; their keys are reserved."""
+    if all(map(_is_plain, new)):
+        yield Call("insert_plain_job", list(map(_plain_job_row, new)))
+        yield Call("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
+    else:
+        yield Call("insert_job", list(map(_job_row, new)))
+        yield Call("insert_ready", list(map(_ready_row, new, positions)))
+    tags = [(job.id, tag) for job in new for tag in job.plan.tags]
+    if tags:
+        yield Call("insert_tag", tags)
+
+
+def insert_one(new: NewJob) -> Op[list[Job]]:
+    """One job at the back of its queue: the commonest case, with as little around it as can be.
+
+    This is what a single enqueue costs over the driver.
+    """
+    queue = new.plan.queue
+    taken = yield "take_places", (GAP, queue)
+    if not taken.changed:
+        taken = yield "make_queue_with_room", (queue, GAP)
+    ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
+    position: int = following - GAP
+    if _is_plain(new):
+        yield "insert_plain_job", (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
+        yield "insert_plain_ready", _plain_ready_row(new, position)
+    else:
+        yield Call("insert_job", _job_row(new))
+        yield Call("insert_ready", _ready_row(new, position))
+    if new.plan.tags:
+        yield Call("insert_tag", [(new.id, tag) for tag in new.plan.tags])
+    return [Job.fresh(new, position)]
+
+
+def _is_plain(new: NewJob) -> bool:
+    return (
+        new.plan.plain
+        and new.secrets is None
+        and new.parent_id is None
+        and new.idempotency_key is None
+        and new.business_key is None
+        and not new.waits_for
+    )
+
+
+def _plain_job_row(new: NewJob) -> tuple[object, ...]:
+    return (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
+
+
+def _job_row(new: NewJob) -> tuple[object, ...]:
+    plan = new.plan
+    head, shown, keys_of = plan[:4], plan[4:7], (new.idempotency_key, new.business_key)
+    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at)
+
+
+def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
+    job_id, plan, _, _, created_at, run_at, state, *_ = new
+    kind, kind_version, _, queue, _, _, _, rank, max_attempts, as_new_job, *_ = plan
+    start = (Blob(job_id), queue, kind, kind_version, state, rank, position, run_at, created_at)
+    return (*start, max_attempts, as_new_job)
+
+
+def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
+    plan = new.plan
+    return (
+        *_plain_ready_row(new, position),
+        plan.timeout_ms,
+        new.waits_for,
+        plan.limit_key,
+        new.business_key,
+    )
+
+
+# -- claims ----------------------------------------------------------------------------------------------------------
+
+
+def open_runs(claims: Sequence[Claim], node: NodeId, now: Micros) -> Op[None]:
+    """Make these jobs running, as each claim has them, and open a run for each."""
+    updates: list[tuple[object, ...]] = []
+    runs: list[tuple[object, ...]] = []
+    node_id = Blob(node)
+    for job in claims:
+        live = job.live
+        job_id, run_id = Blob(live.job_id), Blob(job.run_id)
+        updates.append((live.started_at, node_id, run_id, now, live.deadline_at, job_id, live.version - 1))
+        waited = max(0, now - max(live.run_at, live.queued_at)) // 1000
+        runs.append((run_id, job_id, node_id, live.attempts, live.life, now, waited))
+    if (yield Call("claim_ready", updates)).changed != len(updates):
+        raise _outrun()
+    yield Call("insert_run", runs)
+
+
+# -- changes and ends ------------------------------------------------------------------------------------------------
 
 
 def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
@@ -31,6 +133,16 @@ def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
         yield from _free_keys(ended)
         yield from _unblock_dependents(ended, now)
     return True
+
+
+def apply_to_read(batch: Sequence[Transition], now: Micros) -> Op[None]:
+    """The same for jobs that were read in this transaction. If one has changed since, the operation runs again."""
+    if not (yield from apply(batch, now)):
+        raise _outrun()
+
+
+def _outrun() -> Serialization:
+    return Serialization("a job changed between reading and writing it; the operation runs again")
 
 
 def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
@@ -117,24 +229,49 @@ def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
             yield Call("move_edges", {"job_id": job_id, "new_owner": transition.successor.live.job_id})
             continue
         for (dependent,) in (yield Call("read_dependents", {"job_id": job_id})).rows:
-            live = yield from read_live(cast("JobId", dependent))
+            live = yield from read.live(cast("JobId", dependent))
             if live is not None:
                 yield from apply([transitions.unblock(live, now)], now)
         yield Call("delete_edges", {"job_id": job_id})
 
 
-def count_waits(job_id: JobId) -> Op[int]:
-    """How many jobs this one waits for. None of them lets go of it before the transaction ends."""
-    return len((yield Call("read_waits", {"job_id": job_id})).rows)
+# -- by hand ---------------------------------------------------------------------------------------------------------
 
 
-def read_live(job_id: JobId) -> Op[LiveJob | None]:
-    """The live row, locked until the transaction ends where the database locks rows. None: the job is not live."""
-    rows = (yield Call("read_live", {"job_id": job_id})).rows
-    return LiveJob._make(rows[0]) if rows else None
+def insert_live(live: LiveJob) -> Op[None]:
+    """A live row as it stands: a new life of a job that has ended."""
+    yield Call("insert_live", live)
 
 
-def look_at_live(job_id: JobId) -> Op[LiveJob | None]:
-    """The live row as it was last committed, not locked. None: the job is not live."""
-    rows = (yield Call("look_at_live", {"job_id": job_id})).rows
-    return LiveJob._make(rows[0]) if rows else None
+def replace(before: LiveJob, after: LiveJob) -> Op[None]:
+    """Another row for the same job.
+
+    Not the same one changed: a claim that has read the old payload beside it, and waits for our lock to go (servers),
+    would take the row as it is now with the payload as it was.
+    """
+    if not (yield Call("delete_ready", (before.job_id, before.version))).changed:
+        raise _outrun()
+    yield Call("insert_live", after)
+
+
+def place(places: Sequence[tuple[int, JobId, int]], now: Micros) -> Op[None]:
+    """Give these jobs, at these versions, other positions."""
+    rows = [(position, now, job_id, version) for position, job_id, version in places]
+    if (yield Call("respace", rows)).changed != len(rows):
+        raise _outrun()
+
+
+def remove_ended() -> Op[int]:
+    """Remove live rows of lives that have ended (a repair). How many there were."""
+    return (yield Call("delete_ended_ready")).changed
+
+
+DAMAGED = "a value in this job's row is one that no worker can handle; perdure doctor names it: cancel it, enqueue anew"
+
+
+def set_aside(now: Micros) -> Op[int]:
+    """Park the live jobs that no worker can handle, because somebody else has written into their rows. How many."""
+    parked = (yield Call("set_aside_damaged", {"reason": DAMAGED, "now": now})).changed
+    if parked:
+        yield Call("close_open_runs", {"now": now, "error_type": "Unreadable", "error_message": DAMAGED})
+    return parked

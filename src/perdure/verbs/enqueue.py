@@ -23,6 +23,7 @@ from perdure.store.rows import Edit
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.store.protocols import Store
 
 
 principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
@@ -126,14 +127,14 @@ def _argument(arguments: dict[str, Any], name: str, kind: str) -> Any:
 EDITABLE = ("payload", "params", "tags", "principal", "queue", "run_at", "delay", "timeout")
 
 
-def edited(app: Perdure, job: Job, changes: Mapping[str, Any], tx: object) -> Edit | None:
-    """The rows as they will be, of the job as `tx` sees it. None: nothing to change."""
+def edited(app: Perdure, job: Job, changes: Mapping[str, Any], store: Store) -> Edit | None:
+    """The rows as they will be, of the job as `store` sees it. None: nothing to change."""
     for name in changes:
         if name not in EDITABLE:
             raise unknown_option(name, EDITABLE)
     if not changes:
         return None
-    row, live = app.store.row(job.row.id, tx), app.store.live(job.row.id, tx)
+    row, live = store.row(job.row.id), store.live(job.row.id)
     if row is None or live is None:
         raise TransitionRefused(
             f"cannot edit job {job.id}: it has ended; enqueue another, or retry it as it was", code="edit_refused"

@@ -19,7 +19,7 @@ from perdure.job.reports import Finish
 from perdure.job.states import Suspicion
 from perdure.job.transitions import suspicion
 from perdure.store.protocols import AWAY, Locked
-from perdure.store.rows import Answer, Claimer, Glance, Lane, Turn, Turned
+from perdure.store.rows import Answer, Claimer, Glance, Lane, NewNode, Turn, Turned
 from perdure.worker.context import JobContext
 from perdure.worker.lifecycle import log_claims, log_end, log_ends, log_parked
 from perdure.worker.options import Parts, WorkerOptions
@@ -100,7 +100,7 @@ class Node:
     def _register_as(self, node_id: NodeId) -> None:
         kinds = json.dumps(self._parts.kinds.versions(), sort_keys=True)
         queues = None if self._options.queues is None else json.dumps(self._options.queues)
-        self._store.register(node_id, kinds, self._parts.liveness.own(), self._now(), queues, self._lease_us)
+        self._store.register(NewNode(node_id, self._now(), self._parts.liveness.own(), kinds, queues, self._lease_us))
         self.id = node_id
         self._next_reconcile = self._at() + self._options.lease_s
 

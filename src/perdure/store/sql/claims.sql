@@ -1,10 +1,5 @@
 -- fragment: claimable
-SELECT
-    r.job_id, r.queue, r.kind, r.kind_version, r.rank, r.position, r.run_at, r.queued_at, r.crashes, r.life,
-    r.max_attempts, r.as_new_job, r.timeout_ms, r.waits_for, r.limit_key, r.business_key, r.superseded_by, r.paused,
-    r.cancel_requested, r.last_error, r.state, r.started_at, r.attempts, r.node_id, r.run_id, r.claimed_at,
-    r.deadline_at, r.park_reason, r.updated_at, r.version, j.payload, j.secrets, j.params, j.options, j.principal,
-    j.owner, j.created_at
+SELECT {claim_columns}
 FROM {ready} AS r
 JOIN {job} AS j ON j.id = r.job_id
 
@@ -65,20 +60,13 @@ ORDER BY r.rank, r.position, r.job_id
 LIMIT :room
 {claim_lock}
 
--- name: claim_ready
--- verb: claim
-UPDATE {ready}
-SET state = 'running', attempts = attempts + 1, started_at = :started_at, node_id = :node_id, run_id = :run_id,
-    claimed_at = :now, deadline_at = :deadline_at, park_reason = NULL, updated_at = :now, version = version + 1
-WHERE job_id = :job_id AND version = :expected AND (state = 'queued' OR state = 'parked')
-
 -- name: insert_run
 INSERT INTO {run} (id, job_id, state, node_id, attempt, life, started_at, wait_ms)
 VALUES (:id, :job_id, 'running', :node_id, :attempt, :life, :started_at, :wait_ms)
 
 -- name: due_jobs
 -- verb: promote
-SELECT {live_columns}
+SELECT {ready_columns}
 FROM {ready}
 WHERE state = 'scheduled' AND run_at <= :now
 ORDER BY run_at, job_id
@@ -88,7 +76,7 @@ LIMIT :room
 -- name: running_of_node
 -- verb: rescue
 -- What a node left behind; nothing of one that is alive, whoever asks.
-SELECT {live_columns}
+SELECT {ready_columns}
 FROM {ready}
 WHERE state = 'running' AND node_id = :node_id
     AND job_id = COALESCE(:job_id, job_id)
@@ -96,14 +84,3 @@ WHERE state = 'running' AND node_id = :node_id
 ORDER BY claimed_at, job_id
 LIMIT :room
 {skip_locked}
-
--- name: set_aside_damaged
--- verb: park
--- What no worker can handle, because of what somebody else has written into the row. It stays as it is otherwise; but
--- a version that cannot be counted on starts anew.
-UPDATE {ready}
-SET state = 'parked', park_reason = 'unreadable', last_error = :reason, node_id = NULL, run_id = NULL,
-    claimed_at = NULL, deadline_at = NULL, cancel_requested = 0, updated_at = :now,
-    version = CASE WHEN version BETWEEN 1 AND 4611686018427387902 THEN version + 1 ELSE 1 END
-WHERE (state = 'queued' OR state = 'scheduled' OR state = 'running')
-    AND ({impossible_ready})

@@ -16,50 +16,13 @@ FROM {queue}
 WHERE name = :queue
 
 -- name: insert_job
-INSERT INTO {job} (
-    id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
-    parent_id, chain_attempt, created_at
-)
-VALUES (
-    :id, :kind, :kind_version, :owner, :queue, :payload, :secrets, :params, :options, :principal, :idempotency_key,
-    :business_key, :parent_id, 1, :created_at
-)
+INSERT INTO {job} ({new_job_columns})
+VALUES ({new_job_values})
 
 -- name: insert_plain_job
--- The same where all else is empty: binding a NULL takes the driver as long as writing a column.
-INSERT INTO {job} (id, kind, kind_version, owner, queue, payload, chain_attempt, created_at)
-VALUES (:id, :kind, :kind_version, :owner, :queue, :payload, 1, :created_at)
-
--- name: insert_ready
--- A job that nothing has happened to yet.
-INSERT INTO {ready} (
-    job_id, queue, kind, kind_version, state, rank, position, run_at, queued_at, attempts, crashes, life, max_attempts,
-    as_new_job, timeout_ms, waits_for, limit_key, business_key, paused, cancel_requested, updated_at, version
-)
-VALUES (
-    :job_id, :queue, :kind, :kind_version, :state, :rank, :position, :run_at, :queued_at, 0, 0, 1, :max_attempts,
-    :as_new_job, :timeout_ms, :waits_for, :limit_key, :business_key, 0, 0, :queued_at, 1
-)
-
--- name: insert_plain_ready
-INSERT INTO {ready} (
-    job_id, queue, kind, kind_version, state, rank, position, run_at, queued_at, attempts, crashes, life, max_attempts,
-    as_new_job, waits_for, paused, cancel_requested, updated_at, version
-)
-VALUES (
-    :job_id, :queue, :kind, :kind_version, :state, :rank, :position, :run_at, :queued_at, 0, 0, 1, :max_attempts,
-    :as_new_job, 0, 0, 0, :queued_at, 1
-)
-
--- name: insert_live
--- A live row as it stands: a new life, or the successor of an ended job.
-INSERT INTO {ready} ({live_columns})
-VALUES (
-    :job_id, :queue, :kind, :kind_version, :rank, :position, :run_at, :queued_at, :crashes, :life, :max_attempts,
-    :as_new_job, :timeout_ms, :waits_for, :limit_key, :business_key, :superseded_by, :paused, :cancel_requested,
-    :last_error, :state, :started_at, :attempts, :node_id, :run_id, :claimed_at, :deadline_at, :park_reason,
-    :updated_at, :version
-)
+-- The same where all else is empty.
+INSERT INTO {job} ({plain_job_columns})
+VALUES ({plain_job_values})
 
 -- name: insert_tag
 INSERT INTO {tag} (job_id, tag)
@@ -72,15 +35,8 @@ VALUES (:depends_on, :job_id)
 
 -- name: copy_job
 -- A new cold row with the shape of :source, for a successor (auto_retry_of given) or a retry as a new job.
-INSERT INTO {job} (
-    id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
-    template_id, schedule_id, scheduled_for, batch_id, group_id, sequence, workflow_id, parent_id, root_id, retry_of,
-    auto_retry_of, chain_attempt, created_at
-)
-SELECT
-    :id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
-    template_id, schedule_id, scheduled_for, batch_id, group_id, sequence, workflow_id, parent_id,
-    COALESCE(root_id, id), id, :auto_retry_of, chain_attempt + :chain_step, :created_at
+INSERT INTO {job} ({job_columns})
+SELECT {job_copied}
 FROM {job}
 WHERE id = :source
 

@@ -2,7 +2,7 @@
 INSERT INTO {node} (
     id, kinds, queues, beat, started_at, beat_at, host, pid, process_start, boot_id, pid_namespace, lease_us
 )
-VALUES (:id, :kinds, :queues, 0, :now, :now, :host, :pid, :process_start, :boot_id, :pid_namespace, :lease_us)
+VALUES (:id, :kinds, :queues, 0, :started_at, :started_at, :host, :pid, :process_start, :boot_id, :pid_namespace, :lease_us)
 
 -- name: beat_node
 UPDATE {node}
@@ -16,9 +16,7 @@ SET stopped_at = :now, stop_reason = :reason
 WHERE id = :node_id AND stopped_at IS NULL AND (:beat IS NULL OR beat = :beat)
 
 -- name: list_nodes
-SELECT
-    id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace,
-    queues, lease_us
+SELECT {node_columns}
 FROM {node}
 ORDER BY id DESC
 LIMIT :page

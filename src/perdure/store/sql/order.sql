@@ -34,8 +34,3 @@ LIMIT :room
 UPDATE {queue}
 SET next_position = :position
 WHERE name = :queue AND next_position < :position
-
--- name: respace
-UPDATE {ready}
-SET position = :position, updated_at = :now, version = version + 1
-WHERE job_id = :job_id AND version = :expected

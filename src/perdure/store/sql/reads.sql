@@ -1,13 +1,5 @@
 -- fragment: job_view
-SELECT
-    j.id, j.kind, j.kind_version, j.owner, COALESCE(r.queue, j.queue), j.payload, j.params, j.options, j.principal,
-    j.idempotency_key, j.business_key, j.scheduled_for, j.parent_id, j.root_id, j.retry_of, j.chain_attempt,
-    j.created_at, COALESCE(r.state, o.state), COALESCE(r.rank, o.rank), COALESCE(r.position, o.position),
-    COALESCE(r.run_at, o.run_at), COALESCE(r.queued_at, o.queued_at), COALESCE(r.started_at, o.started_at),
-    o.finished_at, COALESCE(r.attempts, o.attempts), COALESCE(r.crashes, o.crashes), COALESCE(r.life, o.life),
-    COALESCE(r.max_attempts, o.max_attempts), r.node_id, r.run_id, COALESCE(r.waits_for, 0),
-    COALESCE(r.cancel_requested, 0), r.park_reason, COALESCE(r.last_error, o.error), o.error_type, o.result,
-    COALESCE(r.superseded_by, o.superseded_by), o.successor, COALESCE(r.version, o.version), {tags_of_job}
+SELECT {job_view_columns}
 
 -- fragment: job_state
 -- The live row, else the newest outcome.
@@ -23,10 +15,7 @@ FROM {job} AS j
 WHERE j.id = :job_id
 
 -- name: read_job_row
-SELECT
-    id, kind, kind_version, owner, queue, payload, secrets, params, options, principal, idempotency_key, business_key,
-    template_id, schedule_id, scheduled_for, batch_id, group_id, sequence, workflow_id, parent_id, root_id, retry_of,
-    auto_retry_of, chain_attempt, created_at
+SELECT {job_columns}
 FROM {job}
 WHERE id = :job_id
 {for_update}

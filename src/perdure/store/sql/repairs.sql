@@ -1,7 +1,3 @@
--- name: remove_ended_rows
-DELETE FROM {ready}
-WHERE EXISTS (SELECT 1 FROM {outcome} AS o WHERE o.job_id = {ready}.job_id AND o.life >= {ready}.life)
-
 -- name: close_open_runs
 -- Closed once, like every run: only those that hold no running job.
 UPDATE {run}

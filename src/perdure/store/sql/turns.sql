@@ -42,13 +42,13 @@ FROM {ready}
 WHERE state = 'running' AND node_id = :node_id AND cancel_requested = 1
 
 -- name: held_by_node
-SELECT {live_columns}
+SELECT {ready_columns}
 FROM {ready}
 WHERE state = 'running' AND node_id = :node_id
 ORDER BY claimed_at, job_id
 
 -- name: overdue_jobs
-SELECT {live_columns}
+SELECT {ready_columns}
 FROM {ready}
 WHERE state = 'running' AND deadline_at <= :now
 ORDER BY deadline_at
@@ -65,9 +65,7 @@ DELETE FROM {job_log}
 WHERE run_id = :run_id AND line <= :line
 
 -- name: live_nodes
-SELECT
-    id, kinds, beat, started_at, beat_at, stopped_at, stop_reason, host, pid, process_start, boot_id, pid_namespace,
-    queues, lease_us
+SELECT {node_columns}
 FROM {node}
 WHERE stopped_at IS NULL
 ORDER BY id

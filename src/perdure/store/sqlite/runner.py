@@ -17,6 +17,7 @@ from perdure.errors import DatabaseUnavailable
 from perdure.store import migrate
 from perdure.store.engine import Make
 from perdure.store.protocols import StoreSettings
+from perdure.store.rows import Fact
 from perdure.store.sqlite import connect, schema
 from perdure.store.sqlite import transaction as transactions
 from perdure.store.sqlite.bell import SqliteBell
@@ -210,6 +211,10 @@ class SqliteRunner:
     def checkup(self) -> schema.Checkup:
         """How the file stands. Changes nothing, and upgrades nothing."""
         return schema.examine(self.path, self._settings)
+
+    def facts(self) -> list[Fact]:
+        """The same for people, with what to think of it."""
+        return schema.facts(self.checkup())
 
     def back_up(self, target: Path) -> None:
         """Copy all that is committed now to a new file. Jobs go on meanwhile."""

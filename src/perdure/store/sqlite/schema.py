@@ -13,6 +13,7 @@ from perdure.errors import DatabaseUnavailable, SchemaError
 from perdure.store import migrate
 from perdure.store.migrate import Applied, Migration
 from perdure.store.protocols import StoreSettings
+from perdure.store.rows import Fact, Verdict
 from perdure.store.sqlite import connect
 from perdure.store.sqlite.driver import translated
 from perdure.store.sqlite.files import back_up, filesystem_of, refuse_network_filesystem
@@ -23,6 +24,14 @@ from perdure.store.sqlite.wal import WalMeter
 VERSIONS = table("schema_version")
 _SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 _FAULTS = 20
+LONG_WAL_FRAMES = 5_000
+"""Ten times what Perdure lets a log grow to before it is copied back."""
+
+GUARD_LIMIT = (
+    "this SQLite can corrupt a file that several processes write (its WAL-reset bug). Perdure's own connections and"
+    " those given as tx= checkpoint under a lock; a foreign connection with auto-checkpoint on does not: run PRAGMA"
+    " wal_autocheckpoint=0 on it"
+)
 
 
 class Upgrade(NamedTuple):
@@ -247,3 +256,63 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def facts(found: Checkup) -> list[Fact]:
+    """The same for people, with what to think of it."""
+    return [
+        Fact("file", f"{found.path} ({_bytes(found.size)})"),
+        _schema_fact(found),
+        Fact("integrity", "ok")
+        if not found.faults
+        else Fact("integrity", "; ".join(found.faults), Verdict.PROBLEM, "keep the files, and restore a backup"),
+        Fact("journal_mode", found.journal_mode)
+        if found.journal_mode == "wal"
+        else Fact("journal_mode", found.journal_mode, Verdict.WARNING, "Perdure sets wal when it opens the file"),
+        Fact("synchronous", found.synchronous)
+        if found.synchronous == "FULL"
+        else Fact("synchronous", found.synchronous, Verdict.WARNING, "a power cut can lose the newest jobs"),
+        _wal_fact(found),
+        Fact("sqlite", found.sqlite_version),
+        Fact("wal_reset_guard", "active", note=GUARD_LIMIT)
+        if found.wal_guarded
+        else Fact("wal_reset_guard", "not needed: this SQLite has the bug repaired"),
+        _mode_fact(found),
+        _filesystem_fact(found),
+    ]
+
+
+def _schema_fact(found: Checkup) -> Fact:
+    value = f"revision {found.revision}, the newest is {found.newest}" if found.revision else "no Perdure tables"
+    if found.schema_fault is None:
+        return Fact("schema", value)
+    return Fact("schema", value, Verdict.PROBLEM, found.schema_fault)
+
+
+def _wal_fact(found: Checkup) -> Fact:
+    value = f"{found.wal_frames} frames to copy back, {_bytes(found.wal_bytes)}"
+    if found.wal_frames <= LONG_WAL_FRAMES:
+        return Fact("wal", value)
+    advice = "someone reads for very long, or writes without Perdure; find and end the long transaction"
+    return Fact("wal", value, Verdict.WARNING, advice)
+
+
+def _mode_fact(found: Checkup) -> Fact:
+    if found.mode & 0o077 == 0:
+        return Fact("file_mode", f"{found.mode:04o}")
+    advice = f"others may read or write jobs and their secrets; chmod 600 {found.path}"
+    return Fact("file_mode", f"{found.mode:04o}", Verdict.WARNING, advice)
+
+
+def _filesystem_fact(found: Checkup) -> Fact:
+    value = found.filesystem or "unknown"
+    if not found.over_network:
+        return Fact("filesystem", value)
+    advice = "SQLite can lose or corrupt jobs over a network; move the file to a local disk"
+    return Fact("filesystem", value, Verdict.PROBLEM, advice)
+
+
+def _bytes(size: int) -> str:
+    return (
+        f"{size} bytes" if size < 1024 else f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
+    )

@@ -17,7 +17,7 @@ from perdure.errors import KeyConflict, TransitionRefused
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.reports import Completed, Failed, Finish
 from perdure.job.states import RunState, State
-from perdure.store.rows import Answer, Claimer, Finished, JobFilter, Lane, Process, RunFilter
+from perdure.store.rows import Answer, Claimer, Finished, JobFilter, Lane, NewNode, Process, RunFilter
 from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def _claim_in_process(opener: Opener, url: str, queue: str, number: int, now: Mi
     """Claim and finish CLAIMS jobs, a few at a time, and say which they were."""
     store, ids = opener(url), IdFactory()
     node = NodeId(ids.new())
-    store.register(node, None, Process(pid=os.getpid()), now)
+    store.register(NewNode(node, now, Process(pid=os.getpid())))
     taken: list[JobId] = []
     while len(taken) < CLAIMS:
         room = min(1 + (len(taken) + number) % 20, CLAIMS - len(taken))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.errors import StoreError
 from perdure.ids import NodeId
 from perdure.job.reports import Completed
-from perdure.store.rows import NodeRow, Process
+from perdure.store.rows import NewNode, NodeRow, Process
 from perdure.testing.contract.case import raises
 from perdure.testing.contract.rig import Rig
 
@@ -17,7 +17,16 @@ def _node(rig: Rig, node_id: NodeId) -> NodeRow:
 
 def test_a_registered_node_is_listed_as_it_was_given(rig: Rig) -> None:
     node_id = NodeId(rig.ids.new())
-    rig.store.register(node_id, "send", Process("host", 42, "123", "boot", "ns"), rig.now, "mail,print", 5_000_000)
+    rig.store.register(
+        NewNode(
+            node_id,
+            rig.now,
+            Process("host", 42, "123", "boot", "ns"),
+            kinds="send",
+            queues="mail,print",
+            lease_us=5_000_000,
+        )
+    )
 
     assert _node(rig, node_id) == NodeRow(
         node_id, "send", 0, rig.now, rig.now, None, None, "host", 42, "123", "boot", "ns", "mail,print", 5_000_000
@@ -28,7 +37,7 @@ def test_a_registered_node_is_listed_as_it_was_given(rig: Rig) -> None:
 def test_a_lease_may_be_very_long_or_not_be_said(rig: Rig) -> None:
     nodes = [NodeId(rig.ids.new()) for _ in range(2)]
     for node_id, lease_us in zip(nodes, (10**18, None), strict=True):
-        rig.store.register(node_id, None, Process(), rig.now, lease_us=lease_us)
+        rig.store.register(NewNode(node_id, rig.now, lease_us=lease_us))
 
     assert [_node(rig, node_id).lease_us for node_id in nodes] == [10**18, None]
 
@@ -37,7 +46,7 @@ def test_a_node_id_is_registered_once(rig: Rig) -> None:
     node_id = rig.register()
 
     with raises(StoreError, "unique_violation"):
-        rig.store.register(node_id, None, Process("another"), rig.now)
+        rig.store.register(NewNode(node_id, rig.now, Process("another")))
 
     assert _node(rig, node_id).host == "here"
 

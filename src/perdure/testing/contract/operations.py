@@ -20,7 +20,7 @@ from perdure.job.reports import (
 )
 from perdure.job.states import Verb
 from perdure.store.protocols import Store
-from perdure.store.rows import Edit, Lane, LogLine, Notes, Place, Process, Turn
+from perdure.store.rows import Edit, Lane, LogLine, NewNode, Notes, Place, Turn
 from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig
 
 Operation = Callable[[Store], object]
@@ -236,7 +236,7 @@ def _pause_queue(rig: Rig) -> Operation:
 
 def _register(rig: Rig) -> Operation:
     node = NodeId(rig.ids.new())
-    return lambda store: store.register(node, None, Process(), rig.now)
+    return lambda store: store.register(NewNode(node, rig.now))
 
 
 def _beat(rig: Rig) -> Operation:

@@ -18,8 +18,8 @@ from perdure.store.rows import (
     Gate,
     Hitch,
     JobFilter,
+    NewNode,
     Outstanding,
-    Process,
     Ran,
     Sameness,
     Stuck,
@@ -309,7 +309,7 @@ def test_a_node_is_silent_once_its_own_lease_is_over_and_the_patience_too(
     rig: Rig, lease_s: int, silent_s: int
 ) -> None:
     node = NodeId(rig.ids.new())
-    rig.store.register(node, None, Process(), rig.now, lease_us=lease_s * 1_000_000)
+    rig.store.register(NewNode(node, rig.now, lease_us=lease_s * 1_000_000))
     rig.enqueue(timeout_ms=10**9)
     rig.claim_one(node=node)
     rig.clock.advance(seconds=silent_s - 1)
@@ -325,7 +325,7 @@ def test_a_node_is_silent_once_its_own_lease_is_over_and_the_patience_too(
 
 def test_a_queue_waits_while_all_of_its_jobs_run_on_nodes_silent_for_their_lease(rig: Rig) -> None:
     node = NodeId(rig.ids.new())
-    rig.store.register(node, None, Process(), rig.now, lease_us=1_000_000_000)
+    rig.store.register(NewNode(node, rig.now, lease_us=1_000_000_000))
     rig.enqueue_many(2, timeout_ms=10**9)
     rig.claim_one(node=node)
 

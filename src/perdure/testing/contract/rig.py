@@ -24,7 +24,7 @@ from perdure.job.views import Job, Run
 from perdure.store import migrate
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
-from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, Process, RunFilter
+from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, NewNode, Process, RunFilter
 from perdure.verbs.find import pages
 
 Opener = Callable[[str], Store]
@@ -210,7 +210,7 @@ class Rig:
     def register(self) -> NodeId:
         """A new node, known to the store."""
         node_id = NodeId(self.ids.new())
-        self.store.register(node_id, None, Process(host="here", pid=1), self.now)
+        self.store.register(NewNode(node_id, self.now, Process(host="here", pid=1)))
         return node_id
 
     @property
@@ -308,9 +308,11 @@ class Rig:
     def table(self, name: str) -> str:
         """The table as this database calls it."""
         scheme = self.url.split("://", 1)[0].lower() if "://" in self.url else "sqlite"
-        if scheme not in _TABLES or not hasattr(self.store, "runner"):
+        runner = getattr(self.store, "runner", None)
+        form: str | None = getattr(runner, "tables", _TABLES.get(scheme))
+        if runner is None or form is None:
             raise NotSupported("the suite cannot look into the tables of this store")
-        return _TABLES[scheme].format(name)
+        return form.format(name)
 
     def execute(self, sql: str, **values: str | int) -> list[tuple[object, ...]]:
         """Run SQL of the test's own in a transaction; `{x}` is the table x, `:name` one of the values, as a literal."""

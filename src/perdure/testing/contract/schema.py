@@ -71,7 +71,7 @@ def test_others_see_a_transaction_only_after_its_commit(rig: Rig) -> None:
     other = rig.opener(rig.url)
     new = rig.new()
     with rig.store.transaction() as tx:
-        rig.store.enqueue([new], tx)
+        rig.store.within(tx).enqueue([new])
         seen_inside = _read_elsewhere(rig, new.id)
 
     assert not seen_inside
@@ -93,9 +93,9 @@ def test_a_refusal_inside_a_transaction_takes_nothing_else_with_it(rig: Rig) -> 
     with rig.store.transaction() as tx:
         first = rig.enqueue()
         with raises(KeyConflict):
-            rig.store.enqueue([rig.new(), rig.new(business_key=rig.key("b"))], tx)
+            rig.store.within(tx).enqueue([rig.new(), rig.new(business_key=rig.key("b"))])
         with raises(TransitionRefused):
-            rig.store.delete(holder, tx)
+            rig.store.within(tx).delete(holder)
         second = rig.enqueue()
 
     assert rig.in_order() == [holder, first, second]

@@ -13,10 +13,9 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
-from perdure.errors import ConfigError, SchemaError
+from perdure.errors import ConfigError, InvalidInput, SchemaError
 from perdure.ops import doctor
 from perdure.store.rows import JobFilter
-from perdure.store.store import SqlStore
 from perdure.testing.contract.case import Case, cases_of
 from perdure.testing.contract.rig import NotSupported, Opener, Rig
 
@@ -92,9 +91,11 @@ def run_case(case: Case, rig: Rig) -> None:
     """The test, and then the doctor, who must find no promise broken by what it left behind."""
     require_asserts()
     case.run(rig)
-    if isinstance(rig.store, SqlStore):
+    try:
         findings = doctor.examine(rig.store, rig.now)
-        assert doctor.is_healthy(findings), f"the doctor found {findings}"
+    except InvalidInput:  # a store without checks is judged by what it returns
+        return
+    assert doctor.is_healthy(findings), f"the doctor found {findings}"
 
 
 def judged(chosen: Iterable[Case], make_rig: Callable[[], Rig]) -> Iterator[Judged]:

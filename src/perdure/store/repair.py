@@ -1,0 +1,280 @@
+"""What the doctor asks of the database: the checks, by name, and the repairs, each one transaction that looks again
+before it writes. Called by `ops/doctor` and `ops/repairs` through `store`.
+
+What becomes of a live job is decided by `job/transitions` and written by `write`, as everywhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, cast
+
+from perdure.clock import Micros
+from perdure.ids import IdFactory, JobId, NodeId
+from perdure.job import transitions
+from perdure.job.model import Failure, JobRow, LiveJob, OutcomeRow, Transition
+from perdure.job.retry import Retry
+from perdure.job.states import FINAL, RunState, State, Verb
+from perdure.store import read
+from perdure.store.engine import Call, Op
+from perdure.store.enqueue import take_place
+from perdure.store.rows import FIRST_ID
+from perdure.store.write import apply_to_read, remove_ended
+
+SAMPLE = 10_000
+"""How many of the newest payloads and results are read, where the database cannot tell by itself which to read."""
+LONG_AGO_US = 300 * 1_000_000
+
+CLOSED_BY_DOCTOR = Failure("Lost", "closed by perdure doctor: the run held no running job")
+RESCUED_BY_DOCTOR = Failure("Lost", "rescued by perdure doctor: the job's node was not there to finish it")
+FOUND_WITHOUT_RUN = Failure("Lost", "recorded by perdure doctor: the job was running without an open run")
+FOUND_WITHOUT_STATE = Failure("Lost", "recorded by perdure doctor: the job was neither live nor ended")
+
+
+def check(name: str, now: Micros, limit: int) -> Op[list[tuple[object, ...]]]:
+    """What is wrong in the way that the check of this name looks for, up to `limit` rows of it.
+
+    A row is an example, how many there are in all, and what the check or its repair needs besides.
+    """
+    return (yield Call(name, check_params(now, limit))).rows
+
+
+def check_params(now: Micros, limit: int) -> dict[str, object]:
+    """What the queries of all checks take."""
+    return {"examples": limit, "sample": SAMPLE, "long_ago": now - LONG_AGO_US}
+
+
+def repair(name: str, now: Micros, ids: IdFactory, limit: int) -> Op[int]:
+    """Put right what the repair of this name is for. How much it changed: at least `limit` where more may be left."""
+    return _REPAIRS[name](Visit(now, ids, limit))
+
+
+class Visit(NamedTuple):
+    """What a repair needs besides the database: the time, fresh ids, and how many jobs it may treat."""
+
+    now: Micros
+    ids: IdFactory
+    limit: int
+
+
+Treat = Callable[[Visit], Op[int]]
+"""One repair. How many rows or jobs it put right; 0: there was nothing (left) to do."""
+
+
+def by_statement(*names: str) -> Treat:
+    """A repair whose statements carry their condition themselves."""
+
+    def treat(visit: Visit) -> Op[int]:
+        changed = 0
+        for name in names:
+            changed += (yield Call(name, {"now": visit.now, **_error(CLOSED_BY_DOCTOR)})).changed
+        return changed
+
+    return treat
+
+
+def remove_ended_rows(_: Visit) -> Op[int]:
+    """The outcome is what counts."""
+    return remove_ended()
+
+
+def fail_lost_jobs(visit: Visit) -> Op[int]:
+    """Record jobs that are neither live nor ended as failed: visible, with the reason, and open to a retry by hand."""
+    rows: dict[object, JobRow] = {}
+    for job_id, *_ in (yield from _found("job_without_state", visit)):
+        row = yield from read.row(cast("JobId", job_id))
+        if row is not None:
+            rows[job_id] = row
+    still = [job_id for job_id, *_ in (yield from _found("job_without_state", visit)) if job_id in rows] if rows else []
+    for job_id in still:
+        yield from _record_lost(rows[job_id], visit)
+    return len(still)
+
+
+def _record_lost(job: JobRow, visit: Visit) -> Op[None]:
+    job_id = job.id
+    lives = (yield Call("read_newest_life", {"job_id": job_id})).rows
+    position = yield from take_place(job.queue)
+    outcome = OutcomeRow(
+        job_id=job_id,
+        life=cast("int | None", lives[0][0]) or 1,
+        state=State.FAILED.value,
+        finished_at=visit.now,
+        rank=0,
+        position=position,
+        run_at=job.created_at,
+        queued_at=job.created_at,
+        started_at=None,
+        attempts=0,
+        crashes=0,
+        max_attempts=_budget(job),
+        result=None,
+        error_type=FOUND_WITHOUT_STATE.error_type,
+        error=FOUND_WITHOUT_STATE.message,
+        superseded_by=None,
+        successor=None,
+        version=1,
+    )
+    yield Call("insert_outcome", outcome)
+
+
+def _budget(job: JobRow) -> int:
+    """How often the job was meant to be tried, so that a retry by hand has as many attempts again."""
+    try:
+        kept = json.loads(job.options or "{}").get("retry")
+        return (Retry() if kept is None else Retry.from_json(kept)).max_attempts
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return Retry().max_attempts
+
+
+def settle_running(visit: Visit) -> Op[int]:
+    """Running jobs that no open run holds: end them the way their run closed, or put them back as after a crash."""
+    return (yield from _each(["running_without_run"], visit, _settle))
+
+
+def _settle(live: LiveJob, visit: Visit) -> Op[Transition | None]:
+    unheld = live._replace(run_id=None)
+    closed = (yield Call("read_run_of_job", {"run_id": live.run_id, "job_id": live.job_id})).rows
+    if not closed:
+        yield Call("insert_lost_run", _lost_run(live, visit))
+    elif closed[0][0] in FINAL - {State.FAILED}:
+        return transitions.end(Verb.RESCUE, unheld, State(cast("str", closed[0][0])), visit.now)
+    return _rescued(unheld, FOUND_WITHOUT_RUN, visit)
+
+
+def _lost_run(live: LiveJob, visit: Visit) -> dict[str, object]:
+    return {
+        "id": visit.ids.new(),  # not live.run_id: another job's run may have it
+        "job_id": live.job_id,
+        "node_id": live.node_id or NodeId(FIRST_ID),
+        "attempt": max(1, live.attempts),
+        "life": live.life,
+        "started_at": live.claimed_at or visit.now,
+        "now": visit.now,
+        **_error(FOUND_WITHOUT_RUN),
+    }
+
+
+def rescue_running(visit: Visit) -> Op[int]:
+    """Running jobs whose node is stopped, unknown or not named: the run is lost, the attempt counts."""
+
+    def rescued(live: LiveJob, visit: Visit) -> Op[Transition | None]:
+        held = (yield Call("read_run_of_job", {"run_id": live.run_id, "job_id": live.job_id})).rows
+        if not held or held[0][0] != RunState.RUNNING:
+            return None  # for `settle_running`
+        return _rescued(live, RESCUED_BY_DOCTOR, visit)
+
+    checks = ["running_without_node", "running_on_unknown_node", "running_on_stopped_node"]
+    return (yield from _each(checks, visit, rescued))
+
+
+def _rescued(live: LiveJob, failure: Failure, visit: Visit) -> Transition:
+    """After how many crashes a job is given up is the workers' setting: the next of them to see a crash decides."""
+    return transitions.rescue(live, failure, None, visit.now, JobId(visit.ids.new()))
+
+
+def recount_waits(visit: Visit) -> Op[int]:
+    """Remove dependencies on what is not there or has ended, and let every job wait for as many as are left."""
+    removed = (yield Call("remove_dead_edges")).changed
+    changed = 0
+    for job_id, *_ in (yield from _found("waits_for_differs", visit)):
+        edges = yield from read.count_waits(cast("JobId", job_id))
+        live = yield from read.live(cast("JobId", job_id))
+        if live is None or live.waits_for == edges:
+            continue
+        counted = live._replace(waits_for=edges)
+        parked = live.state == State.PARKED and not counted.waits_for
+        after = _changed(counted, visit.now) if parked else transitions.land(counted, visit.now)
+        yield from apply_to_read([Transition(Verb.UNBLOCK, live, after=after)], visit.now)
+        changed += 1
+    return removed + changed
+
+
+def land_again(visit: Visit) -> Op[int]:
+    """Put jobs whose row contradicts itself where the one rule of `waiting_state` says."""
+
+    def landed(live: LiveJob, visit: Visit) -> Op[Transition | None]:
+        yield from ()
+        if live.state == State.RUNNING:  # it started: nothing keeps it waiting any more
+            return Transition(Verb.RESUME, live, after=_changed(live._replace(paused=0, waits_for=0), visit.now))
+        return Transition(Verb.RESUME, live, after=transitions.land(live, visit.now))
+
+    checks = [
+        "waiting_but_held",
+        "pause_disagrees",
+        "block_disagrees",
+        "queued_too_early",
+        "held_without_limit",
+        "park_reason_disagrees",
+    ]
+    return (yield from _each(checks, visit, landed))
+
+
+def reserve_business_keys(visit: Visit) -> Op[int]:
+    """Give live jobs the business key they lack, where it is free."""
+    reserved = 0
+    for job_id, *_ in (yield from _found("business_key_not_reserved", visit)):
+        live = yield from read.live(cast("JobId", job_id))
+        if live is not None and live.business_key is not None:
+            own = {"key": live.business_key, "job_id": job_id}
+            reserved += (yield Call("reserve_business_key", own)).changed
+    return reserved
+
+
+# -- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit], Op[Transition | None]]) -> Op[int]:
+    """Let `decide` say what becomes of every live job these checks find, one after the other. None: it stays."""
+    treated: set[JobId] = set()
+    for check in checks:
+        for live in (yield from _locked(check, visit)):
+            if live.job_id not in treated:
+                transition = yield from decide(live, visit)
+                if transition is not None:
+                    yield from apply_to_read([transition], visit.now)
+                    treated.add(live.job_id)
+    return len(treated)
+
+
+def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
+    """The live jobs that the check finds, locked where the database locks rows. It is asked again when they are: what
+    was found may have been a worker's doing, or treated by another, before we had it."""
+    lives: dict[object, LiveJob] = {}
+    for job_id, *_ in (yield from _found(check, visit)):
+        live = yield from read.live(cast("JobId", job_id))
+        if live is not None:
+            lives[job_id] = live
+    return [lives[job_id] for job_id, *_ in (yield from _found(check, visit)) if job_id in lives] if lives else []
+
+
+def _found(name: str, visit: Visit) -> Op[list[tuple[object, ...]]]:
+    """What the check finds now, inside the transaction that will put it right."""
+    return (yield from check(name, visit.now, visit.limit))
+
+
+def _changed(live: LiveJob, now: Micros) -> LiveJob:
+    return live._replace(updated_at=now, version=live.version + 1)
+
+
+def _error(failure: Failure) -> dict[str, object]:
+    return {"error_type": failure.error_type, "error_message": failure.message}
+
+
+_REPAIRS: Mapping[str, Treat] = {
+    "remove_ended_rows": remove_ended_rows,
+    "fail_lost_jobs": fail_lost_jobs,
+    "settle_running": settle_running,
+    "rescue_running": rescue_running,
+    "close_open_runs": by_statement("close_open_runs"),
+    "recount_waits": recount_waits,
+    "land_again": land_again,
+    "free_business_keys": by_statement("free_unowned_business_keys"),
+    "reserve_business_keys": reserve_business_keys,
+    "raise_queue_counters": by_statement("add_missing_queues", "raise_queue_counters"),
+    "remove_orphan_runs": by_statement("remove_orphan_runs"),
+    "remove_orphan_outcomes": by_statement("remove_orphan_outcomes"),
+    "remove_orphan_tags": by_statement("remove_orphan_tags"),
+    "remove_orphan_logs": by_statement("remove_orphan_logs"),
+}

@@ -1,0 +1,58 @@
+-- Every statement that writes {ready}. Called by `write.py` only; the columns come from `columns.py`.
+
+-- name: insert_ready
+-- A job that nothing has happened to yet.
+INSERT INTO {ready} ({new_ready_columns})
+VALUES ({new_ready_values})
+
+-- name: insert_plain_ready
+-- The same where all else is empty: binding a NULL takes the driver as long as writing a column.
+INSERT INTO {ready} ({plain_ready_columns})
+VALUES ({plain_ready_values})
+
+-- name: insert_live
+-- A live row as it stands: a new life, an edited job, or the successor of an ended one.
+INSERT INTO {ready} ({ready_columns})
+VALUES ({ready_values})
+
+-- name: claim_ready
+-- verb: claim
+UPDATE {ready}
+SET state = 'running', attempts = attempts + 1, started_at = :started_at, node_id = :node_id, run_id = :run_id,
+    claimed_at = :now, deadline_at = :deadline_at, park_reason = NULL, updated_at = :now, version = version + 1
+WHERE job_id = :job_id AND version = :expected AND (state = 'queued' OR state = 'parked')
+
+-- name: update_ready
+-- The one guarded write of a live row: nothing happens unless it is still at the version it was decided on.
+UPDATE {ready}
+SET {ready_changes}
+WHERE job_id = :job_id AND version = :expected
+
+-- name: delete_ready
+DELETE FROM {ready}
+WHERE job_id = :job_id AND version = :expected
+
+-- name: delete_ready_of_run
+-- The fence: only the run that holds the job can end it, and only as it was decided on (superseded meanwhile: anew).
+DELETE FROM {ready}
+WHERE job_id = :job_id AND run_id = :run_id AND version = :expected
+
+-- name: respace
+UPDATE {ready}
+SET position = :position, updated_at = :now, version = version + 1
+WHERE job_id = :job_id AND version = :expected
+
+-- name: set_aside_damaged
+-- verb: park
+-- What no worker can handle, because of what somebody else has written into the row. It stays as it is otherwise; but
+-- a version that cannot be counted on starts anew.
+UPDATE {ready}
+SET state = 'parked', park_reason = 'unreadable', last_error = :reason, node_id = NULL, run_id = NULL,
+    claimed_at = NULL, deadline_at = NULL, cancel_requested = 0, updated_at = :now,
+    version = CASE WHEN version BETWEEN 1 AND 4611686018427387902 THEN version + 1 ELSE 1 END
+WHERE (state = 'queued' OR state = 'scheduled' OR state = 'running')
+    AND ({impossible_ready})
+
+-- name: delete_ended_ready
+DELETE FROM {ready}
+WHERE EXISTS (SELECT 1 FROM {outcome} AS o WHERE o.job_id = {ready}.job_id AND o.life >= {ready}.life)
