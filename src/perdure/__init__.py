@@ -30,6 +30,7 @@ from perdure.version import __version__
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.enqueue import principal
     from perdure.job.ordering import Priority
     from perdure.job.retry import Retry
     from perdure.job.states import RunState, State
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from perdure.kind import Draft, Kind
     from perdure.options import Unique
     from perdure.payload.signature import Secret
-    from perdure.verbs.enqueue import principal
     from perdure.worker.context import JobContext, current
     from perdure.worker.signals import Cancel, Done, Fail, RetryAfter, Skip, Snooze
 
@@ -103,7 +103,7 @@ _HOMES = {
     "State": "perdure.job.states",
     "Unique": "perdure.options",
     "current": "perdure.worker.context",
-    "principal": "perdure.verbs.enqueue",
+    "principal": "perdure.enqueue",
 }
 
 

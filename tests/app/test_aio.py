@@ -14,7 +14,7 @@ import pytest
 
 from perdure import JobFailed, KeyConflict, KindError, Perdure, State, TransactionError, WaitTimeout
 from perdure.aio import AsyncPerdure, AsyncQueues
-from perdure.verbs.named import Queues
+from perdure.queues import Queues
 from tests.app import by_hand
 from tests.app.contents import jobs_in
 
@@ -38,11 +38,10 @@ STEPS = {
     "enqueue_arguments",
     "aenqueue_draft",
     "new_jobs",
-    "await_",
     "existing",
     "newest",
     "stage",
-    "under_all_names",
+    "looks",
 }
 """Between the parts of the package."""
 

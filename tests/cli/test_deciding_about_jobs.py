@@ -15,7 +15,7 @@ from perdure import Perdure as App
 from perdure.cli import bulk
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory
-from perdure.verbs.find import TAKEN
+from perdure.listing import TAKEN
 from tests.cli.terminal import Perdure, Ran, at_a_keyboard, in_a_terminal, refusal
 
 URL = {"PERDURE_URL": "shop.db"}

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Perdure
+from perdure.enqueue import new_job
 from perdure.ids import JobId, NodeId
 from perdure.upkeep.rescue import Rescuer
-from perdure.verbs.enqueue import new_job
 from perdure.worker.executors import Inbox
 from perdure.worker.executors.pools import Pools
 from perdure.worker.liveness import ProcLiveness
@@ -146,7 +146,7 @@ def node_of(app: Perdure, **duty: Any) -> tuple[Node, threading.Semaphore]:
     """A node without a worker around it; the semaphore counts the runs that have come back."""
     ends = threading.Semaphore(0)
     inbox = Inbox(ends.release)
-    stage = Stage(app.store, app.clock, app.ids, lambda draft: new_job(draft, JobId(app.ids.new()), app.clock.now()))
+    stage = Stage(app.store, app.clock, app.ids, lambda draft: new_job(*draft, JobId(app.ids.new()), app.clock.now()))
     parts = Parts(app.store, app.kinds, app.clock, app.ids, ProcLiveness(), Pools(inbox), inbox, stage)
     return Node(parts, Duty(concurrency=2, lease_s=handlers.LEASE_S, **duty)), ends
 

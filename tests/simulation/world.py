@@ -19,6 +19,7 @@ from uuid import UUID
 
 from perdure import KeyConflict, Perdure, Retry, TransitionRefused
 from perdure.clock import Micros
+from perdure.enqueue import new_job
 from perdure.errors import JobNotFound, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, to_uuid
 from perdure.job.model import NewJob
@@ -29,7 +30,6 @@ from perdure.ops.doctor import examine, is_healthy
 from perdure.store.rows import USUAL_LEASE_US, Process
 from perdure.store.store import SqlStore
 from perdure.upkeep.rescue import Rescuer, look_every_s
-from perdure.verbs.enqueue import new_job
 from perdure.worker.context import JobContext
 from perdure.worker.executors import Inbox
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heart
@@ -445,7 +445,7 @@ class World:
         liveness = SimLiveness(machine, self.random.randrange(100, 103), start)
 
         def lay_out(draft: Draft) -> NewJob:
-            return new_job(draft, JobId(ids.new()), machine.now())
+            return new_job(*draft, JobId(ids.new()), machine.now())
 
         parts = Parts(
             store,

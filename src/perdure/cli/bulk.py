@@ -45,7 +45,7 @@ def change_chosen(
 
     What came to fit meanwhile is not touched; what has moved on is skipped. At most `MOST` at once.
     """
-    from perdure.verbs.find import change_these
+    from perdure.listing import change_these
 
     choice = _choose(door, verb, filters, limit)
     count = len(choice.ids)
@@ -99,7 +99,7 @@ def _choose(door: Perdure, verb: str, filters: dict[str, Any], limit: int | None
 
 
 def _states(verb: Verb, wanted: str | None) -> Sequence[JobState]:
-    from perdure.verbs.find import POSSIBLE, TAKEN
+    from perdure.listing import POSSIBLE, TAKEN
 
     if wanted is None:
         return TAKEN[verb]

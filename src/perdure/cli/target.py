@@ -121,8 +121,8 @@ def _whole(store: Store, text: str) -> Job:
 
 def _by_tail(store: Store, tails: set[str]) -> dict[str, list[Job]]:
     """For each tail the newest jobs that end with it, found in one pass."""
+    from perdure.listing import pages
     from perdure.store.rows import JobFilter
-    from perdure.verbs.find import pages
 
     found: dict[str, list[Job]] = {tail: [] for tail in tails}
     if not tails:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self
 
+from perdure.checks import check_whole
 from perdure.clock import Micros
-from perdure.errors import InvalidOption, PerdureError, shown
+from perdure.errors import PerdureError
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Claim, LiveJob, NewJob, Plan, RunRow
 from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
-from perdure.kind import Draft, Kind
+from perdure.kind import Declaration, Draft, Kind
 from perdure.options import Options
-from perdure.verbs.declare import Facts, declared
 from perdure.worker.context import Backstage, JobContext, current, entered
 from perdure.worker.signals import Stop
 
@@ -140,11 +140,11 @@ def new_context(
     stop_after: int | None,
 ) -> KitContext:
     """A context as the claim of such a job would have it."""
-    _check_whole("attempt", attempt, 1)
+    check_whole(attempt, "attempt")
     if stop_after is not None:
-        _check_whole("stop_after", stop_after, 0)
+        check_whole(stop_after, "stop_after", 0)
     kind = kind or _nameless(app)
-    plan = kind.options(params=None if params is None else dict(params), principal=principal).plan
+    plan = kind.options(params=None if params is None else dict(params), principal=principal).draft({}).plan
     now = app.clock.now()
     live = _running(app, plan, attempt, now)
     job = Job.fresh(NewJob(live.job_id, plan, "{}", None, now, now, State.QUEUED.value), 0)
@@ -160,7 +160,7 @@ def _nameless(app: Perdure) -> AnyKind:
 
     def handler() -> None: ...
 
-    return declared(app, handler, Facts("handler", (), 1, {}, None), Options(queue=app.config.queue), app.config)
+    return Kind(app, handler, Declaration("handler"), Options(queue=app.config.queue), JobContext)
 
 
 def _running(app: Perdure, plan: Plan, attempt: int, now: Micros) -> LiveJob:
@@ -223,8 +223,3 @@ def _open_run(claim: Claim) -> Run:
             kind=live.kind,
         )
     )
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidOption(f"{name} must be a whole number from {least} on, not {shown(value)}")

@@ -23,8 +23,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
+from perdure.checks import check_time, check_whole
 from perdure.clock import ManualClock, Micros, SystemClock, to_datetime, to_micros
-from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, PerdureError, shown
+from perdure.errors import InvalidInput, InvalidPayload, PerdureError, shown
 from perdure.ids import IdFactory
 from perdure.job.views import Job
 from perdure.kind import Kind
@@ -226,8 +227,7 @@ class Kit:
     @contextmanager
     def _draining(self, limit: int) -> Generator[Drain, None, None]:
         self._check_open()
-        if type(limit) is not int or limit < 1:
-            raise InvalidOption(f"limit must be a whole number from 1 on, not {shown(limit)}", code="limit_invalid")
+        check_whole(limit, "limit", code="limit_invalid")
         if self._is_draining:
             raise PerdureError(
                 "t.drain() inside another one: the one under way runs everything that is due, so leave this one out",
@@ -403,8 +403,4 @@ def _refuse(app: Perdure) -> None:
 
 
 def _instant(start: object) -> Micros:
-    if start is None:
-        return SystemClock().now()
-    if not isinstance(start, datetime):
-        raise InvalidOption(f"start must be a datetime with a time zone, not {shown(start)}")
-    return to_micros(start)
+    return SystemClock().now() if start is None else check_time(start, "start")

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
+from perdure.checks import check_known, check_name
+from perdure.enqueue import new_job
 from perdure.errors import ConfigError, InvalidOption, PerdureError, not_among, shown
 from perdure.ids import JobId
 from perdure.job.model import NewJob
 from perdure.kind import Draft
-from perdure.options import check_name, check_queue, unknown_option
-from perdure.verbs.enqueue import new_job
+from perdure.options import check_queue
 from perdure.worker.node import Duty
 from perdure.worker.options import WorkerOptions, WorkerParts
 from perdure.worker.services import LayOut, Stage
@@ -78,7 +79,7 @@ def stage_of(app: Perdure) -> Stage:
 def _lay_out(app: Perdure) -> LayOut:
     def lay_out(draft: Draft) -> NewJob:
         now = app.clock.now()  # before the id, whose time since= compares with created_at
-        return new_job(draft, JobId(app.ids.new()), now)
+        return new_job(*draft, JobId(app.ids.new()), now)
 
     return lay_out
 
@@ -97,9 +98,7 @@ def import_kinds(app: Perdure) -> None:
 
 def checked_options(queues: object, concurrency: object, options: WorkerFields, lease_s: float) -> WorkerOptions:
     """Everything `app.worker` takes. An unknown name or an impossible value is refused by name."""
-    for name in options:
-        if name not in OPTION_NAMES:
-            raise unknown_option(name, OPTION_NAMES)
+    check_known(options, OPTION_NAMES)
     per_queue = _per_queue(queues)
     exclusive = options.get("exclusive")
     duty = Duty(

@@ -21,11 +21,11 @@ from perdure.job.ordering import rank_of
 from perdure.job.reports import Finish, Report
 from perdure.job.states import WAITING, State, Suspicion, Verb
 from perdure.job.views import Job, Run
+from perdure.listing import pages
 from perdure.store import migrate
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
 from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, Process, RunFilter
-from perdure.verbs.find import pages
 
 Opener = Callable[[str], Store]
 Dump = dict[str, list[tuple[object, ...]]]

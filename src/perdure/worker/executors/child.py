@@ -189,7 +189,7 @@ class Child:
         claim = claim_of(order["claim"])
         kind = found_kind(Place(*order["kind"]))
         middleware = [found(Place(*place)) for place in order["middleware"]]
-        app = cast("Staged", kind.desk)
+        app = cast("Staged", kind.app)
         _give(app, order["url"])
         ctx = ChildContext(claim, kind, app.stage(), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])

@@ -483,7 +483,7 @@ def _order(task: Assignment) -> dict[str, Any]:
     """A run as its child is told of it. KindError: no child could find its handler."""
     return {
         "claim": task.claim,
-        "url": task.kind.desk.url,
+        "url": task.kind.app.url,
         "kind": place_of_kind(task.kind),
         "middleware": [place_of_middleware(middleware) for middleware in task.middleware],
         "jitter": task.jitter,
