@@ -31,7 +31,7 @@ from perdure.version import __version__
 if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.enqueue import principal
-    from perdure.job.ordering import Priority
+    from perdure.job.model import Priority
     from perdure.job.retry import Retry
     from perdure.job.states import RunState, State
     from perdure.job.views import Job, Run
@@ -92,7 +92,7 @@ _HOMES = {
     "JobContext": "perdure.worker.context",
     "Kind": "perdure.kind",
     "Perdure": "perdure.app",
-    "Priority": "perdure.job.ordering",
+    "Priority": "perdure.job.model",
     "Retry": "perdure.job.retry",
     "RetryAfter": "perdure.worker.signals",
     "Run": "perdure.job.views",

@@ -21,8 +21,7 @@ from perdure.enqueue import common_tx, edited, new_job
 from perdure.errors import InvalidOption, WaitTimeout
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
-from perdure.job.model import NewJob, Plan
-from perdure.job.ordering import rank_of
+from perdure.job.model import NewJob, Plan, rank_of
 from perdure.job.states import Verb
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade

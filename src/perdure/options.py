@@ -22,8 +22,7 @@ from perdure.checks import (
 )
 from perdure.clock import Micros
 from perdure.errors import InvalidOption
-from perdure.job.model import Plan
-from perdure.job.ordering import PRIORITY_LIMIT, rank_of
+from perdure.job.model import PRIORITY_LIMIT, Plan, rank_of
 from perdure.job.retry import Retry
 from perdure.lazy import lazy
 from perdure.store.rows import EVERY_QUEUE

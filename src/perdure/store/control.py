@@ -5,7 +5,7 @@ transaction. A refusal is an answer too: it is returned as the error to raise, s
 transaction.
 
 
-Moving jobs inside their queue. Called by `app` through `store`; the arithmetic is in `job/ordering`."""
+Moving jobs inside their queue. Called by `app` through `store`; the arithmetic is in `job/model`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from perdure.clock import Micros
 from perdure.errors import JobNotFound, KeyConflict, PerdureError, TransitionRefused
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
-from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
-from perdure.job.ordering import GAP, RESPACE, between
+from perdure.job.model import GAP, RESPACE, JobRow, LiveJob, NewJob, OutcomeRow, Transition, between
 from perdure.job.states import FINAL, State, Verb
 from perdure.job.views import Job
 from perdure.store.engine import Call, Op, Serialization

@@ -10,8 +10,7 @@ from typing import cast
 
 from perdure.errors import KeyConflict
 from perdure.ids import JobId, to_uuid
-from perdure.job.model import NewJob
-from perdure.job.ordering import GAP
+from perdure.job.model import GAP, NewJob
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
 from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Serialization
