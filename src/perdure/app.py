@@ -245,7 +245,7 @@ class Perdure:
         return explain(self.store, self.existing(job), self.clock.now())
 
     def wait(self, job: JobLike, timeout: float | None = None) -> Job:
-        """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it goes on."""
+        """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it continues."""
         looks = self.looks(job, timeout)
         found, pause = next(looks)
         while not found.is_final:
@@ -268,8 +268,8 @@ class Perdure:
             current = self.newest(current)
             if left <= 0 and not current.is_final:
                 raise WaitTimeout(
-                    f"job {current.id} ({current.kind}) was {current.state} after {timeout:g} s; it goes on, wait again"
-                    " or look with app.get"
+                    f"job {current.id} ({current.kind}) was {current.state} after {timeout:g} s; it continues: wait"
+                    " again, or look with app.get"
                 )
             yield current, min(pause, left)
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
@@ -283,7 +283,7 @@ class Perdure:
         return found
 
     def newest(self, job: Job) -> Job:
-        """The job as it is now, or the one that goes on with its work."""
+        """The job as it is now, or the one that continues its work."""
         current = self.existing(job)
         while current.successor is not None:
             current = self.existing(current.successor)
@@ -300,7 +300,7 @@ class Perdure:
         return self._change(job, Verb.PAUSE, transitions.pause, expect_version, tx)
 
     def resume(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job:
-        """Let a paused or parked job go on."""
+        """Let a paused or parked job continue."""
         return self._change(job, Verb.RESUME, transitions.resume, expect_version, tx)
 
     def retry(self, job: JobLike, *, as_new: bool = False, tx: Any = None) -> Job:

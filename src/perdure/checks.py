@@ -22,7 +22,7 @@ Error = type[PerdureError]
 
 
 def refused(
-    what: str, must_be: str, value: object, code: str | None = None, error: Error = InvalidOption, hint: str = ""
+    what: str, must_be: str, value: object, *, code: str | None = None, error: Error = InvalidOption, hint: str = ""
 ) -> PerdureError:
     """The one sentence for a value that cannot be: which it is, what it must be, and what to do."""
     return error(f"{what} must be {must_be}, not {shown(value)}{hint}", code=code)
@@ -41,7 +41,7 @@ def check_whole(
     """A whole number from `least` to `most`. True and False are none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         bounds = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise refused(what, must_be or f"a whole number {bounds}", value, code, error)
+        raise refused(what, must_be or f"a whole number {bounds}", value, code=code, error=error)
     return value
 
 
@@ -57,14 +57,14 @@ def check_number(
 ) -> float:
     """A number from `least` to `most`; the comparison also refuses NaN. True and False are none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise refused(what, must_be or f"a number from {least:g} to {most:g}", value, code, error)
+        raise refused(what, must_be or f"a number from {least:g} to {most:g}", value, code=code, error=error)
     return value
 
 
 def check_time(value: object, what: str, *, code: str | None = None, hint: str = "") -> Micros:
     """An aware datetime, as the instant it names."""
     if not isinstance(value, datetime):
-        raise refused(what, "a datetime with a time zone", value, code, hint=hint)
+        raise refused(what, "a datetime with a time zone", value, code=code, hint=hint)
     return to_micros(value)
 
 
@@ -118,7 +118,7 @@ def check_names(
 ) -> tuple[str, ...]:
     """A list of names, each once. One name alone is refused: to Python a text is a list of its letters."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise refused(what, f"a list of {of}", values, code, hint=f"; write {what}=[{shown(values)}]")
+        raise refused(what, f"a list of {of}", values, code=code, hint=f"; write {what}=[{shown(values)}]")
     return tuple(dict.fromkeys(map(check, cast("Iterable[object]", values))))
 
 
@@ -132,7 +132,7 @@ def check_list(values: object, wanted: str) -> list[Any]:
 def check_type(value: object, what: str, wanted: type | UnionType, must_be: str, *, code: str | None = None) -> None:
     """A value of that type."""
     if not isinstance(value, wanted):
-        raise refused(what, must_be, value, code)
+        raise refused(what, must_be, value, code=code)
 
 
 def check_function(
@@ -140,5 +140,5 @@ def check_function(
 ) -> Callable[..., Any]:
     """Something that can be called."""
     if not callable(value):
-        raise refused(what, must_be, value, code, hint=hint)
+        raise refused(what, must_be, value, code=code, hint=hint)
     return value

@@ -155,7 +155,7 @@ class Kind(Bound[P, R], Generic[P, R, Q, C]):
         return self.function(*args, **kwargs)
 
     def wait(self, job: Job | UUID | str, timeout: float | None = None) -> R:
-        """Wait for the job's end and return its result. JobFailed: it ended without one. WaitTimeout: it goes on."""
+        """Wait for the job's end and return its result. JobFailed: it ended without one. WaitTimeout: it continues."""
         return self._result(self.app.wait(job, timeout))
 
     async def await_(self, job: Job | UUID | str, timeout: float | None = None) -> R:

@@ -70,7 +70,7 @@ PAGE = 200
 def pages(read: Callable[[M | None, int], tuple[list[S], M | None]], limit: int | None) -> Iterator[S]:
     """Page after page, each read when it is wanted, until one says that there is no next one.
 
-    Pages that hold little or nothing do not show: the iterator goes on.
+    Pages that hold little or nothing do not show: the iterator continues.
     """
     mark: M | None = None
     left = limit

@@ -70,7 +70,7 @@ class Unique:
         check_choice(self.until, "Unique(until=)", _UNTIL, code="unique_invalid")
         check_choice(self.conflict, "conflict", _CONFLICT, code="conflict_invalid")
         if not _are_texts(self.by):
-            raise refused("Unique(by=)", '"payload" or the names of arguments', self.by, "unique_invalid")
+            raise refused("Unique(by=)", '"payload" or the names of arguments', self.by, code="unique_invalid")
 
     @property
     def names(self) -> tuple[str, ...] | None:

@@ -47,12 +47,12 @@ class Queues:
         return [_queue(row) for row in self._app.store.queues()]
 
     def pause(self, name: str) -> None:
-        """From now on nothing is claimed from this queue; jobs that run go on. A repeat changes nothing."""
+        """From now on nothing is claimed from this queue; running jobs continue. A repeat changes nothing."""
         if self._app.store.pause_queue(check_name(name, "queue"), self._app.clock.now()):
             tell_of_queue("pause", name, in_transaction=self._app.store.in_transaction)
 
     def resume(self, name: str) -> None:
-        """Let a paused queue go on. A repeat changes nothing."""
+        """Let a paused queue continue. A repeat changes nothing."""
         if self._app.store.pause_queue(check_name(name, "queue"), None):
             tell_of_queue("resume", name, in_transaction=self._app.store.in_transaction)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from perdure.cli.layout import Answer, Space, heading, hints, line, number, since, table
 from perdure.cli.show import first_line
-from perdure.clock import measured
 from perdure.ids import to_uuid
 from perdure.store.rows import Duplicates, Hitch, Sameness
+from perdure.text import measured
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

@@ -80,7 +80,7 @@ def _of_kinds(door: Perdure) -> list[Problem]:
 def _of_jobs(door: Perdure) -> tuple[bool, list[Problem]]:
     """Stored jobs this code cannot run. False: there is no database yet."""
     from perdure.ops.database import require_current
-    from perdure.ops.kinds import orphans, stored_kinds
+    from perdure.ops.status import orphans, stored_kinds
 
     if not _has_database(door):
         return False, []

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from perdure.cli.show import Json, print_json
 from perdure.cli.tables import print_table
 from perdure.cli.target import App, Url, existing, named_app
-from perdure.clock import span
 from perdure.errors import ConfigError, StoreError
+from perdure.text import span
 
 if TYPE_CHECKING:
     from perdure.kind import Kind
-    from perdure.ops.kinds import StoredKind
+    from perdure.ops.status import StoredKind
 
 
 def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
@@ -44,7 +44,7 @@ def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
 
 def _stored(url: str | None, app: str | None, *, needed: bool) -> list[StoredKind]:
     """The kinds in the database. An app may be looked at before it has one."""
-    from perdure.ops.kinds import stored_kinds
+    from perdure.ops.status import stored_kinds
 
     try:
         with existing(url, app) as store:

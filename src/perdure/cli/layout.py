@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from perdure.cli.show import visible
-from perdure.clock import span
+from perdure.text import span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

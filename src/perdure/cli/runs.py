@@ -14,7 +14,7 @@ from perdure.cli.missing import none_like_that
 from perdure.cli.show import Json, ago, first_line, moment, print_json
 from perdure.cli.tables import id_text, print_table
 from perdure.cli.target import App, Url, find_job, front_door
-from perdure.clock import measured
+from perdure.text import measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.clock import span
+from perdure.text import span
 
 if TYPE_CHECKING:
     from perdure.errors import PerdureError

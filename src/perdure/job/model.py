@@ -312,7 +312,7 @@ class RunClosing(NamedTuple):
 
 
 class Successor(NamedTuple):
-    """The job that goes on with an ended one's work under a new id (`Retry(as_new_job=True)`)."""
+    """The job that continues an ended one's work under a new id (`Retry(as_new_job=True)`)."""
 
     live: LiveJob
     auto_retry_of: JobId
@@ -398,7 +398,7 @@ def readable(sort: type[R], row: Sequence[object], keep: str = "") -> tuple[R, D
 
     An SQLite column takes a value of any type, and any column a number that no time or count can have. Such a value is
     replaced, by nothing where that is allowed, else by 0, an empty id or the value as text, so that the row can be
-    shown, and those beside it. The column `keep` stays as it is: the next page goes on from there.
+    shown, and those beside it. The column `keep` stays as it is: the next page continues from there.
     """
     damage: Damage = {}
     values = list(row)

@@ -1,4 +1,4 @@
-"""How often and how late a failed job is tried again. Pure: `transitions` asks, `options` stores it; calls `errors`."""
+"""How often and how late a failed job runs again. Pure: `transitions` asks, `options` stores it; calls `checks`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Retry:
         check_number(self.jitter, "Retry: jitter", 0, 1, code=code)
         for knob, classes in (("on", () if self.on is None else self.on), ("never", self.never)):
             if not _are_exception_classes(classes):
-                raise refused(f"Retry: {knob}", "a tuple of Exception classes, such as (OSError,)", classes, code)
+                raise refused(f"Retry: {knob}", "a tuple of Exception classes, such as (OSError,)", classes, code=code)
         check_type(self.as_new_job, "Retry: as_new_job", bool, "True or False", code=code)
 
     @classmethod

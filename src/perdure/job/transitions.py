@@ -1,7 +1,7 @@
 """What becomes of a job: one pure function per verb, each giving a `Transition` for the store to apply.
 
 Called by `reports` (a run came back), `store` (claim, promote, rescue) and the verbs of the front door. None of
-them reads a clock, a database or a random number: the same arguments give the same transition. A function that answers
+them reads a clock, a database or a random number: the same arguments give the same transition. A function that returns
 None says that there is nothing to do: the job already is what was asked for.
 """
 
@@ -26,7 +26,7 @@ from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Susp
 
 LAST_ERROR_LIMIT = 500
 CRASHES_AT_LARGE = 1
-"""Crashes after which a job still runs as every other: most nodes die of no job, and all they ran goes on at once."""
+"""Crashes after which a job still runs as every other: most nodes die of no job, and all they ran continues at once."""
 NOTHING_TOLD = Telling()
 NO_FAILURE = (None, None, None, False)
 _TEXT = {state: state.value for states in (State, RunState) for state in states}  # .value is a slow property
@@ -317,7 +317,7 @@ def pause(live: LiveJob, now: Micros) -> Transition | None:
 
 
 def resume(live: LiveJob, now: Micros) -> Transition | None:
-    """Let a paused or parked job go on from where it waits. Nothing to do for a job that is neither."""
+    """Let a paused or parked job continue from where it waits. Nothing to do for a job that is neither."""
     if live.state not in TRANSITIONS[Verb.RESUME].sources:
         return None
     return Transition(Verb.RESUME, live, after=land(live._replace(paused=0), now))

@@ -1,9 +1,5 @@
-"""The database as a whole: is it there, is it sound, can it be copied. Called by `perdure db` and `perdure doctor`.
-
-What only a file can tell comes from its runner; a server has tools of its own.
-
-
-The SQL Perdure runs, for people who want to read it or apply it by hand. Called by `perdure db sql`."""
+"""The database as a whole: is it there, is it sound, can it be copied, which SQL is it made of. Called by `perdure db`
+and `perdure doctor`. What only a file can tell comes from its runner; a server has tools of its own."""
 
 from __future__ import annotations
 
@@ -23,6 +19,7 @@ from perdure.store.engine import Call, Op
 from perdure.store.migrate import Migration, Naming
 from perdure.store.protocols import Store
 from perdure.store.sqlite.checkup import Checkup
+from perdure.text import size
 from perdure.version import __version__
 
 LONG_WAL_FRAMES = 5_000
@@ -82,7 +79,7 @@ def check_database(store: Store) -> list[Fact]:
 
 
 def back_up(store: Store, target: Path) -> None:
-    """Copy the database to a new file, readable by its owner only. Jobs go on meanwhile."""
+    """Copy the database to a new file, readable by its owner only. Jobs may run meanwhile."""
     runner = runner_of(store)
     if not isinstance(runner, FileDatabase):
         raise ConfigError(
@@ -99,7 +96,7 @@ def _revision() -> Op[int]:
 
 def _facts(found: Checkup) -> list[Fact]:
     return [
-        Fact("file", f"{found.path} ({_bytes(found.size)})"),
+        Fact("file", f"{found.path} ({size(found.size)})"),
         _schema(found),
         Fact("integrity", "ok")
         if not found.faults
@@ -128,7 +125,7 @@ def _schema(found: Checkup) -> Fact:
 
 
 def _wal(found: Checkup) -> Fact:
-    value = f"{found.wal_frames} frames to copy back, {_bytes(found.wal_bytes)}"
+    value = f"{found.wal_frames} frames to copy back, {size(found.wal_bytes)}"
     if found.wal_frames <= LONG_WAL_FRAMES:
         return Fact("wal", value)
     advice = "someone reads for very long, or writes without Perdure; find and end the long transaction"
@@ -148,12 +145,6 @@ def _filesystem(found: Checkup) -> Fact:
         return Fact("filesystem", value)
     advice = "SQLite can lose or corrupt jobs over a network; move the file to a local disk"
     return Fact("filesystem", value, Verdict.PROBLEM, advice)
-
-
-def _bytes(size: int) -> str:
-    return (
-        f"{size} bytes" if size < 1024 else f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
-    )
 
 
 DIALECTS = ("sqlite", "postgres")

@@ -1,11 +1,8 @@
-"""The operations behind the repairs: each one transaction that looks again before it writes. Named in `repairs`.
-
-What becomes of a live job is decided by `job/transitions` and written through `store/write`, as everywhere else.
-
-
-The cures the doctor knows. Called by `perdure doctor --repair`; the operations are in `mending`.
+"""What the doctor can put right. Called by `perdure doctor --repair`.
 
 Only what is safe: nothing here runs a job that may have ended, drops one that could still run, or makes up a result.
+Each repair is one transaction that looks again before it writes. What becomes of a live job is decided by
+`job/transitions` and written through `store/write`, as everywhere else.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from perdure.store.rows import FIRST_ID
 from perdure.store.write import apply, count_waits, read_live
 
 BATCH = 500
-"""A repair treats this many jobs per transaction, so that it keeps nobody waiting for long."""
+"""A repair treats this many jobs per transaction, so that nobody waits long for it."""
 
 CLOSED_BY_DOCTOR = Failure("Lost", "closed by perdure doctor: the run held no running job")
 RESCUED_BY_DOCTOR = Failure("Lost", "rescued by perdure doctor: the job's node was not there to finish it")
@@ -47,20 +44,20 @@ class Visit(NamedTuple):
     ids: IdFactory
 
 
-Mend = Callable[[Visit], Op[int]]
-"""A repair: answers how many rows or jobs it put right. 0: there was nothing (left) to do."""
+Operation = Callable[[Visit], Op[int]]
+"""Returns how many rows or jobs it put right. 0: there was nothing (left) to do."""
 
 
-def by_statement(*names: str) -> Mend:
+def by_statement(*names: str) -> Operation:
     """A repair whose statements carry their condition themselves."""
 
-    def mend(visit: Visit) -> Op[int]:
+    def run(visit: Visit) -> Op[int]:
         changed = 0
         for name in names:
             changed += (yield Call(name, {"now": visit.now, **_error(CLOSED_BY_DOCTOR)})).changed
         return changed
 
-    return mend
+    return run
 
 
 def fail_lost_jobs(visit: Visit) -> Op[int]:
@@ -211,20 +208,20 @@ def reserve_business_keys(visit: Visit) -> Op[int]:
 
 def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit], Op[Transition | None]]) -> Op[int]:
     """Let `decide` say what becomes of every live job these checks find, one after the other. None: it stays."""
-    mended: set[JobId] = set()
+    repaired: set[JobId] = set()
     for check in checks:
         for live in (yield from _locked(check, visit)):
-            if live.job_id not in mended:
+            if live.job_id not in repaired:
                 transition = yield from decide(live, visit)
                 if transition is not None:
                     yield from _write(transition, visit.now)
-                    mended.add(live.job_id)
-    return len(mended)
+                    repaired.add(live.job_id)
+    return len(repaired)
 
 
 def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
     """The live jobs that the check finds, locked where the database locks rows. It is asked again when they are: what
-    was found may have been a worker's doing, or mended by another, before we had it."""
+    was found may have been a worker's doing, or repaired by another, before we had it."""
     lives: dict[object, LiveJob] = {}
     for job_id, *_ in (yield from _found(check, visit)):
         live = yield from read_live(cast("JobId", job_id))
@@ -234,7 +231,7 @@ def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
 
 
 def _found(check: str, visit: Visit) -> Op[list[tuple[object, ...]]]:
-    """What the check finds now, inside the transaction that will mend it."""
+    """What the check finds now, inside the transaction that will repair it."""
     return (yield Call(check, look_params(visit.now, BATCH))).rows
 
 
@@ -244,7 +241,7 @@ def _changed(live: LiveJob, now: Micros) -> LiveJob:
 
 def _write(transition: Transition, now: Micros) -> Op[None]:
     if not (yield from apply([transition], now)):
-        raise Serialization("a job changed while it was being repaired; the repair is tried again")
+        raise Serialization("a job changed while it was being repaired; the repair starts again")
 
 
 def _error(failure: Failure) -> dict[str, object]:
@@ -255,11 +252,11 @@ log = logging.getLogger("perdure.doctor")
 
 
 class Repair(NamedTuple):
-    """A named cure; `does` completes the sentence "this will …"."""
+    """A named repair; `does` completes the sentence "this will …"."""
 
     name: str
     does: str
-    mend: Mend
+    operation: Operation
 
 
 REPAIRS: tuple[Repair, ...] = (
@@ -290,13 +287,13 @@ REPAIRS: tuple[Repair, ...] = (
 
 
 def repairs_for(findings: Iterable[Finding]) -> list[Repair]:
-    """The cures for these findings, in the order in which to apply them."""
+    """The repairs for these findings, in the order in which to apply them."""
     wanted = {found.repair for found in findings}
     return [repair for repair in REPAIRS if repair.name in wanted]
 
 
 def repair(store: Store, name: str) -> int:
-    """Apply one cure and answer how much it changed. 0: there was nothing (left) to put right.
+    """Apply one repair and return how much it changed. 0: there was nothing (left) to put right.
 
     Each transaction looks again before it writes, changes a limited number of jobs, and is logged once it is durable;
     it is safe to run while workers do.
@@ -308,7 +305,7 @@ def repair(store: Store, name: str) -> int:
     runner, clock, ids = runner_of(store), SystemClock(), IdFactory()
     total = 0
     while True:
-        changed = runner.write(partial(cure.mend, Visit(clock.now(), ids)))
+        changed = runner.write(partial(cure.operation, Visit(clock.now(), ids)))
         if changed:
             log.info("repair %s: %d changed", cure.name, changed)
         total += changed

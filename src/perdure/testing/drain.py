@@ -1,14 +1,8 @@
-"""Exceptions that come out of a handler, as a test wants to see them. Used by `drain`.
-
-How a claimed job is run without a worker: here and now, or on the running event loop. Called by `kit`.
-
-Each run has an empty context of its own (`contextvars`), as under a worker: what the test has set is not seen by it.
-
-
-Runs what is due, one job after the other, with a worker's own node on the real store. Driven by `kit`.
+"""Runs what is due in a test, one job after the other, with a worker's own node on the real store. Called by `kit`.
 
 Everything but the running itself is `worker/node`: claims, finishes, promotion, notes. The node is given one place, and
-this for an executor: it keeps the claimed job until the kit has run it, in its own thread or loop.
+the drain for an executor: it keeps the claimed job until the kit has run it, in the test's thread or on its loop. Each
+run has an empty context of its own (`contextvars`), as under a worker: what the test has set is not seen by it.
 """
 
 from __future__ import annotations
@@ -138,7 +132,7 @@ async def _run_in_thread(task: Assignment, loop: asyncio.AbstractEventLoop) -> E
 
 
 async def until_ended(task: Assignment, run: asyncio.Task[Ended]) -> None:
-    """Wait for a run. Whoever cancels this wait stops the run first: nothing goes on behind the test's back."""
+    """Wait for a run. Whoever cancels this wait stops the run first: nothing is left running behind the test's back."""
     try:
         await asyncio.wait([run])
     except asyncio.CancelledError:
