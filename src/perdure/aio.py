@@ -29,9 +29,7 @@ class _Async(Generic[S]):
         self.plain = plain
 
 
-def _coroutine(
-    verb: Callable[Concatenate[S, P], T],
-) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, T]]:
+def _coroutine(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, T]]:
     """The verb, in the executor. With `tx=` here and now: the caller's connection belongs to the caller's thread."""
 
     @wraps(verb)

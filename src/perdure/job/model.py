@@ -252,20 +252,12 @@ class Claim(NamedTuple):
         return _without_secrets(self)
 
 
-_UNTOUCHED = {
-    "attempts": 0,
-    "crashes": 0,
-    "life": 1,
-    "chain_attempt": 1,
-    "paused": 0,
-    "cancel_requested": 0,
-    "version": 1,
-}
+_NEW = {"attempts": 0, "crashes": 0, "life": 1, "chain_attempt": 1, "paused": 0, "cancel_requested": 0, "version": 1}
 
 
 def row_of_new(sort: type[R], new: NewJob, **known: object) -> R:
     """The row of that sort of a job that nothing has happened to yet. What is not known of it stays empty."""
-    fields = {**_UNTOUCHED, **new.plan._asdict(), **new._asdict(), "job_id": new.id, "queued_at": new.created_at}
+    fields = {**_NEW, **new.plan._asdict(), **new._asdict(), "job_id": new.id, "queued_at": new.created_at}
     fields |= {"updated_at": new.created_at, **known}
     make: Any = sort
     row: R = make._make(map(fields.get, make._fields))

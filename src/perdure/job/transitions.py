@@ -13,15 +13,7 @@ from typing import Any, NamedTuple
 from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import (
-    Failure,
-    LiveJob,
-    OutcomeRow,
-    RunClosing,
-    Successor,
-    Telling,
-    Transition,
-)
+from perdure.job.model import Failure, LiveJob, OutcomeRow, RunClosing, Successor, Telling, Transition
 from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Suspicion, Verb
 
 LAST_ERROR_LIMIT = 500
@@ -168,15 +160,7 @@ def end(
 def complete(live: LiveJob, result: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
     """The handler returned. Counts even where a cancel was asked for meanwhile: the work is done."""
     require(Verb.COMPLETE, live)
-    return end(
-        Verb.COMPLETE,
-        live,
-        State.COMPLETED,
-        now,
-        run_state=RunState.COMPLETED,
-        result=result,
-        telling=telling,
-    )
+    return end(Verb.COMPLETE, live, State.COMPLETED, now, run_state=RunState.COMPLETED, result=result, telling=telling)
 
 
 def skip(live: LiveJob, reason: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
@@ -193,9 +177,7 @@ def cancel(live: LiveJob, now: Micros) -> Transition | None:
     if live.cancel_requested:
         return None
     return Transition(
-        Verb.REQUEST_CANCEL,
-        live,
-        after=live._replace(cancel_requested=1, updated_at=now, version=live.version + 1),
+        Verb.REQUEST_CANCEL, live, after=live._replace(cancel_requested=1, updated_at=now, version=live.version + 1)
     )
 
 
@@ -295,12 +277,7 @@ def retry(last: OutcomeRow, live: LiveJob, now: Micros) -> LiveJob:
     `live` carries what the cold row knows (queue, kind, keys, budget); place and rank are those the job ended with.
     """
     row = live._replace(
-        rank=last.rank,
-        position=last.position,
-        life=last.life + 1,
-        run_at=now,
-        queued_at=now,
-        version=last.version + 1,
+        rank=last.rank, position=last.position, life=last.life + 1, run_at=now, queued_at=now, version=last.version + 1
     )
     return row._replace(state=waiting_state(row, now))
 

@@ -211,9 +211,7 @@ _PARKED = {
         "A worker with the newer code takes the job",
     ),
     Park.UNREADABLE: Explanation(
-        State.PARKED,
-        "its payload cannot be decoded",
-        "Repair it and app.resume(job), or app.cancel(job)",
+        State.PARKED, "its payload cannot be decoded", "Repair it and app.resume(job), or app.cancel(job)"
     ),
 }
 

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from perdure.clock import Micros, SystemClock
 from perdure.errors import InvalidInput
@@ -27,6 +27,8 @@ from perdure.store.protocols import Store
 from perdure.store.read import row_of
 from perdure.store.rows import FIRST_ID
 from perdure.store.write import apply, count_waits, read_live
+
+T = TypeVar("T")
 
 BATCH = 500
 """A repair treats this many jobs per transaction, so that nobody waits long for it."""
@@ -62,15 +64,10 @@ def by_statement(*names: str) -> Operation:
 
 def fail_lost_jobs(visit: Visit) -> Op[int]:
     """Record jobs that are neither live nor ended as failed: visible, with the reason, and open to a retry by hand."""
-    rows: dict[object, JobRow] = {}
-    for job_id, *_ in (yield from _found("job_without_state", visit)):
-        row = yield from row_of(cast("JobId", job_id))
-        if row is not None:
-            rows[job_id] = row
-    still = [job_id for job_id, *_ in (yield from _found("job_without_state", visit)) if job_id in rows] if rows else []
-    for job_id in still:
-        yield from _record_lost(rows[job_id], visit)
-    return len(still)
+    lost = yield from _found_again("job_without_state", visit, row_of)
+    for job in lost:
+        yield from _record_lost(job, visit)
+    return len(lost)
 
 
 def _record_lost(job: JobRow, visit: Visit) -> Op[None]:
@@ -210,7 +207,7 @@ def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit]
     """Let `decide` say what becomes of every live job these checks find, one after the other. None: it stays."""
     repaired: set[JobId] = set()
     for check in checks:
-        for live in (yield from _locked(check, visit)):
+        for live in (yield from _found_again(check, visit, read_live)):
             if live.job_id not in repaired:
                 transition = yield from decide(live, visit)
                 if transition is not None:
@@ -219,15 +216,15 @@ def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit]
     return len(repaired)
 
 
-def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
-    """The live jobs that the check finds, locked where the database locks rows. It is asked again when they are: what
+def _found_again(check: str, visit: Visit, read: Callable[[JobId], Op[T | None]]) -> Op[list[T]]:
+    """What the check finds, read, and so locked where the database locks rows. It is asked again when they are: what
     was found may have been a worker's doing, or repaired by another, before we had it."""
-    lives: dict[object, LiveJob] = {}
+    rows: dict[object, T] = {}
     for job_id, *_ in (yield from _found(check, visit)):
-        live = yield from read_live(cast("JobId", job_id))
-        if live is not None:
-            lives[job_id] = live
-    return [lives[job_id] for job_id, *_ in (yield from _found(check, visit)) if job_id in lives] if lives else []
+        row = yield from read(cast("JobId", job_id))
+        if row is not None:
+            rows[job_id] = row
+    return [rows[job_id] for job_id, *_ in (yield from _found(check, visit)) if job_id in rows] if rows else []
 
 
 def _found(check: str, visit: Visit) -> Op[list[tuple[object, ...]]]:

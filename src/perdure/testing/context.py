@@ -93,8 +93,8 @@ class KitContext(JobContext):
         entered(self._before)
 
 
-class Offstage:
-    """What stands behind the context where no job does."""
+class DetachedServices:
+    """What the context asks where no job stands behind it: `worker/services` without a database."""
 
     def __init__(self, app: Perdure, job: Job, run: Run) -> None:
         self._app = app
@@ -165,7 +165,7 @@ def new_context(
         wait_ms=0,
     )
     taken = Claim(live, "{}", None, plan.params, plan.options, plan.principal, plan.owner, now)
-    return KitContext(taken, kind, Offstage(app, Job(view), Run(run)), state, stop_after)
+    return KitContext(taken, kind, DetachedServices(app, Job(view), Run(run)), state, stop_after)
 
 
 def _nameless(app: Perdure) -> AnyKind:

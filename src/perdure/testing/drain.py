@@ -62,16 +62,18 @@ class HandlerLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, task: Assignment) -> Ended:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        run = self._loop.create_task(run_async(task), name=task.kind.name, context=contextvars.Context())
-        return self._loop.run_until_complete(run)
+        loop = self._open()
+        return loop.run_until_complete(
+            loop.create_task(run_async(task), name=task.kind.name, context=contextvars.Context())
+        )
 
     def run_to_end(self, awaitable: Awaitable[Any]) -> Any:
         """What a plain function has returned."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(awaited(awaitable))
+        return self._open().run_until_complete(awaited(awaitable))
+
+    def _open(self) -> asyncio.AbstractEventLoop:
+        self._loop = self._loop or asyncio.new_event_loop()
+        return self._loop
 
     def close(self) -> None:
         """Tasks that handlers began and did not wait for are cancelled, as at the end of a worker."""
