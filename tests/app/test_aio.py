@@ -196,6 +196,18 @@ def test_a_borrowed_connection_is_used_in_the_callers_thread(app: Perdure, send:
     assert jobs_in(path) == []
 
 
+def test_a_verb_on_a_borrowed_connection_too(app: Perdure, send: Any, path: Path) -> None:
+    job = send.enqueue("a")
+
+    async def main() -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            assert (await app.aio.cancel(job, tx=connection)).state == State.CANCELLED
+            connection.rollback()
+
+    run(main)
+    assert app.existing(job).state == State.QUEUED
+
+
 def test_loop_after_loop_can_use_the_same_app(app: Perdure, send: Any, path: Path) -> None:
     async def main() -> None:
         await asyncio.gather(*[send.aenqueue(str(n)) for n in range(20)])

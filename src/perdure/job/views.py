@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Generic, Never, Self, TypeVar, cast, overload
 from uuid import UUID
 
 from perdure.clock import Micros, to_datetime
@@ -44,6 +44,9 @@ class _Column(Generic[T]):
             return self
         value = getattr(view.row, self._name)
         return cast("T", value) if self._read is None else self._read(value)
+
+    def __set__(self, view: object, value: Never) -> None:
+        """For type checkers, to whom a view would not be frozen without; `__setattr__` comes first."""
 
 
 def _time(micros: Micros | None) -> datetime | None:
