@@ -1,4 +1,4 @@
-"""`perdure check`: whether this code can run the jobs that are stored. For CI. Asks `app` and `ops/kinds`."""
+"""`perdure check`: whether this code can run the jobs that are stored. For CI. Asks `app` and `ops/status`."""
 
 from __future__ import annotations
 

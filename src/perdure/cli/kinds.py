@@ -1,4 +1,4 @@
-"""`perdure kinds`: what the app declares, and what the stored jobs are of. Asks `app` and `ops/kinds`."""
+"""`perdure kinds`: what the app declares, and what the stored jobs are of. Asks `app` and `ops/status`."""
 
 from __future__ import annotations
 
