@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
-from perdure.checks import check_choice, check_function, check_list, check_number
+from perdure.checks import check_choice, check_list, check_number
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
 from perdure.enqueue import common_tx, edited, new_job
-from perdure.errors import InvalidOption, WaitTimeout
+from perdure.errors import InvalidOption, WaitTimeout, shown
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
 from perdure.job.model import NewJob, Plan, rank_of
@@ -454,7 +454,8 @@ class Perdure:
 
         The first one declared is the outermost. An asynchronous one wraps coroutine handlers only.
         """
-        check_function(function, "a middleware", "a function of the job's context")
+        if not callable(function):
+            raise InvalidOption(f"a middleware is a function of the job's context, not {shown(function)}")
         self.middlewares = (*self.middlewares, function)
         return function
 

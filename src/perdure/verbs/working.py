@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
-from perdure.checks import check_known, check_name
+from perdure.checks import check_function, check_known, check_name
 from perdure.enqueue import new_job
 from perdure.errors import ConfigError, InvalidOption, PerdureError, not_among, shown
 from perdure.ids import JobId
@@ -174,9 +174,6 @@ def _hooks(hooks: object, what: str) -> tuple[Hook, ...]:
 
 
 def _lifespan(lifespan: object) -> Callable[[], object] | None:
-    if lifespan is not None and not callable(lifespan):
-        raise InvalidOption(
-            f"lifespan must be a function that gives a context manager, not {shown(lifespan)};"
-            " decorate it with contextlib.asynccontextmanager and pass the function itself"
-        )
-    return lifespan
+    hint = "; decorate it with contextlib.asynccontextmanager and pass the function itself"
+    must_be = "a function that gives a context manager"
+    return None if lifespan is None else check_function(lifespan, "lifespan", must_be, hint=hint)
