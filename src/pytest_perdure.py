@@ -6,6 +6,8 @@ pytest imports this at every start, so the package itself is imported by the fix
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,13 +26,30 @@ def perdure_app(pytestconfig: pytest.Config) -> Perdure:
     """The app under test: `perdure_app` in pytest's settings, else PERDURE_APP, else `[tool.perdure]` in
     pyproject.toml. A project that makes its app otherwise has a fixture of this name in its conftest.py."""
     from perdure.errors import ConfigError
-    from perdure.testing.discovery import named_app
 
     try:
-        return named_app(str(pytestconfig.getini("perdure_app")) or None, pytestconfig.rootpath)
+        return _named_app(str(pytestconfig.getini("perdure_app")) or None, pytestconfig.rootpath)
     except ConfigError as error:
         problem = str(error)
     pytest.fail(problem, pytrace=False)  # out here: pytest would show the error and what it came from, the same twice
+
+
+def _named_app(app: str | None, root: Path) -> Perdure:
+    """The app that the nearest place names, looked for from the project's folder, wherever pytest was started. As the
+    command line has it, but for the database."""
+    from perdure.cli.discovery import APP_VARIABLE, load_app, places
+    from perdure.errors import ConfigError
+
+    with chdir(root):
+        for named in places(None, app):
+            if named.app:
+                return load_app(named.app)
+    raise ConfigError(
+        "the fixture does not know which app to test; write perdure_app = shop.jobs:app in pytest's settings, set"
+        f" {APP_VARIABLE}, write app under [tool.perdure] in pyproject.toml, or define a fixture perdure_app in"
+        " conftest.py that returns it",
+        code="app_not_found",
+    )
 
 
 @pytest.fixture

@@ -30,14 +30,14 @@ from perdure.version import __version__
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.job.ordering import Priority
+    from perdure.enqueue import principal
+    from perdure.job.model import Priority
     from perdure.job.retry import Retry
     from perdure.job.states import RunState, State
     from perdure.job.views import Job, Run
     from perdure.kind import Draft, Kind
     from perdure.options import Unique
     from perdure.payload.signature import Secret
-    from perdure.verbs.enqueue import principal
     from perdure.worker.context import JobContext, current
     from perdure.worker.signals import Cancel, Done, Fail, RetryAfter, Skip, Snooze
 
@@ -92,7 +92,7 @@ _HOMES = {
     "JobContext": "perdure.worker.context",
     "Kind": "perdure.kind",
     "Perdure": "perdure.app",
-    "Priority": "perdure.job.ordering",
+    "Priority": "perdure.job.model",
     "Retry": "perdure.job.retry",
     "RetryAfter": "perdure.worker.signals",
     "Run": "perdure.job.views",
@@ -103,7 +103,7 @@ _HOMES = {
     "State": "perdure.job.states",
     "Unique": "perdure.options",
     "current": "perdure.worker.context",
-    "principal": "perdure.verbs.enqueue",
+    "principal": "perdure.enqueue",
 }
 
 

@@ -6,6 +6,7 @@ Nothing is opened, read or started before the first call that needs the database
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,50 +15,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
+from perdure.checks import check_choice, check_list, check_number
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
-from perdure.errors import ConfigError, InvalidOption, PerdureError, not_among, shown
+from perdure.enqueue import common_tx, edited, new_job
+from perdure.errors import ConfigError, InvalidOption, PerdureError, WaitTimeout, shown
 from perdure.ids import IdFactory, JobId, parse_id
 from perdure.job import transitions
-from perdure.job.model import NewJob, Plan
-from perdure.job.ordering import rank_of
+from perdure.job.model import NewJob, Plan, rank_of
 from perdure.job.states import Verb
 from perdure.job.views import Job, Run
-from perdure.kind import Draft, Kind, P, R, Registry, Upgrade
+from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade
 from perdure.lazy import lazy
-from perdure.options import OptionFields, Options, check_name, listed
-from perdure.verbs.declare import (
-    Declare,
-    Facts,
-    Isolation,
-    checked_aliases,
-    checked_upgrades,
-    declared,
-    for_a_kind,
-)
-from perdure.verbs.enqueue import common_tx, laid_out, new_job
-from perdure.verbs.find import checked_limit, gave_up, jobs_of_all, pages, pauses, runs_of_all
+from perdure.listing import change_all, list_jobs, list_runs, pages
+from perdure.options import OptionFields, Options, for_a_kind
 from perdure.worker.lifecycle import hears_of_verbs, tell_of_enqueued, tell_of_verb
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from perdure.aio import AsyncPerdure
+    from perdure.lock import Lock
     from perdure.ops.explain import Explanation
+    from perdure.queues import Queues
     from perdure.store.protocols import Store, StoreFactory
-    from perdure.store.rows import JobFilter, LogLine, RunFilter
+    from perdure.store.rows import LogLine
     from perdure.testing.kit import Kit
-    from perdure.verbs.named import Lock, Queues
     from perdure.worker.context import JobContext
     from perdure.worker.options import Parts, WorkerFields
     from perdure.worker.run import Middleware
     from perdure.worker.worker import Worker
 
     M = TypeVar("M", bound=Middleware)
-    W = TypeVar("W", JobFilter, RunFilter)
 
 JobLike = Job | UUID | str
 End = Literal["front", "back"]
+
+FIRST_PAUSE_S = 0.002
+LONGEST_PAUSE_S = 0.1
+"""How long `wait` pauses between two looks at a job, at first and at most."""
 
 logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless the program sets up logging
 
@@ -166,11 +162,13 @@ class Perdure:
         The kind's name is the function's, or `name=`; `aliases=` are names it had before; `version=` rises when the
         arguments change, with `upgrades={1: function}` from version 1 to 2 and so on.
         """
+        from perdure.worker.context import JobContext
 
-        facts = Facts(name, checked_aliases(aliases), version, checked_upgrades(upgrades), isolation)
+        said = Declaration.checked(name, aliases, version, upgrades, isolation)
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any, ..., Any]:
-            kind = declared(self, function, facts, self._defaults.changed(for_a_kind(options)), self.config)
+            defaults = self._defaults.changed(for_a_kind(options))
+            kind: Kind[..., Any, ..., Any] = Kind(self, function, said, defaults, JobContext)
             self.kinds.add(kind)
             return kind
 
@@ -196,7 +194,7 @@ class Perdure:
     ) -> Job:
         """What a draft holds, without one: every enqueue comes this way."""
         now = self.clock.now()  # before the id, whose time since= compares with created_at
-        new = laid_out(kind, arguments, options, plan, JobId(self.ids.new()), now)
+        new = new_job(kind, arguments, options, plan, JobId(self.ids.new()), now)
         tx = options.tx
         jobs = (self.store if tx is None else self.store.within(tx)).enqueue([new])
         tell_of_enqueued(jobs)
@@ -211,9 +209,9 @@ class Perdure:
 
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
         """Enqueue drafts made by `kind.new(…)`, in order, in one transaction: all of them or none."""
-        listed_drafts = listed(drafts, "a list of jobs made by kind.new(…)")
-        tx = common_tx(listed_drafts, tx)
-        new = self.new_jobs(listed_drafts)
+        listed = check_list(drafts, "a list of jobs made by kind.new(…)")
+        tx = common_tx(listed, tx)
+        new = self.new_jobs(listed)
         jobs = self._store_of(tx).enqueue(new) if new else []
         tell_of_enqueued(jobs)
         return jobs
@@ -221,7 +219,7 @@ class Perdure:
     def new_jobs(self, drafts: Sequence[Draft]) -> list[NewJob]:
         now = self.clock.now()
         ids = self.ids.new_many(len(drafts))
-        return [new_job(draft, JobId(job_id), now) for draft, job_id in zip(drafts, ids, strict=True)]
+        return [new_job(*draft, JobId(job_id), now) for draft, job_id in zip(drafts, ids, strict=True)]
 
     # -- look --------------------------------------------------------------------------------------------------------
 
@@ -229,35 +227,17 @@ class Perdure:
         """The job as it is now. None: there is no such job."""
         return self.store.get(job_id_of(job))
 
-    def jobs(self, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
+    def jobs(self, /, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
         """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order.
 
         Filters: state, queue, kind, owner, tag, business_key, idempotency_key, since, until (aware datetimes, compared
         with the time of creation). One that is None means any. A kind's name stands for its aliases too.
         """
-        from perdure.verbs.find import job_filter
+        return list_jobs(self, filters, limit)
 
-        wanted = job_filter(filters)
-        limit = checked_limit(limit)
-        return jobs_of_all([self._pages_of_jobs(one, limit) for one in self.under_all_names(wanted)], wanted, limit)
-
-    def _pages_of_jobs(self, wanted: JobFilter, limit: int | None) -> Iterator[Job]:
-        return pages(lambda spot, size: self.store.jobs(wanted, spot, size), limit)
-
-    def under_all_names(self, wanted: W) -> list[W]:
-        """This filter for each name that its kind has had."""
-        return [wanted._replace(kind=name) for name in self.kinds.meant_by(wanted.kind)]
-
-    def runs(self, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> Iterator[Run]:
+    def runs(self, /, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> Iterator[Run]:
         """Attempts, newest first: of one job, or of all that fit the filters kind, state, owner, since, until."""
-        from perdure.verbs.find import run_filter
-
-        wanted = run_filter(None if job is None else job_id_of(job), filters)
-        limit = checked_limit(limit)
-        return runs_of_all([self._pages_of_runs(one, limit) for one in self.under_all_names(wanted)], limit)
-
-    def _pages_of_runs(self, wanted: RunFilter, limit: int | None) -> Iterator[Run]:
-        return pages(lambda spot, size: self.store.runs(wanted, spot, size), limit)
+        return list_runs(self, None if job is None else job_id_of(job), filters, limit)
 
     def logs(self, job: JobLike) -> Iterator[LogLine]:
         """The log lines captured from all runs of a job, in the order they were written."""
@@ -276,19 +256,34 @@ class Perdure:
         return explain(self.store, self.existing(job), self.clock.now())
 
     def wait(self, job: JobLike, timeout: float | None = None) -> Job:
-        """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it goes on."""
-        current = self.existing(job)
-        for pause in pauses(timeout, self.clock.boottime):
-            current = self.newest(current)
-            if current.is_final:
-                return current
+        """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it continues."""
+        looks = self.looks(job, timeout)
+        found, pause = next(looks)
+        while not found.is_final:
             self.clock.wait(pause)
-        if (current := self.newest(current)).is_final:
-            return current
-        raise gave_up(current, timeout)
+            found, pause = next(looks)
+        return found
 
-    async def await_(self, job: JobLike, timeout: float | None = None) -> Job:
-        return await self.aio.wait(job, timeout)
+    def looks(self, job: JobLike, timeout: float | None) -> Iterator[tuple[Job, float]]:
+        """The job as it is now, look after look, each with how long to pause before the next. WaitTimeout: time is up.
+
+        It is polled, because any process may end the job.
+        """
+        if timeout is not None:
+            must_be = "seconds, not negative, or None to wait for ever"
+            check_number(timeout, "timeout", 0, math.inf, must_be=must_be, code="timeout_invalid")
+        current, pause = self.existing(job), FIRST_PAUSE_S
+        deadline = math.inf if timeout is None else self.clock.boottime() + timeout
+        while True:
+            left = deadline - self.clock.boottime()
+            current = self.newest(current)
+            if left <= 0 and not current.is_final:
+                raise WaitTimeout(
+                    f"job {current.id} ({current.kind}) was {current.state} after {timeout:g} s; it continues: wait"
+                    " again, or look with app.get"
+                )
+            yield current, min(pause, left)
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)
 
     def existing(self, job: JobLike, tx: Any = None) -> Job:
         from perdure.store.rows import not_found
@@ -299,7 +294,7 @@ class Perdure:
         return found
 
     def newest(self, job: Job) -> Job:
-        """The job as it is now, or the one that goes on with its work."""
+        """The job as it is now, or the one that continues its work."""
         current = self.existing(job)
         while current.successor is not None:
             current = self.existing(current.successor)
@@ -316,7 +311,7 @@ class Perdure:
         return self._change(job, Verb.PAUSE, transitions.pause, expect_version, tx)
 
     def resume(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job:
-        """Let a paused or parked job go on."""
+        """Let a paused or parked job continue."""
         return self._change(job, Verb.RESUME, transitions.resume, expect_version, tx)
 
     def retry(self, job: JobLike, *, as_new: bool = False, tx: Any = None) -> Job:
@@ -340,8 +335,8 @@ class Perdure:
         """Give a waiting job another place among those of its queue and priority."""
         from perdure.store.rows import Place
 
-        if to is not None and to not in get_args(End):
-            raise InvalidOption(not_among("to", to, get_args(End)))
+        if to is not None:
+            check_choice(to, "to", get_args(End))
         if sum(wish is not None for wish in (before, after, to)) != 1:
             raise InvalidOption('say where to move to with one of before=, after=, to="front" or to="back"')
         place = Place(
@@ -361,28 +356,26 @@ class Perdure:
         return self._by_hand(Verb.SET_PRIORITY, job, change, tx)
 
     def supersede(self, job: JobLike, replacement: Draft, *, tx: Any = None) -> Job:
-        """Put another job in this one's place; answers the superseded job, whose `superseded_by` names the new one.
+        """Put another job in this one's place; returns the superseded job, whose `superseded_by` names the new one.
 
         A waiting job is cancelled at once. A running one is asked to stop, and the replacement waits for its end. The
         business key goes over, unless the replacement brings its own.
         """
         tx = common_tx([replacement], tx)
         now = self.clock.now()
-        new = new_job(replacement, JobId(self.ids.new()), now)
+        new = new_job(*replacement, JobId(self.ids.new()), now)
         old = self._store_of(tx).supersede(job_id_of(job), new, now)
         is_repeat = old.row.superseded_by != new.id
         return old if is_repeat else self._told(Verb.SUPERSEDE, old, tx, superseded_by=str(old.superseded_by))
 
-    def edit(self, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
+    def edit(self, /, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
         """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
-        from perdure.verbs.enqueue import edited
-
         current = self.existing(job, tx)
         edit = edited(self, current, changes, self._store_of(tx))
         return current if edit is None else self._told(Verb.EDIT, self._store_of(tx).edit(edit, current.version), tx)
 
     def delete(self, job: JobLike, *, tx: Any = None) -> Job:
-        """Remove an ended job with its runs; answers it as it was. Its idempotency key stays taken."""
+        """Remove an ended job with its runs; returns it as it was. Its idempotency key stays taken."""
         return self._told("delete", self._store_of(tx).delete(job_id_of(job)), tx)
 
     def _change(self, job: JobLike, verb: Verb, decide: Any, expect_version: int | None, tx: Any) -> Job:
@@ -406,31 +399,23 @@ class Perdure:
 
     # -- decide for many ---------------------------------------------------------------------------------------------
 
-    def cancel_all(self, *, limit: int | None = None, **filters: Any) -> int:
-        """Cancel every live job that fits the filters, at most `limit`; answers how many. Without filters: all jobs.
+    def cancel_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
+        """Cancel every live job that fits the filters, at most `limit`; returns how many. Without filters: all jobs.
 
         The filters are those of `jobs`; one that is given and None is refused, here and in the other bulk verbs.
         """
-        from perdure.verbs.find import change_all
-
         return change_all(self, Verb.CANCEL, filters, limit)
 
-    def pause_all(self, *, limit: int | None = None, **filters: Any) -> int:
-        """Pause every waiting job that fits the filters, at most `limit`; answers how many."""
-        from perdure.verbs.find import change_all
-
+    def pause_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
+        """Pause every waiting job that fits the filters, at most `limit`; returns how many."""
         return change_all(self, Verb.PAUSE, filters, limit)
 
-    def resume_all(self, *, limit: int | None = None, **filters: Any) -> int:
-        """Resume every paused or parked job that fits the filters, at most `limit`; answers how many."""
-        from perdure.verbs.find import change_all
-
+    def resume_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
+        """Resume every paused or parked job that fits the filters, at most `limit`; returns how many."""
         return change_all(self, Verb.RESUME, filters, limit)
 
-    def retry_all(self, *, limit: int | None = None, **filters: Any) -> int:
+    def retry_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
         """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
-        from perdure.verbs.find import change_all
-
         return change_all(self, Verb.RETRY, filters, limit)
 
     # -- the rest ----------------------------------------------------------------------------------------------------
@@ -438,7 +423,7 @@ class Perdure:
     @lazy
     def queues(self) -> Queues:
         """Whole queues: list, pause, resume."""
-        from perdure.verbs.named import Queues
+        from perdure.queues import Queues
 
         return Queues(self)
 
@@ -451,9 +436,9 @@ class Perdure:
 
     def lock(self, name: str, *, ttl: float) -> Lock:
         """A named lease, held by at most one at a time, in any process: `with app.lock("report", ttl=60): …`."""
-        from perdure.verbs.named import Lock
+        from perdure.lock import Lock
 
-        return Lock(self, check_name(name, "the lock's name", 255), ttl)
+        return Lock(self, name, ttl)
 
     def worker(
         self,
@@ -502,7 +487,7 @@ class Perdure:
 
     def _new_job(self, draft: Draft) -> NewJob:
         now = self.clock.now()  # before the id, whose time since= compares with created_at
-        return new_job(draft, JobId(self.ids.new()), now)
+        return new_job(*draft, JobId(self.ids.new()), now)
 
     def middleware(self, function: M) -> M:
         """`@app.middleware` above a context manager made of a run's context: every handler of this app runs inside it.

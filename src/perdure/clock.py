@@ -36,7 +36,7 @@ class Clock(Protocol):
         ...
 
     def boottime(self) -> float:
-        """Seconds from an arbitrary start. Never falls, and on Linux goes on while the machine sleeps."""
+        """Seconds from an arbitrary start. Never falls, and on Linux continues while the machine sleeps."""
         ...
 
     def wait(self, seconds: float) -> None:
@@ -149,18 +149,3 @@ def to_datetime(instant: Micros) -> datetime:
 def iso(instant: Micros) -> str:
     """ISO 8601 in UTC with six decimals and `Z`: one width for all, so that texts sort as instants do."""
     return to_datetime(instant).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-
-
-def span(seconds: float) -> str:
-    """A length of time for people, in one unit: 12 ms, 1.5 s, 45 s, 3 min, 5 h, 12 d. The one way it is written."""
-    if 0 < seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size * 1.95:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
-
-
-def measured(ms: int) -> str:
-    """A duration as runs record it, in whole milliseconds, for people."""
-    return span(ms / 1_000) if ms else "<1 ms"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from types import NoneType
 from typing import Any, cast
 
-from perdure.errors import ConfigError, InvalidOption, Remedy, not_among, shown
+from perdure.checks import ABOVE_ZERO, check_choice, check_known, check_name, check_number
+from perdure.errors import ConfigError, InvalidOption, Remedy, shown
 from perdure.store.protocols import StoreSettings
 
 URL_VARIABLE = "PERDURE_URL"
@@ -43,25 +43,19 @@ class Config:
     def of(cls, knobs: dict[str, Any]) -> Config:
         """A checked config. Unknown knobs and impossible values are refused by name."""
         known = [field.name for field in fields(cls)]
-        for knob in knobs:
-            if knob not in known:
-                near = get_close_matches(knob, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
-                raise ConfigError(f"there is no setting {knob!r}{hint}", code="config_unknown")
+        check_known(knobs, known, "setting", code="config_unknown", error=ConfigError)
         config = cls(**knobs)
         config.check()
         return config
 
     def check(self) -> None:
         """Refuse values that cannot work, naming the knob."""
-        from perdure.options import check_name, check_queue  # not at the top: probes need only the name of a variable
+        from perdure.options import check_queue  # not at the top: probes need only the name of a variable
 
-        if self.durability not in DURABILITIES:
-            raise ConfigError(not_among("durability", self.durability, DURABILITIES))
+        check_choice(self.durability, "durability", DURABILITIES, error=ConfigError)
         for knob in ("busy_timeout_s", "lease_s", "max_payload_bytes"):
             value = getattr(self, knob)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 10**12:
-                raise ConfigError(f"{knob} must be a positive number, not {shown(value)}")
+            check_number(value, knob, ABOVE_ZERO, 10**12, must_be="a positive number", error=ConfigError)
         try:
             check_name(self.name, "name")
             check_queue(self.queue)

@@ -1,23 +1,43 @@
-"""`Kind`: a function that can be enqueued. Made by `app.job`; hands drafts back to the app, which enqueues them."""
+"""`Kind`: a function that can be enqueued, and the kinds of one app by name. Made by `app.job`; a kind hands what it is
+enqueued with back to its app."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import WRAPPER_ASSIGNMENTS, partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    overload,
+)
 
-from perdure.errors import InvalidPayload, KindError, shown
+from perdure.checks import NAME_LIMIT, check_choice, check_list, check_name, check_names, check_whole
+from perdure.errors import InvalidInput, InvalidPayload, KindError, shown
 from perdure.job.model import Plan
 from perdure.job.views import Job
 from perdure.lazy import lazy
-from perdure.options import NAME_LIMIT, OptionFields, Options, for_a_job, listed
+from perdure.options import OptionFields, Options, for_a_job
 from perdure.payload.signature import call_of, innermost
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from uuid import UUID
 
+    from perdure.app import Perdure
     from perdure.payload.codec import Codec
+    from perdure.worker.context import JobContext
 
 P = ParamSpec("P")
 """What the function is enqueued with."""
@@ -29,6 +49,7 @@ C = TypeVar("C")
 """What a plain call gives: the result, or a coroutine of it."""
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+Isolation = Literal["process"]
 
 
 class Draft(NamedTuple):
@@ -43,26 +64,31 @@ class Draft(NamedTuple):
         return f"<Draft of {self.kind.name}>"  # the arguments may hold secrets
 
 
-class Desk(Protocol):
-    """What a kind needs of its app."""
+class Declaration(NamedTuple):
+    """What `@app.job(…)` says of a kind besides its options."""
 
-    @property
-    def owner(self) -> str: ...
+    name: str | None = None
+    aliases: tuple[str, ...] = ()
+    version: int = 1
+    upgrades: Mapping[int, Upgrade] = {}
+    isolation: Isolation | None = None
 
-    @property
-    def url(self) -> str: ...
-
-    def enqueue_arguments(
-        self, kind: Kind[..., Any, ..., Any], arguments: Mapping[str, Any], options: Options, plan: Plan
-    ) -> Job: ...
-
-    async def aenqueue_draft(self, draft: Draft) -> Job: ...
-
-    def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]: ...
-
-    def wait(self, job: Job | UUID | str, timeout: float | None = None) -> Job: ...
-
-    async def await_(self, job: Job | UUID | str, timeout: float | None = None) -> Job: ...
+    @classmethod
+    def checked(cls, name: object, aliases: object, version: object, upgrades: object, isolation: object) -> Self:
+        """Raises InvalidInput for what no kind can have."""
+        if upgrades is not None and not isinstance(upgrades, Mapping):
+            told = "upgrades must say from which version each leads, as in {1: function}"
+            raise InvalidInput(f"{told}; not {shown(upgrades)}", code="version_invalid")
+        if isolation is not None:
+            hint = "; leave it out for a thread or the event loop"
+            check_choice(isolation, "isolation", get_args(Isolation), hint=hint)
+        return cls(
+            None if name is None else check_name(name, "the kind's name"),
+            check_names(aliases, "aliases", lambda alias: check_name(alias, "an alias"), code="name_invalid"),
+            check_whole(version, "version", code="version_invalid", error=InvalidInput),
+            dict(cast("Mapping[int, Upgrade]", upgrades or {})),
+            cast("Isolation | None", isolation),
+        )
 
 
 class Bound(Generic[P, R]):
@@ -71,65 +97,55 @@ class Bound(Generic[P, R]):
     def __init__(self, kind: Kind[P, R, ..., Any], options: Options) -> None:
         self._kind = kind
         self._options = options
-        self.plan = options.plan(kind.names, kind.version, kind.desk.owner)
+        self._plan = options.plan(kind.names, kind.version, kind.app.owner)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue one job. When this returns, it is in the database for good (with `tx=`: once you commit)."""
         kind = self._kind
-        return kind.desk.enqueue_arguments(kind, kind.codec.bind(args, kwargs), self._options, self.plan)
+        return kind.app.enqueue_arguments(kind, kind.codec.bind(args, kwargs), self._options, self._plan)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for coroutines."""
-        return await self._kind.desk.aenqueue_draft(self.new(*args, **kwargs))
+        return await self._kind.app.aenqueue_draft(self.new(*args, **kwargs))
 
     def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Enqueue one job for each set of arguments, all in one transaction or none."""
-        drafts = [self.draft(one) for one in listed(arguments, "a list of arguments, one dict each")]
-        return self._kind.desk.enqueue_many(drafts)
+        drafts = [self.draft(one) for one in check_list(arguments, "a list of arguments, one dict each")]
+        return self._kind.app.enqueue_many(drafts)
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """A job for `app.enqueue_many` or `app.supersede`. Its arguments are checked when it is enqueued."""
         return self.draft(self._kind.codec.bind(args, kwargs))
 
-    def draft(self, arguments: Mapping[str, Any]) -> Draft:
-        """The same from arguments by name."""
-        return Draft(self._kind, arguments, self._options, self.plan)
-
     def options(self, **changes: Unpack[OptionFields]) -> Bound[P, R]:
-        """The same with further options."""
+        """The same kind with other options, for one or more jobs."""
         return Bound(self._kind, self._options.changed(for_a_job(changes)))
 
+    def draft(self, arguments: Mapping[str, Any]) -> Draft:
+        """The same as `new` from arguments by name."""
+        return Draft(self._kind, arguments, self._options, self._plan)
 
-class Kind(Generic[P, R, Q, C]):
-    """A function whose calls can be enqueued as jobs. Still a plain function when called."""
+
+class Kind(Bound[P, R], Generic[P, R, Q, C]):
+    """A function whose calls can be enqueued as jobs, by itself with the options it was declared with. Still a plain
+    function when called."""
 
     def __init__(
-        self,
-        desk: Desk,
-        function: Callable[Q, C],
-        *,
-        name: str,
-        aliases: tuple[str, ...],
-        version: int,
-        upgrades: Mapping[int, Upgrade],
-        defaults: Options,
-        isolation: str | None,
-        max_payload_bytes: int,
-        context_type: type,
+        self, app: Perdure, function: Callable[Q, C], declared: Declaration, defaults: Options, context_type: type
     ) -> None:
-        self.desk = desk
-        self.function = function
-        self.name = name
-        self.aliases = aliases
-        self.version = version
-        self.upgrades = upgrades
+        self.app = app
+        self.function: Callable[Q, C] = _checked_function(function)
+        function = self.function
+        self.name = _name_of(function) if declared.name is None else declared.name
+        self.aliases = declared.aliases
+        self.version = declared.version
+        self.upgrades = declared.upgrades
+        self.isolation = declared.isolation
         self.defaults = defaults
-        self.isolation = isolation
-        self._max_payload_bytes = max_payload_bytes
         self._context_type = context_type
         self.is_async = is_coroutine_function(function)
         """It runs on the event loop. A plain function may return a coroutine still, which is then awaited."""
-        self._bound: Bound[P, R] = Bound(cast("Kind[P, R, ..., Any]", self), defaults)
+        super().__init__(cast("Kind[P, R, ..., Any]", self), defaults)
         update_wrapper(self, function, WRAPPER_ASSIGNMENTS, updated=())
         for note, value in vars(function).items() if inspect.isfunction(function) else ():
             if not hasattr(type(self), note):
@@ -138,34 +154,13 @@ class Kind(Generic[P, R, Q, C]):
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
         return self.function(*args, **kwargs)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Enqueue one job with the kind's own options. When this returns, the job is in the database for good."""
-        arguments = self.codec.bind(args, kwargs)
-        return self.desk.enqueue_arguments(self, arguments, self.defaults, self._bound.plan)
-
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """`enqueue` for coroutines."""
-        return await self._bound.aenqueue(*args, **kwargs)
-
-    def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Job]:
-        """Enqueue one job for each set of arguments, all in one transaction or none."""
-        return self._bound.enqueue_many(arguments)
-
-    def new(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """A job for `app.enqueue_many` or `app.supersede`."""
-        return self._bound.new(*args, **kwargs)
-
-    def options(self, **changes: Unpack[OptionFields]) -> Bound[P, R]:
-        """This kind with other options than its own, for one or more jobs."""
-        return self._bound.options(**changes)
-
     def wait(self, job: Job | UUID | str, timeout: float | None = None) -> R:
-        """Wait for the job's end and return its result. JobFailed: it ended without one. WaitTimeout: it goes on."""
-        return self._result(self.desk.wait(job, timeout))
+        """Wait for the job's end and return its result. JobFailed: it ended without one. WaitTimeout: it continues."""
+        return self._result(self.app.wait(job, timeout))
 
     async def await_(self, job: Job | UUID | str, timeout: float | None = None) -> R:
         """`wait` for coroutines."""
-        return self._result(await self.desk.await_(job, timeout))
+        return self._result(await self.app.aio.wait(job, timeout))
 
     def _result(self, job: Job) -> R:
         return cast("R", self.codec.decode_result(job.ended_well().row.result))
@@ -175,7 +170,7 @@ class Kind(Generic[P, R, Q, C]):
         """Built on first use: annotations may name what is defined further down."""
         from perdure.payload.codec import Codec
 
-        return Codec(self.function, self.name, self._context_type, max_bytes=self._max_payload_bytes)
+        return Codec(self.function, self.name, self._context_type, max_bytes=self.app.config.max_payload_bytes)
 
     def load(self, payload: str, secrets: str | None, version: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a stored job, upgraded to this version and checked, to call the function with."""
@@ -209,6 +204,60 @@ class Kind(Generic[P, R, Q, C]):
 
     def __repr__(self) -> str:
         return f"<Kind {self.name} version {self.version} from {self.place}>"
+
+
+class Declare(Protocol):
+    """The decorator `app.job(…)` gives: a kind with the function's own types, less the context."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> Kind[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> Kind[P, R, Concatenate[JobContext, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Kind[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Kind[P, R, P, R]: ...
+
+
+def _checked_function(function: object) -> Callable[..., Any]:
+    """What is called for a job. KindError: nothing that could be."""
+    if isinstance(function, staticmethod):
+        function = cast("staticmethod[..., Any]", function).__func__
+    if isinstance(function, Kind):  # of another app
+        function = cast("Kind[..., Any, ..., Any]", function).function
+    if isinstance(function, classmethod):
+        raise KindError(
+            "a classmethod has no class yet inside of it, so it cannot be called; declare it below the class, as in"
+            " app.job(Mailer.send)"
+        )
+    if isinstance(function, type) or not callable(function):
+        raise KindError(f"a kind is made of a function, not of {shown(function)}; put @app.job above a def")
+    _refuse_generator(function)
+    return function
+
+
+def _refuse_generator(function: Callable[..., Any]) -> None:
+    for one in (function, call_of(function)):
+        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+            raise KindError(
+                f"{place_of(function)} is a generator: a call of it runs nothing, and nobody would take what it yields;"
+                " do the work in the function, and return a list"
+            )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name: str | None = getattr(function, "__name__", None)
+    if name is None or name == "<lambda>":
+        raise KindError(
+            f"{shown(function)} ({place_of(function)}) has no name of its own to be a kind by; give it one with"
+            " app.job(name=…)",
+            code="kind_invalid",
+        )
+    return check_name(name, "the kind's name")
 
 
 def place_of(function: Callable[..., Any]) -> str:

@@ -6,19 +6,27 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Literal, TypedDict, cast, get_args
 
-from perdure.clock import Micros, to_micros
-from perdure.errors import InvalidInput, InvalidOption, not_among, shown
-from perdure.job.model import Plan
-from perdure.job.ordering import PRIORITY_LIMIT, rank_of
+from perdure.checks import (
+    KEY_LIMIT,
+    check_choice,
+    check_known,
+    check_name,
+    check_names,
+    check_number,
+    check_time,
+    check_type,
+    check_whole,
+    refused,
+)
+from perdure.clock import Micros
+from perdure.errors import InvalidOption
+from perdure.job.model import PRIORITY_LIMIT, Plan, rank_of
 from perdure.job.retry import Retry
 from perdure.lazy import lazy
 from perdure.store.rows import EVERY_QUEUE
 
-NAME_LIMIT = 128
-KEY_LIMIT = 255
 PARAMS_LIMIT = 64 * 1024
 DEFAULT_RETRY = Retry()
 
@@ -59,14 +67,10 @@ class Unique:
     conflict: Conflict = "return"
 
     def __post_init__(self) -> None:
-        if self.until not in _UNTIL:
-            raise InvalidOption(not_among("Unique(until=)", self.until, _UNTIL), code="unique_invalid")
-        _check_conflict(self.conflict)
+        check_choice(self.until, "Unique(until=)", _UNTIL, code="unique_invalid")
+        check_choice(self.conflict, "conflict", _CONFLICT, code="conflict_invalid")
         if not _are_texts(self.by):
-            raise InvalidOption(
-                f'Unique(by=) must be "payload" or the names of arguments, not {shown(self.by)}',
-                code="unique_invalid",
-            )
+            raise refused("Unique(by=)", '"payload" or the names of arguments', self.by, code="unique_invalid")
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -97,33 +101,31 @@ class Options:
 
     def __post_init__(self) -> None:
         check_queue(self.queue)
-        _check_integer(self.priority)
-        _check_conflict(self.conflict)
-        for what in ("idempotency_key", "business_key"):
+        any_priority = f"a whole number between ±{PRIORITY_LIMIT}"
+        code = "priority_invalid"
+        check_whole(self.priority, "priority", -PRIORITY_LIMIT, PRIORITY_LIMIT, must_be=any_priority, code=code)
+        check_choice(self.conflict, "conflict", _CONFLICT, code="conflict_invalid")
+        for what in ("idempotency_key", "business_key", "principal"):
             value = getattr(self, what)
             if value is not None:
                 check_name(value, what, KEY_LIMIT)
-        if self.principal is not None:
-            check_name(self.principal, "principal", KEY_LIMIT)
         if self.delay is not None and self.run_at is not None:
             raise InvalidOption("give delay= or run_at=, not both: each says when the job may start")
-        _check_unique(self.unique)
-        object.__setattr__(self, "tags", _checked_tags(self.tags))
+        check_type(self.unique, "unique", Unique | None, 'Unique(by="payload") or the like', code="unique_invalid")
+        object.__setattr__(self, "tags", check_names(self.tags, "tags", _check_tag, of="texts", code="tags_invalid"))
         object.__setattr__(self, "retry", Retry.of(self.retry))
         self.start_at(Micros(0))
         _ = self.params_json, self.timeout_ms
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
         """These options with others in their place. An unknown name is refused."""
-        for name in changes:
-            if name not in OPTION_NAMES:
-                raise unknown_option(name, OPTION_NAMES)
+        check_known(changes, OPTION_NAMES)
         return replace(self, **changes) if changes else self
 
     def start_at(self, now: Micros) -> Micros:
         """The earliest time the job may start."""
         if self.run_at is not None:
-            return to_micros(_moment(self.run_at))
+            return check_time(self.run_at, "run_at", code="run_at_invalid", hint="; for seconds from now use delay=")
         if self.delay is None:
             return now
         return Micros(now + round(_seconds(self.delay, "delay") * 1_000_000))
@@ -196,33 +198,6 @@ class Options:
 OPTION_NAMES = tuple(field.name for field in fields(Options))
 
 
-def unknown_option(name: str, known: Iterable[str]) -> InvalidOption:
-    near = get_close_matches(name, list(known), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-    return InvalidOption(f"there is no option {name!r}; {hint}", code="option_unknown")
-
-
-def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
-    """Refuse what cannot be a name: not text, empty, too long, or with characters no database keeps."""
-    if not isinstance(value, str):
-        raise InvalidOption(f"{what} must be text, not {type(value).__name__}", code="name_invalid", option=what)
-    if not value.strip():
-        raise InvalidOption(f"{what} is empty; give it a name", code="name_empty", option=what)
-    if len(value) > limit:
-        raise InvalidOption(
-            f"{what} has {len(value)} characters, the limit is {limit}: {value[:40]!r}…",
-            code="name_too_long",
-            option=what,
-        )
-    if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InvalidOption(
-            f"{what} contains a NUL or half a surrogate pair, which not every database keeps: {value[:40]!r}",
-            code="name_invalid",
-            option=what,
-        )
-    return value
-
-
 def check_queue(value: object) -> str:
     """Refuse what cannot be the name of one queue."""
     name = check_name(value, "queue")
@@ -242,58 +217,14 @@ def check_queue(value: object) -> str:
     return name
 
 
-def listed(items: object, wanted: str) -> list[Any]:
-    """The items of what has to be a list, or anything else that can be gone through."""
-    if not isinstance(items, Iterable):
-        raise InvalidInput(f"expected {wanted}, not {shown(items)}")
-    return list(cast("Iterable[Any]", items))  # type: ignore[redundant-cast]  # for pyright
+def _are_texts(values: object) -> bool:
+    return isinstance(values, Iterable) and all(isinstance(name, str) for name in cast("Iterable[object]", values))
 
 
-def _are_texts(by: object) -> bool:
-    if isinstance(by, str):
-        return True
-    return isinstance(by, Iterable) and all(isinstance(name, str) for name in cast("Iterable[object]", by))
-
-
-def _check_unique(unique: object) -> None:
-    if unique is not None and not isinstance(unique, Unique):
-        raise InvalidOption(
-            f'unique must be Unique(by="payload") or the like, not {shown(unique)}', code="unique_invalid"
-        )
-
-
-def _checked_tags(tags: object) -> tuple[str, ...]:
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
-        given = shown(tags)
-        raise InvalidOption(f"tags must be a list of texts, not {given}; write tags=[{given}]", code="tags_invalid")
-    checked = [check_name(tag, "tag") for tag in cast("Iterable[object]", tags)]
-    if any("\x1f" in tag for tag in checked):
+def _check_tag(tag: object) -> str:
+    if "\x1f" in check_name(tag, "tag"):
         raise InvalidOption("a tag contains the unit separator U+001F; leave it out", code="tags_invalid")
-    return tuple(dict.fromkeys(checked))
-
-
-def _check_integer(priority: object) -> None:
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_LIMIT:
-        raise InvalidOption(
-            f"priority must be a whole number between ±{PRIORITY_LIMIT}, not {shown(priority)}",
-            code="priority_invalid",
-            option="priority",
-        )
-
-
-def _check_conflict(conflict: object) -> None:
-    if conflict not in _CONFLICT:
-        raise InvalidOption(not_among("conflict", conflict, _CONFLICT), code="conflict_invalid")
-
-
-def _moment(value: object) -> datetime:
-    if not isinstance(value, datetime):
-        raise InvalidOption(
-            f"run_at must be a datetime with a time zone, not {shown(value)}; for seconds from now use delay=",
-            code="run_at_invalid",
-            option="run_at",
-        )
-    return value
+    return cast("str", tag)
 
 
 def for_a_job(options: OptionFields) -> OptionFields:
@@ -307,13 +238,18 @@ def for_a_job(options: OptionFields) -> OptionFields:
     return options
 
 
+def for_a_kind(options: OptionFields) -> OptionFields:
+    """Refuse what only a single job can have."""
+    for name in ("tx", "idempotency_key", "run_at"):
+        if options.get(name) is not None:
+            raise InvalidOption(
+                f"{name}= belongs to a single job, not to a kind; pass it with .options({name}=…)",
+                code="option_invalid",
+            )
+    return options
+
+
 def _seconds(value: object, what: str) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**10:
-        raise InvalidOption(
-            f"{what} must be seconds (a number, not negative) or a timedelta, not {shown(value)}",
-            code=f"{what}_invalid",
-            option=what,
-        )
-    return float(value)
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    must_be = "seconds (a number, not negative) or a timedelta"
+    return check_number(given, what, 0, 10**10, must_be=must_be, code=f"{what}_invalid")

@@ -14,7 +14,7 @@ import pytest
 
 from perdure import JobFailed, KeyConflict, KindError, Perdure, State, TransactionError, WaitTimeout
 from perdure.aio import AsyncPerdure, AsyncQueues
-from perdure.verbs.named import Queues
+from perdure.queues import Queues
 from tests.app import by_hand
 from tests.app.contents import jobs_in
 
@@ -38,12 +38,11 @@ STEPS = {
     "enqueue_arguments",
     "aenqueue_draft",
     "new_jobs",
-    "await_",
     "existing",
     "newest",
     "import_kinds",
     "parts",
-    "under_all_names",
+    "looks",
 }
 """Between the parts of the package."""
 
@@ -196,6 +195,18 @@ def test_a_borrowed_connection_is_used_in_the_callers_thread(app: Perdure, send:
     app.store.upgrade()
     run(main)
     assert jobs_in(path) == []
+
+
+def test_a_verb_on_a_borrowed_connection_too(app: Perdure, send: Any, path: Path) -> None:
+    job = send.enqueue("a")
+
+    async def main() -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            assert (await app.aio.cancel(job, tx=connection)).state == State.CANCELLED
+            connection.rollback()
+
+    run(main)
+    assert app.existing(job).state == State.QUEUED
 
 
 def test_loop_after_loop_can_use_the_same_app(app: Perdure, send: Any, path: Path) -> None:

@@ -29,8 +29,8 @@ from perdure import (
     WaitTimeout,
 )
 from perdure.errors import shown
+from perdure.kind import Declaration
 from perdure.options import OptionFields
-from perdure.verbs.declare import Facts
 from perdure.worker.options import WorkerFields
 from tests.app.contents import contents
 
@@ -378,7 +378,7 @@ def test_every_option_whose_values_are_listed_is_tried_above() -> None:
     """By the annotations: an option that is added with a Literal has to be added above, too."""
     found = {
         name
-        for fields in (OptionFields, Unique, Retry, Facts, WorkerFields)
+        for fields in (OptionFields, Unique, Retry, Declaration, WorkerFields)
         for name, annotation in get_type_hints(fields).items()
         if Literal in {get_origin(part) for part in (annotation, *get_args(annotation))}
     }

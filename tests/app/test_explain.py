@@ -431,7 +431,7 @@ def test_a_job_whose_place_was_taken_says_by_whom(rig: Rig) -> None:
     job_id, replacement = rig.enqueue(), rig.new()
     rig.store.supersede(job_id, replacement, rig.now)
 
-    assert str(why(rig, job_id)) == f"cancelled: job {to_uuid(replacement.id)} took its place. That one goes on."
+    assert str(why(rig, job_id)) == f"cancelled: job {to_uuid(replacement.id)} took its place. That one continues."
 
 
 def test_a_job_that_completed_although_another_one_takes_its_place_says_both(rig: Rig) -> None:

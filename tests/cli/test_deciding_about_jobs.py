@@ -15,8 +15,8 @@ from perdure import Perdure as App
 from perdure.cli import control
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory
+from perdure.listing import TAKEN
 from perdure.ops import lookup
-from perdure.verbs.find import TAKEN
 from tests.cli.terminal import Perdure, Ran, at_a_keyboard, in_a_terminal, refusal
 
 URL = {"PERDURE_URL": "shop.db"}

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from perdure import JobContext, Perdure, Retry
 from tests import history
@@ -70,9 +70,8 @@ def toil(ctx: JobContext, ms: int) -> int:
 def breed(ctx: JobContext, children: int) -> None:
     """Asks for more jobs, with its completion."""
     started(ctx)
-    app = cast("Perdure", ctx.kind.desk)
     for _ in range(children):
-        ctx.enqueue(app.draft("nap", {"ms": 0}, {}))
+        ctx.enqueue(ctx.kind.app.draft("nap", {"ms": 0}, {}))
     ctx.log.info("asked for %d", children)
     ctx.metric(children=children)
     ended(ctx)

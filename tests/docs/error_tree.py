@@ -63,11 +63,17 @@ def _is_error(value: object) -> bool:
 
 
 def _written_in(module: ast.Module, classes: set[str]) -> Iterator[tuple[str, str]]:
-    """Codes beside their class: `Class(…, code="…")`, a class's default, or `(Class, "…")` in a driver's table."""
+    """Codes beside their class: `Class(…, code="…")`, `check_name(…, code="…", error=Class)` and the like, a class's
+    default, or `(Class, "…")` in a driver's table."""
     for node in ast.walk(module):
         match node:
             case ast.Call(func=ast.Name(id=name), keywords=keywords) if name in classes:
                 yield from ((code, name) for word in keywords if word.arg == "code" for code in _text(word.value))
+            case ast.Call(func=ast.Name(id=name), keywords=keywords) if name.startswith("check_") or name == "refused":
+                given = {word.arg: word.value for word in keywords}
+                raised = given.get("error", ast.Name("InvalidOption"))
+                if "code" in given and isinstance(raised, ast.Name):
+                    yield from ((code, raised.id) for code in _text(given["code"]))
             case ast.ClassDef(name=name, body=body) if name in classes:
                 yield from ((code, name) for line in body for code in _default(line))
             case ast.Tuple(elts=[ast.Name(id=name), second, *_]) if name in classes:
@@ -83,8 +89,11 @@ def _default(line: ast.stmt) -> Iterator[str]:
 
 
 def _named(node: ast.AST) -> Iterator[str]:
-    """Codes given to a variable: `code = "…"`, or `code, advice = "…", "…"`."""
+    """Codes given to a variable or by default: `code = "…"`, `code, advice = "…", "…"`, `def f(*, code="…")`."""
     match node:
+        case ast.arguments(kwonlyargs=words, kw_defaults=values):
+            given = [value for word, value in zip(words, values, strict=True) if word.arg == "code"]
+            yield from (code for value in given if value is not None for code in _text(value))
         case ast.Assign(targets=[ast.Name(id="code")], value=value):
             yield from _text(value)
         case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id="code"), *_])], value=ast.Tuple(elts=[value, *_])):

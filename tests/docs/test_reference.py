@@ -13,8 +13,8 @@ from perdure.aio import AsyncPerdure
 from perdure.config import Config
 from perdure.kind import Bound, Kind
 from perdure.options import OptionFields
+from perdure.queues import Queues
 from perdure.testing import Kit
-from perdure.verbs.named import Queues
 from perdure.worker.health import Health
 from perdure.worker.options import OPTION_NAMES
 from tests.docs.command_tree import Command, every, program
@@ -54,15 +54,14 @@ def test_every_option_setting_and_verb_is_explained() -> None:
 INNER = (
     "enqueue_arguments",
     "aenqueue_draft",
-    "await_",
     "draft",
     "existing",
     "kit",
+    "looks",
     "middlewares",
     "new",
     "import_kinds",
     "parts",
-    "under_all_names",
 )
 """What the app has for its own parts."""
 

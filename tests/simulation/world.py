@@ -19,6 +19,7 @@ from uuid import UUID
 
 from perdure import KeyConflict, Perdure, Retry, TransitionRefused
 from perdure.clock import Micros
+from perdure.enqueue import new_job
 from perdure.errors import JobNotFound, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, to_uuid
 from perdure.job.model import NewJob
@@ -30,7 +31,6 @@ from perdure.store.rows import USUAL_LEASE_US, NewNode
 from perdure.store.store import SqlStore
 from perdure.upkeep.chore import Chore, Chores
 from perdure.upkeep.rescue import Rescuer
-from perdure.verbs.enqueue import new_job
 from perdure.worker.context import JobContext
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
 from perdure.worker.node import Node
@@ -445,7 +445,7 @@ class World:
         liveness = SimLiveness(machine, self.random.randrange(100, 103), start)
 
         def new_job_of(draft: Draft) -> NewJob:
-            return new_job(draft, JobId(ids.new()), machine.now())
+            return new_job(*draft, JobId(ids.new()), machine.now())
 
         parts = Parts(
             store,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from perdure.cli.render import ago
 from perdure.cli.status import since
-from perdure.clock import Clock, ManualClock, Micros, SystemClock, iso, span, to_datetime, to_micros
+from perdure.clock import Clock, ManualClock, Micros, SystemClock, iso, to_datetime, to_micros
 from perdure.errors import InvalidInput, InvalidOption
-from perdure.ops.spans import distance, length
+from perdure.text import distance, length, span
 
 FIRST = datetime.min.replace(tzinfo=UTC)
 LAST = datetime.max.replace(tzinfo=UTC)

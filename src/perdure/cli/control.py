@@ -209,8 +209,8 @@ def _change_chosen(perdure: Perdure, request: Request) -> None:
     What came to fit meanwhile is not touched; what has moved on is skipped. At most `AT_ONCE` at once.
     """
     from perdure.job.states import Verb
+    from perdure.listing import change_these
     from perdure.ops.lookup import choose_jobs
-    from perdure.verbs.find import change_these
 
     verb, json = request.verb, request.json
     states = _states(Verb(verb), request.filters.get("state"))
@@ -232,7 +232,7 @@ def _change_chosen(perdure: Perdure, request: Request) -> None:
 
 
 def _states(verb: Verb, wanted: str | None) -> Sequence[JobState]:
-    from perdure.verbs.find import POSSIBLE, TAKEN
+    from perdure.listing import POSSIBLE, TAKEN
 
     if wanted is None:
         return TAKEN[verb]

@@ -31,7 +31,8 @@ from perdure.cli.render import (
 )
 from perdure.cli.suggest import none_like_that
 from perdure.cli.target import App, JobName, Url, completed, existing_app, existing_database
-from perdure.clock import measured, to_datetime
+from perdure.clock import to_datetime
+from perdure.text import measured
 
 if TYPE_CHECKING:
     from perdure.app import Perdure

@@ -10,8 +10,8 @@ import typer
 from perdure.cli.discovery import no_app
 from perdure.cli.render import Json, plural, print_json, print_table
 from perdure.cli.target import App, AppArgument, Url, app_name, existing_database, named_app
-from perdure.clock import span
 from perdure.errors import ConfigError, PerdureError, StoreError
+from perdure.text import span
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -59,11 +59,9 @@ def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
 
 def _stored(url: str | None, app: str | None, *, needed: bool) -> list[StoredKind]:
     """The kinds in the database. An app may be looked at before it has one."""
-    from perdure.ops.kinds import stored_kinds
-
     try:
         with existing_database(url, app) as store:
-            return stored_kinds(store)
+            return store.live_kinds()
     except (ConfigError, StoreError):
         if needed:
             raise
@@ -139,12 +137,12 @@ def _of_kinds(perdure: Perdure) -> list[Unrunnable]:
 def _of_jobs(perdure: Perdure) -> tuple[bool, list[Unrunnable]]:
     """Stored jobs this code cannot run. False: there is no database yet."""
     from perdure.ops.database import require_current
-    from perdure.ops.kinds import orphans, stored_kinds
+    from perdure.ops.status import orphans
 
     if not _has_database(perdure):
         return False, []
     require_current(perdure.store)
-    found = orphans(stored_kinds(perdure.store), perdure.kinds.versions())
+    found = orphans(perdure.store.live_kinds(), perdure.kinds.versions())
     return True, [Unrunnable(each.kind.name, each.kind.live, each.reason) for each in found]
 
 

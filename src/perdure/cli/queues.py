@@ -16,7 +16,7 @@ from perdure.store.rows import EVERY_QUEUE
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.verbs.named import Queue
+    from perdure.queues import Queue
 
 queues = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
 

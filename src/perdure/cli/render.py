@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from perdure.clock import span
+from perdure.text import span
 
 if TYPE_CHECKING:
     from uuid import UUID

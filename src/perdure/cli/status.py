@@ -18,9 +18,9 @@ import typer
 
 from perdure.cli.render import Json, console, error_line, print_json, print_json_line, put, visible
 from perdure.cli.target import App, Url, database_options, existing_database
-from perdure.clock import measured, span
 from perdure.ids import to_uuid
 from perdure.store.rows import Duplicates, Hitch, Sameness
+from perdure.text import measured, span
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

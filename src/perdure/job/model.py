@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Sequence
+from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -15,6 +16,8 @@ from perdure.clock import Micros, to_datetime
 from perdure.errors import InvalidInput
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.states import RunState, State, Verb
+
+R = TypeVar("R")
 
 
 class JobRow(NamedTuple):
@@ -249,6 +252,18 @@ class Claim(NamedTuple):
         return _without_secrets(self)
 
 
+_NEW = {"attempts": 0, "crashes": 0, "life": 1, "chain_attempt": 1, "paused": 0, "cancel_requested": 0, "version": 1}
+
+
+def row_of_new(sort: type[R], new: NewJob, **known: object) -> R:
+    """The row of that sort of a job that nothing has happened to yet. What is not known of it stays empty."""
+    fields = {**_NEW, **new.plan._asdict(), **new._asdict(), "job_id": new.id, "queued_at": new.created_at}
+    fields |= {"updated_at": new.created_at, **known}
+    make: Any = sort
+    row: R = make._make(map(fields.get, make._fields))
+    return row
+
+
 def _without_secrets(row: JobRow | NewJob | Claim) -> str:
     """For logs and tracebacks: the secret arguments stay where they are."""
     fields = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
@@ -289,7 +304,7 @@ class RunClosing(NamedTuple):
 
 
 class Successor(NamedTuple):
-    """The job that goes on with an ended one's work under a new id (`Retry(as_new_job=True)`)."""
+    """The job that continues an ended one's work under a new id (`Retry(as_new_job=True)`)."""
 
     live: LiveJob
     auto_retry_of: JobId
@@ -320,10 +335,52 @@ class Transition(NamedTuple):
         return None if self.run is None else RunState(self.run.state)
 
 
+# -- the order inside a queue: rank, position, id ----------------------------------------------------------------------
+
+GAP = 100
+"""Positions rise by this much, so that a job can be moved between two others without touching them."""
+
+RESPACE = 64
+"""How many neighbours a spent gap may renumber."""
+
+PRIORITY_LIMIT = 2**31 - 1
+
+
+class Priority(IntEnum):
+    """Names for the usual priorities. Any 32-bit integer is one; higher goes first."""
+
+    LOWEST = -2
+    LOW = -1
+    NORMAL = 0
+    HIGH = 1
+    CRITICAL = 2
+
+
+def rank_of(priority: int) -> int:
+    """The stored form of a priority: smaller first, so that one ascending index serves the claim."""
+    return -priority
+
+
+def priority_of(rank: int) -> int:
+    return -rank
+
+
+def between(left: int | None, right: int | None) -> int | None:
+    """A position strictly between two neighbours, or None when the gap is spent. None stands for no neighbour."""
+    if left is None and right is None:
+        return GAP
+    if left is None:
+        assert right is not None
+        return right - GAP
+    if right is None:
+        return left + GAP
+    middle = (left + right) // 2
+    return middle if left < middle < right else None
+
+
 # -- rows that somebody else may have written ------------------------------------------------------------------------
 
 
-R = TypeVar("R")
 Damage = dict[str, str]
 """By the name of a column, what is wrong with its value."""
 
@@ -333,7 +390,7 @@ def readable(sort: type[R], row: Sequence[object], keep: str = "") -> tuple[R, D
 
     An SQLite column takes a value of any type, and any column a number that no time or count can have. Such a value is
     replaced, by nothing where that is allowed, else by 0, an empty id or the value as text, so that the row can be
-    shown, and those beside it. The column `keep` stays as it is: the next page goes on from there.
+    shown, and those beside it. The column `keep` stays as it is: the next page continues from there.
     """
     damage: Damage = {}
     values = list(row)
@@ -386,6 +443,22 @@ def _column(name: str, written: str) -> _Column:
     return _Column(name, fits, what, instead)
 
 
+def _nothing(_: object) -> None:
+    return None
+
+
+def _is_anything(_: object) -> bool:
+    return True
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int)
+
+
 def _is_id(value: object) -> bool:
     return isinstance(value, bytes) and len(value) == 16
 
@@ -403,36 +476,11 @@ def _cut(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _zero(_: object) -> int:
-    return 0
-
-
-def _no_id(_: object) -> bytes:
-    return bytes(16)
-
-
-def _nothing(_: object) -> None:
-    return None
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int)
-
-
-def _is_anything(_: object) -> bool:
-    return True
-
-
-_SORTS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], object]]] = {
+_Sort = tuple[Callable[[Any], bool], str, Callable[[Any], object]]
+_ID: _Sort = (_is_id, "id", lambda _: bytes(16))
+_SORTS: dict[str, _Sort] = {
     "str": (_is_text, "text", _cut),
-    "int": (_is_number, "whole number", _zero),
-    "Micros": (_is_time, "time in microseconds", _zero),
-    "bytes": (_is_id, "id", _no_id),
-    "JobId": (_is_id, "id", _no_id),
-    "RunId": (_is_id, "id", _no_id),
-    "NodeId": (_is_id, "id", _no_id),
+    "int": (_is_number, "whole number", lambda _: 0),
+    "Micros": (_is_time, "time in microseconds", lambda _: 0),
+    **dict.fromkeys(("bytes", "JobId", "RunId", "NodeId"), _ID),
 }

@@ -1,4 +1,4 @@
-"""How often and how late a failed job is tried again. Pure: `transitions` asks, `options` stores it; calls `errors`."""
+"""How often and how late a failed job runs again. Pure: `transitions` asks, `options` stores it; calls `checks`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
-from perdure.errors import InvalidOption, not_among, shown
+from perdure.checks import check_choice, check_number, check_type, check_whole, refused
 
 Backoff = Literal["none", "fixed", "linear", "exponential"]
 
@@ -38,17 +38,18 @@ class Retry:
     as_new_job: bool = False
 
     def __post_init__(self) -> None:
-        _check_attempts(self.max_attempts)
-        if self.backoff not in get_args(Backoff):
-            raise InvalidOption(not_among("Retry: backoff", self.backoff, get_args(Backoff)), code="retry_invalid")
-        _check_number("base", self.base, 0, _LONGEST_S)
-        _check_number("factor", self.factor, 1, sys.float_info.max)
-        _check_number("cap", self.cap, 0, _LONGEST_S)
-        _check_number("jitter", self.jitter, 0, 1)
-        if self.on is not None:
-            _check_classes("on", self.on)
-        _check_classes("never", self.never)
-        _check_flag("as_new_job", self.as_new_job)
+        code = "retry_invalid"
+        often = f"a whole number from 1 (never again) to {_MOST_ATTEMPTS}"
+        check_whole(self.max_attempts, "Retry: max_attempts", 1, _MOST_ATTEMPTS, must_be=often, code=code)
+        check_choice(self.backoff, "Retry: backoff", get_args(Backoff), code=code)
+        check_number(self.base, "Retry: base", 0, _LONGEST_S, code=code)
+        check_number(self.factor, "Retry: factor", 1, sys.float_info.max, code=code)
+        check_number(self.cap, "Retry: cap", 0, _LONGEST_S, code=code)
+        check_number(self.jitter, "Retry: jitter", 0, 1, code=code)
+        for knob, classes in (("on", () if self.on is None else self.on), ("never", self.never)):
+            if not _are_exception_classes(classes):
+                raise refused(f"Retry: {knob}", "a tuple of Exception classes, such as (OSError,)", classes, code=code)
+        check_type(self.as_new_job, "Retry: as_new_job", bool, "True or False", code=code)
 
     @classmethod
     def of(cls, value: Retry | int | None) -> Retry:
@@ -108,33 +109,8 @@ def _power(factor: float, exponent: int) -> float:
         return sys.float_info.max
 
 
-def _check_attempts(value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_ATTEMPTS:
-        raise _refused("max_attempts", value, f"must be a whole number from 1 (never again) to {_MOST_ATTEMPTS}")
-
-
-def _check_number(knob: str, value: object, least: float, most: float) -> None:
-    # The comparison also refuses NaN and infinity.
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
-        raise _refused(knob, value, f"must be a number from {least:g} to {most:g}")
-
-
-def _check_classes(knob: str, value: object) -> None:
-    if not _are_exception_classes(value):
-        raise _refused(knob, value, "must be a tuple of Exception classes, such as (OSError,)")
-
-
 def _are_exception_classes(value: object) -> bool:
     if not isinstance(value, tuple):
         return False
     items = cast("tuple[object, ...]", value)
     return all(isinstance(item, type) and issubclass(item, Exception) for item in items)
-
-
-def _check_flag(knob: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise _refused(knob, value, "must be True or False")
-
-
-def _refused(knob: str, value: object, rule: str) -> InvalidOption:
-    return InvalidOption(f"Retry: {knob} {rule}; it was {shown(value)}.", code="retry_invalid")

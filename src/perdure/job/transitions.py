@@ -1,7 +1,7 @@
 """What becomes of a job: one pure function per verb, each giving a `Transition` for the store to apply.
 
 Called by `reports` (a run came back), `store` (claim, promote, rescue) and the verbs of the front door. None of
-them reads a clock, a database or a random number: the same arguments give the same transition. A function that answers
+them reads a clock, a database or a random number: the same arguments give the same transition. A function that returns
 None says that there is nothing to do: the job already is what was asked for.
 """
 
@@ -13,20 +13,12 @@ from typing import Any, NamedTuple
 from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import (
-    Failure,
-    LiveJob,
-    OutcomeRow,
-    RunClosing,
-    Successor,
-    Telling,
-    Transition,
-)
+from perdure.job.model import Failure, LiveJob, OutcomeRow, RunClosing, Successor, Telling, Transition
 from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Suspicion, Verb
 
 LAST_ERROR_LIMIT = 500
 CRASHES_AT_LARGE = 1
-"""Crashes after which a job still runs as every other: most nodes die of no job, and all they ran goes on at once."""
+"""Crashes after which a job still runs as every other: most nodes die of no job, and all they ran continues at once."""
 NOTHING_TOLD = Telling()
 NO_FAILURE = (None, None, None, False)
 _TEXT = {state: state.value for states in (State, RunState) for state in states}  # .value is a slow property
@@ -168,15 +160,7 @@ def end(
 def complete(live: LiveJob, result: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
     """The handler returned. Counts even where a cancel was asked for meanwhile: the work is done."""
     require(Verb.COMPLETE, live)
-    return end(
-        Verb.COMPLETE,
-        live,
-        State.COMPLETED,
-        now,
-        run_state=RunState.COMPLETED,
-        result=result,
-        telling=telling,
-    )
+    return end(Verb.COMPLETE, live, State.COMPLETED, now, run_state=RunState.COMPLETED, result=result, telling=telling)
 
 
 def skip(live: LiveJob, reason: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
@@ -193,9 +177,7 @@ def cancel(live: LiveJob, now: Micros) -> Transition | None:
     if live.cancel_requested:
         return None
     return Transition(
-        Verb.REQUEST_CANCEL,
-        live,
-        after=live._replace(cancel_requested=1, updated_at=now, version=live.version + 1),
+        Verb.REQUEST_CANCEL, live, after=live._replace(cancel_requested=1, updated_at=now, version=live.version + 1)
     )
 
 
@@ -295,12 +277,7 @@ def retry(last: OutcomeRow, live: LiveJob, now: Micros) -> LiveJob:
     `live` carries what the cold row knows (queue, kind, keys, budget); place and rank are those the job ended with.
     """
     row = live._replace(
-        rank=last.rank,
-        position=last.position,
-        life=last.life + 1,
-        run_at=now,
-        queued_at=now,
-        version=last.version + 1,
+        rank=last.rank, position=last.position, life=last.life + 1, run_at=now, queued_at=now, version=last.version + 1
     )
     return row._replace(state=waiting_state(row, now))
 
@@ -317,7 +294,7 @@ def pause(live: LiveJob, now: Micros) -> Transition | None:
 
 
 def resume(live: LiveJob, now: Micros) -> Transition | None:
-    """Let a paused or parked job go on from where it waits. Nothing to do for a job that is neither."""
+    """Let a paused or parked job continue from where it waits. Nothing to do for a job that is neither."""
     if live.state not in TRANSITIONS[Verb.RESUME].sources:
         return None
     return Transition(Verb.RESUME, live, after=land(live._replace(paused=0), now))

@@ -1,22 +1,60 @@
-"""`Job`: a job as users see it. Made by the store from a row, or from what was just enqueued.
-
-`Run`: one attempt as users see it. Made by the store from a row."""
+"""`Job` and `Run`: a job and one attempt at it as users see them. Made by the store from rows, or from what was just
+enqueued."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, cast
+from enum import StrEnum
+from typing import Any, Generic, Never, Self, TypeVar, cast, overload
 from uuid import UUID
 
 from perdure.clock import Micros, to_datetime
 from perdure.errors import InvalidPayload, JobFailed
 from perdure.ids import JobId, to_uuid
-from perdure.job.model import Damage, JobView, NewJob, RunRow, json_of, readable
-from perdure.job.ordering import priority_of
+from perdure.job.model import Damage, JobView, NewJob, RunRow, json_of, priority_of, readable, row_of_new
 from perdure.job.states import FINAL, RunState, State
 
 TAG_SEPARATOR = "\x1f"
+
+T = TypeVar("T")
+R = TypeVar("R", JobView, RunRow)
+
+_set = object.__setattr__
+_NO_ID = bytes(16)
+_STATES = frozenset(state.value for state in State)
+_RUN_STATES = frozenset(state.value for state in RunState)
+
+
+class _Column(Generic[T]):
+    """The column of the same name in the view's row, as it is, or as `read` gives it to users."""
+
+    def __init__(self, read: Callable[[Any], T] | None = None) -> None:
+        self._read = read
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, view: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, view: object, owner: type) -> T: ...
+    def __get__(self, view: Any, owner: type) -> Self | T:
+        if view is None:
+            return self
+        value = getattr(view.row, self._name)
+        return cast("T", value) if self._read is None else self._read(value)
+
+    def __set__(self, view: object, value: Never) -> None:
+        """For type checkers, to whom a view would not be frozen without; `__setattr__` comes first."""
+
+
+def _time(micros: Micros | None) -> datetime | None:
+    return None if micros is None else to_datetime(micros)
+
+
+def _uuid(value: bytes | None) -> UUID | None:
+    return None if value is None else to_uuid(value)
 
 
 class Job:
@@ -44,10 +82,7 @@ class Job:
     @classmethod
     def read(cls, columns: Sequence[object], *, deduplicated: bool = False) -> Job:
         """The job of a row in the database, whatever somebody has written into that."""
-        row, damage = readable(JobView, columns, keep="id")
-        if row.state not in _STATES:
-            damage["state"] = f"{row.state!r} is no state"
-            row = row._replace(state=State.PARKED.value if row.finished_at is None else State.FAILED.value)
+        row, damage = _readable(JobView, columns, _STATES, State.PARKED, State.FAILED)
         return cls(row, deduplicated=deduplicated, damage=damage)
 
     @classmethod
@@ -129,30 +164,49 @@ class Job:
     def id(self) -> UUID:
         return to_uuid(self._new.id if self._new is not None else _NO_ID if "id" in self._damage else self.row.id)
 
-    @property
-    def kind(self) -> str:
-        return self.row.kind
+    kind = _Column[str]()
+    kind_version = _Column[int]()
+    owner = _Column[str]()
+    queue = _Column[str]()
+    state = _Column(State)
+    version = _Column[int]()
+    """Rises with every change of the job; for `expect_version=`."""
+    position = _Column[int]()
+    """Opaque: only its order among jobs of one queue and priority means anything."""
+    principal = _Column[str | None]()
+    idempotency_key = _Column[str | None]()
+    business_key = _Column[str | None]()
 
-    @property
-    def version(self) -> int:
-        """Rises with every change of the job; for `expect_version=`."""
-        return self.row.version
+    attempts = _Column[int]()
+    max_attempts = _Column[int]()
+    crashes = _Column[int]()
+    life = _Column[int]()
+    """1 at first; each retry by hand opens another."""
+    error = _Column[str | None]()
+    """While live, the last attempt's; after the end, why it ended that way."""
+    error_type = _Column[str | None]()
+    park_reason = _Column[str | None]()
+    cancel_requested = _Column(bool)
+    waits_for = _Column[int]()
+    """How many jobs have to end before this one may start."""
 
-    @property
-    def kind_version(self) -> int:
-        return self.row.kind_version
+    created_at = _Column(to_datetime)
+    queued_at = _Column(to_datetime)
+    run_at = _Column(to_datetime)
+    started_at = _Column(_time)
+    finished_at = _Column(_time)
+    scheduled_for = _Column(_time)
 
-    @property
-    def owner(self) -> str:
-        return self.row.owner
-
-    @property
-    def queue(self) -> str:
-        return self.row.queue
-
-    @property
-    def state(self) -> State:
-        return State(self.row.state)
+    retry_of = _Column(_uuid)
+    root_id = _Column(_uuid)
+    """The first of a chain of retries; None for a job that is no retry."""
+    parent_id = _Column(_uuid)
+    superseded_by = _Column(_uuid)
+    successor = _Column(_uuid)
+    """The job that went on with this one's work (`Retry(as_new_job=True)`)."""
+    node_id = _Column(_uuid)
+    run_id = _Column(_uuid)
+    """The open run, while the job is running."""
 
     @property
     def is_final(self) -> bool:
@@ -161,11 +215,6 @@ class Job:
     @property
     def priority(self) -> int:
         return priority_of(self.row.rank)
-
-    @property
-    def position(self) -> int:
-        """Opaque: only its order among jobs of one queue and priority means anything."""
-        return self.row.position
 
     @property
     def payload(self) -> dict[str, Any] | None:
@@ -180,119 +229,13 @@ class Job:
         return self._object("params") or {}
 
     @property
-    def tags(self) -> tuple[str, ...]:
-        joined = self.row.tags
-        return tuple(sorted(joined.split(TAG_SEPARATOR))) if joined else ()
-
-    @property
-    def principal(self) -> str | None:
-        return self.row.principal
-
-    @property
-    def idempotency_key(self) -> str | None:
-        return self.row.idempotency_key
-
-    @property
-    def business_key(self) -> str | None:
-        return self.row.business_key
-
-    @property
-    def attempts(self) -> int:
-        return self.row.attempts
-
-    @property
-    def max_attempts(self) -> int:
-        return self.row.max_attempts
-
-    @property
-    def crashes(self) -> int:
-        return self.row.crashes
-
-    @property
-    def life(self) -> int:
-        """1 at first; each retry by hand opens another."""
-        return self.row.life
-
-    @property
     def result(self) -> Any:
         return self._json("result")
 
     @property
-    def error(self) -> str | None:
-        """While live, the last attempt's; after the end, why it ended that way."""
-        return self.row.error
-
-    @property
-    def error_type(self) -> str | None:
-        return self.row.error_type
-
-    @property
-    def park_reason(self) -> str | None:
-        return self.row.park_reason
-
-    @property
-    def cancel_requested(self) -> bool:
-        return bool(self.row.cancel_requested)
-
-    @property
-    def waits_for(self) -> int:
-        """How many jobs have to end before this one may start."""
-        return self.row.waits_for
-
-    @property
-    def created_at(self) -> datetime:
-        return to_datetime(self.row.created_at)
-
-    @property
-    def queued_at(self) -> datetime:
-        return to_datetime(self.row.queued_at)
-
-    @property
-    def run_at(self) -> datetime:
-        return to_datetime(self.row.run_at)
-
-    @property
-    def started_at(self) -> datetime | None:
-        return _time(self.row.started_at)
-
-    @property
-    def finished_at(self) -> datetime | None:
-        return _time(self.row.finished_at)
-
-    @property
-    def scheduled_for(self) -> datetime | None:
-        return _time(self.row.scheduled_for)
-
-    @property
-    def retry_of(self) -> UUID | None:
-        return _uuid(self.row.retry_of)
-
-    @property
-    def root_id(self) -> UUID | None:
-        """The first of a chain of retries; None for a job that is no retry."""
-        return _uuid(self.row.root_id)
-
-    @property
-    def parent_id(self) -> UUID | None:
-        return _uuid(self.row.parent_id)
-
-    @property
-    def superseded_by(self) -> UUID | None:
-        return _uuid(self.row.superseded_by)
-
-    @property
-    def successor(self) -> UUID | None:
-        """The job that went on with this one's work (`Retry(as_new_job=True)`)."""
-        return _uuid(self.row.successor)
-
-    @property
-    def node_id(self) -> UUID | None:
-        return _uuid(self.row.node_id)
-
-    @property
-    def run_id(self) -> UUID | None:
-        """The open run, while the job is running."""
-        return _uuid(self.row.run_id)
+    def tags(self) -> tuple[str, ...]:
+        joined = self.row.tags
+        return tuple(sorted(joined.split(TAG_SEPARATOR))) if joined else ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self.row == other.row
@@ -304,65 +247,23 @@ class Job:
         return f"<Job {self.id} {self.kind} {self.state}>"
 
 
-_set = object.__setattr__
-_STATES = frozenset(state.value for state in State)
-_NO_ID = bytes(16)
 _WHOLE: Damage = {}
 
 
-def _time(micros: Micros | None) -> datetime | None:
-    return None if micros is None else to_datetime(micros)
-
-
-def _uuid(value: bytes | None) -> UUID | None:
-    return None if value is None else to_uuid(value)
-
-
 def _view_of_new(new: NewJob, position: int) -> JobView:
-    """The view of a job that nothing has happened to yet."""
-    plan = new.plan
-    return JobView(
-        id=new.id,
-        kind=plan.kind,
-        kind_version=plan.kind_version,
-        owner=plan.owner,
-        queue=plan.queue,
-        payload=new.payload,
-        params=plan.params,
-        options=plan.options,
-        principal=plan.principal,
-        idempotency_key=new.idempotency_key,
-        business_key=new.business_key,
-        scheduled_for=None,
-        parent_id=new.parent_id,
-        root_id=None,
-        retry_of=None,
-        chain_attempt=1,
-        created_at=new.created_at,
-        state=new.state,
-        rank=plan.rank,
-        position=position,
-        run_at=new.run_at,
-        queued_at=new.created_at,
-        started_at=None,
-        finished_at=None,
-        attempts=0,
-        crashes=0,
-        life=1,
-        max_attempts=plan.max_attempts,
-        node_id=None,
-        run_id=None,
-        waits_for=new.waits_for,
-        cancel_requested=0,
-        park_reason=None,
-        error=None,
-        error_type=None,
-        result=None,
-        superseded_by=None,
-        successor=None,
-        version=1,
-        tags=TAG_SEPARATOR.join(sorted(plan.tags)) or None,
-    )
+    tags = TAG_SEPARATOR.join(sorted(new.plan.tags)) or None
+    return row_of_new(JobView, new, position=position, tags=tags)
+
+
+def _readable(
+    sort: type[R], columns: Sequence[object], states: frozenset[str], live: StrEnum, ended: StrEnum
+) -> tuple[R, Damage]:
+    """The row, and what is wrong with it. A state that does not exist is shown as one of two others."""
+    row, damage = readable(sort, columns, keep="id")
+    if row.state not in states:
+        damage["state"] = f"{row.state!r} is no state"
+        row = row._replace(state=(live if row.finished_at is None else ended).value)
+    return row, damage
 
 
 class Run:
@@ -375,17 +276,13 @@ class Run:
     """Every stored field, undecoded."""
 
     def __init__(self, row: RunRow, damage: Damage | None = None) -> None:
-        object.__setattr__(self, "row", row)
-        object.__setattr__(self, "_damage", damage or {})
+        _set(self, "row", row)
+        _set(self, "_damage", damage or {})
 
     @classmethod
     def read(cls, columns: Sequence[object]) -> Run:
         """The run of a row in the database, whatever somebody has written into that."""
-        row, damage = readable(RunRow, columns, keep="id")
-        if row.state not in _RUN_STATES:
-            damage["state"] = f"{row.state!r} is no state"
-            row = row._replace(state=RunState.RUNNING.value if row.finished_at is None else RunState.LOST.value)
-        return cls(row, damage)
+        return cls(*_readable(RunRow, columns, _RUN_STATES, RunState.RUNNING, RunState.LOST))
 
     @property
     def unreadable(self) -> dict[str, str]:
@@ -410,73 +307,29 @@ class Run:
 
     @property
     def id(self) -> UUID:
-        return to_uuid(bytes(16) if "id" in self._damage else self.row.id)
+        return to_uuid(_NO_ID if "id" in self._damage else self.row.id)
 
-    @property
-    def job_id(self) -> UUID:
-        return to_uuid(self.row.job_id)
-
-    @property
-    def kind(self) -> str:
-        return self.row.kind
-
-    @property
-    def state(self) -> RunState:
-        return RunState(self.row.state)
-
-    @property
-    def node_id(self) -> UUID:
-        return to_uuid(self.row.node_id)
-
-    @property
-    def attempt(self) -> int:
-        return self.row.attempt
-
-    @property
-    def life(self) -> int:
-        return self.row.life
-
-    @property
-    def started_at(self) -> datetime:
-        return to_datetime(self.row.started_at)
-
-    @property
-    def finished_at(self) -> datetime | None:
-        return None if self.row.finished_at is None else to_datetime(self.row.finished_at)
-
-    @property
-    def wait_ms(self) -> int:
-        """How long the job could have started before it did."""
-        return self.row.wait_ms
-
-    @property
-    def duration_ms(self) -> int | None:
-        """By the monotonic clock of the node that ran it."""
-        return self.row.duration_ms
-
-    @property
-    def exit_code(self) -> int | None:
-        return self.row.exit_code
-
-    @property
-    def error_type(self) -> str | None:
-        return self.row.error_type
-
-    @property
-    def error_message(self) -> str | None:
-        return self.row.error_message
-
-    @property
-    def traceback(self) -> str | None:
-        return self.row.traceback
+    job_id = _Column(to_uuid)
+    kind = _Column[str]()
+    state = _Column(RunState)
+    node_id = _Column(to_uuid)
+    attempt = _Column[int]()
+    life = _Column[int]()
+    started_at = _Column(to_datetime)
+    finished_at = _Column(_time)
+    wait_ms = _Column[int]()
+    """How long the job could have started before it did."""
+    duration_ms = _Column[int | None]()
+    """By the monotonic clock of the node that ran it."""
+    exit_code = _Column[int | None]()
+    error_type = _Column[str | None]()
+    error_message = _Column[str | None]()
+    traceback = _Column[str | None]()
+    log_path = _Column[str | None]()
 
     @property
     def artifacts(self) -> list[str]:
         return self._json("artifacts", list)[0] or []
-
-    @property
-    def log_path(self) -> str | None:
-        return self.row.log_path
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -490,6 +343,3 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.kind} attempt {self.attempt} {self.state}>"
-
-
-_RUN_STATES = frozenset(state.value for state in RunState)

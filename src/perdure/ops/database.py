@@ -25,7 +25,7 @@ def check_database(store: Store) -> list[Fact]:
 
 
 def back_up(store: Store, target: Path) -> None:
-    """Copy the database to a new file, readable by its owner only. Jobs go on meanwhile."""
+    """Copy the database to a new file, readable by its owner only. Jobs may run meanwhile."""
     store.back_up(target)
 
 

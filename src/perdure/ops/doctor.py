@@ -7,7 +7,8 @@ queries are in `store/sql/doctor*.sql`). docs/doctor.md is compared with this ta
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, NoReturn, cast
@@ -67,332 +68,156 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-_V, _W, _I = Severity.VIOLATION, Severity.WARNING, Severity.INFO
+def _checks(table: str) -> Iterator[Check]:
+    """A line with name, severity and repair, then, indented, what a finding means and what to do."""
+    for entry in re.split(r"\n(?! |$)", re.sub(r"\n#.*", "", table).strip()):
+        head, *told = entry.splitlines()
+        name, severity, *repair = head.split()
+        explanation = " ".join(map(str.strip, told))
+        yield Check(name, Severity(severity), explanation, repair[0] if repair else None, _CONFIRM.get(name))
 
-CHECKS: tuple[Check, ...] = (
-    # -- lives --
-    Check(
-        "job_without_state",
-        _V,
-        "A job is neither live nor ended, so nobody will run it or see it fail; the repair records it as failed, and"
-        " you decide whether to retry it.",
-        "fail_lost_jobs",
-    ),
-    Check(
-        "live_without_job",
-        _V,
-        "A live row has no job behind it: its payload is gone and it can never be claimed; restore the job from a"
-        " backup.",
-    ),
-    Check(
-        "ended_and_live",
-        _V,
-        "A job is live although this life of it has ended, so it could run again; the outcome is what counts, and the"
-        " repair removes the live row.",
-        "remove_ended_rows",
-    ),
-    Check(
-        "life_missing",
-        _V,
-        "A job is in a later life but the outcome of an earlier one is missing; history was deleted by hand, restore it"
-        " from a backup if it matters.",
-    ),
-    Check(
-        "unknown_state",
-        _V,
-        "A job or run is in a state that does not exist, so nobody will touch it; find out who wrote it, and set a"
-        " state of docs/architecture.md by hand.",
-    ),
-    Check(
-        "live_copy_differs",
-        _V,
-        "The live row and the job disagree on kind, version, queue or business key; the job is what was enqueued, so"
-        " correct the live row by hand.",
-    ),
-    # -- runs --
-    Check(
-        "running_without_run",
-        _V,
-        "A job is running but no open run holds it, so nobody can finish it; the repair records a lost run and puts the"
-        " job back as after a crash, or ends it the way its closed run did.",
-        "settle_running",
-    ),
-    Check(
-        "open_run_without_running_job",
-        _V,
-        "A run is open although its job is not running; its holder cannot write any more, and the repair closes it as"
-        " lost.",
-        "close_open_runs",
-    ),
-    Check(
-        "second_open_run",
-        _V,
-        "A running job has another open run than the one that holds it; the other one's holder cannot write any more,"
-        " and the repair closes it as lost.",
-        "close_open_runs",
-    ),
-    Check(
-        "run_without_job",
-        _V,
-        "A run belongs to no job; it tells nobody anything, and the repair removes it.",
-        "remove_orphan_runs",
-    ),
-    Check(
-        "run_of_no_life",
-        _V,
-        "A run belongs to a life that its job never had; rows were changed by hand, compare with a backup.",
-    ),
-    Check(
-        "run_end_disagrees",
-        _V,
-        "A closed run has no end, or an open one has; a run is closed in one write, so the row was changed by hand:"
-        " compare with a backup.",
-    ),
-    Check(
-        "completed_without_run",
-        _V,
-        "A job is completed but no run of that life completed it; its result may be nobody's work, look at its runs.",
-    ),
-    Check(
-        "completed_twice",
-        _V,
-        "Two runs of one life are recorded as completed, and only one can have been; rows were changed by hand, compare"
-        " with a backup.",
-    ),
-    Check(
-        "completed_run_not_ended",
-        _V,
-        "A run completed but its job did not end with it, so the work may be done twice; look at the job, and cancel it"
-        " if the work is done.",
-    ),
-    Check(
-        "attempts_beyond_budget",
-        _V,
-        "A job was tried more often than max_attempts allows; if its side effects must not repeat, look at its runs.",
-    ),
-    # -- nodes --
-    Check(
-        "running_without_node",
-        _V,
-        "A job is running on no node, so no rescue will ever find it; the repair puts it back as after a crash.",
-        "rescue_running",
-    ),
-    Check(
-        "running_on_unknown_node",
-        _V,
-        "A job is running on a node that was never registered, so no rescue will ever find it; the repair puts it back"
-        " as after a crash.",
-        "rescue_running",
-    ),
-    Check(
-        "running_on_stopped_node",
-        _W,
-        "A job is running on a node that has stopped; any worker will rescue it, and so does the repair.",
-        "rescue_running",
-    ),
-    Check(
-        "running_half_claimed",
-        _V,
-        "A running job lacks what its claim should have written (time, attempt or deadline), so a time-out may pass"
-        " unnoticed; wait for its end, or stop its node to have it rescued.",
-    ),
-    # -- waiting --
-    Check(
-        "waiting_but_held",
-        _V,
-        "A waiting job still carries a claim (node, run, deadline or a cancel request); the repair takes it off.",
-        "land_again",
-    ),
-    Check(
-        "pause_disagrees",
-        _V,
-        "A job's paused flag and its state disagree; the flag counts, and the repair puts the job where it belongs.",
-        "land_again",
-    ),
-    Check(
-        "block_disagrees",
-        _V,
-        "A job is blocked without waiting for another one, or waits for one without being blocked; the repair puts it"
-        " where it belongs.",
-        "land_again",
-    ),
-    Check(
-        "queued_too_early",
-        _W,
-        "A job is queued although its time had not come when it was; unless the clock was set back, the repair puts it"
-        " where it belongs.",
-        "land_again",
-    ),
-    Check(
-        "overdue",
-        _W,
-        "A scheduled job was due more than five minutes ago and nobody queued it; start a worker.",
-    ),
-    Check(
-        "held_without_limit",
-        _V,
-        "A job waits for a permit but names no limit, so no permit will ever come; the repair puts it where it"
-        " belongs.",
-        "land_again",
-    ),
-    Check(
-        "park_reason_disagrees",
-        _V,
-        "A job is parked for no known reason, or has a reason without being parked; the repair puts it back to where it"
-        " waits, and a node that cannot run it parks it again.",
-        "land_again",
-    ),
-    # -- keys --
-    Check(
-        "business_key_without_job",
-        _V,
-        "A business key is held by a job that is not there, so nobody can use it; the repair frees it.",
-        "free_business_keys",
-    ),
-    Check(
-        "business_key_of_ended_job",
-        _V,
-        "A business key is held by a job that has ended, so nobody can use it; the repair frees it.",
-        "free_business_keys",
-    ),
-    Check(
-        "business_key_not_its_own",
-        _V,
-        "A business key is held by a live job that has another one or none; the repair frees it.",
-        "free_business_keys",
-    ),
-    Check(
-        "business_key_not_reserved",
-        _V,
-        "A live job does not hold its business key, so a second job could take it; the repair reserves it, unless"
-        " another live job has it: then cancel one of them.",
-        "reserve_business_keys",
-    ),
-    Check(
-        "ledger_without_job",
-        _V,
-        "An idempotency key names a job that is not there and was not deleted by Perdure: an acknowledged job was lost;"
-        " restore it from a backup.",
-    ),
-    Check(
-        "key_not_in_ledger",
-        _V,
-        "A job's idempotency key is not in the ledger, so a repeat would be enqueued again; do not enqueue it with that"
-        " key until the ledger is restored from a backup.",
-    ),
-    # -- order --
-    Check(
-        "queue_missing",
-        _V,
-        "A queue with live jobs has no row, so its counter starts over and new jobs overtake old ones (not on"
-        " PostgreSQL, where one counter serves all queues); the repair adds the row.",
-        "raise_queue_counters",
-    ),
-    Check(
-        "queue_counter_behind",
-        _V,
-        "A queue's counter is not beyond its last job, so new jobs overtake it; the repair raises the counter.",
-        "raise_queue_counters",
-    ),
-    Check(
-        "order_tie",
-        _I,
-        "Jobs have the same place in their queue; the older id goes first, so their order is still certain.",
-    ),
-    # -- links --
-    Check(
-        "edge_without_job",
-        _V,
-        "A dependency names a job that is not there, so what waits for it waits for ever; the repair removes the"
-        " dependency and counts anew.",
-        "recount_waits",
-    ),
-    Check(
-        "edge_on_ended_job",
-        _V,
-        "A job still waits for one that has ended; the repair removes the dependency and counts anew.",
-        "recount_waits",
-    ),
-    Check(
-        "waits_for_differs",
-        _V,
-        "A job waits for more or fewer jobs than it depends on, so it starts too late or too early; the repair counts"
-        " anew.",
-        "recount_waits",
-    ),
-    Check(
-        "superseded_by_missing",
-        _W,
-        "The job that took another one's place is not there; unless you deleted it, its work was lost: restore it from"
-        " a backup.",
-    ),
-    Check(
-        "successor_missing",
-        _W,
-        "The job that goes on with a retried one's work is not there; unless you deleted it, its work was lost: retry"
-        " the ended job with as_new=True.",
-    ),
-    Check(
-        "successor_not_linked",
-        _V,
-        "A job and its automatic retry do not name each other, so the work may go on twice; look at both and cancel"
-        " one.",
-    ),
-    Check(
-        "two_successors",
-        _V,
-        "A job was retried automatically by two jobs, so its work goes on twice; cancel one of them and run perdure db"
-        " check, because a unique index is missing.",
-    ),
-    Check(
-        "ancestor_missing",
-        _I,
-        "The job this one came from (retry_of, parent or root) is not there any more: deleted or pruned.",
-    ),
-    # -- contents --
-    Check(
-        "impossible_number",
-        _V,
-        "A value of a job or run is of the wrong type, or a number or time that it cannot be, so a worker sets the job"
-        " aside when it meets it; rows were changed by hand, compare with a backup, or cancel the job.",
-    ),
-    Check(
-        "time_backwards",
-        _W,
-        "A job or run ended or started more than a minute before it could have; unless the clock was set back, rows"
-        " were changed by hand.",
-    ),
-    Check(
-        "unreadable_payload",
-        _V,
-        "A job's payload, secrets, params or options are not a JSON object, so no node can run it as it was meant;"
-        " cancel it and enqueue it again.",
-        confirm=not_objects,
-    ),
-    Check(
-        "unreadable_result",
-        _V,
-        "A job's result is not JSON, so nobody can read it; the job has ended all the same.",
-        confirm=not_json,
-    ),
-    Check(
-        "outcome_without_job",
-        _V,
-        "An outcome belongs to no job; it tells nobody anything, and the repair removes it.",
-        "remove_orphan_outcomes",
-    ),
-    Check(
-        "tag_without_job",
-        _V,
-        "A tag belongs to no job; the repair removes it.",
-        "remove_orphan_tags",
-    ),
-    Check(
-        "log_without_job",
-        _V,
-        "A log line belongs to no job; the repair removes it.",
-        "remove_orphan_logs",
-    ),
+
+_CONFIRM: dict[str, Confirm] = {"unreadable_payload": not_objects, "unreadable_result": not_json}
+
+CHECKS = tuple(
+    _checks("""
+# lives
+job_without_state violation fail_lost_jobs
+    A job is neither live nor ended, so nobody will run it or see it fail; the repair records it as failed, and you
+    decide whether to retry it.
+live_without_job violation
+    A live row has no job behind it: its payload is gone and it can never be claimed; restore the job from a backup.
+ended_and_live violation remove_ended_rows
+    A job is live although this life of it has ended, so it could run again; the outcome is what counts, and the repair
+    removes the live row.
+life_missing violation
+    A job is in a later life but the outcome of an earlier one is missing; history was deleted by hand, restore it from
+    a backup if it matters.
+unknown_state violation
+    A job or run is in a state that does not exist, so nobody will touch it; find out who wrote it, and set a state of
+    docs/architecture.md by hand.
+live_copy_differs violation
+    The live row and the job disagree on kind, version, queue or business key; the job is what was enqueued, so correct
+    the live row by hand.
+# runs
+running_without_run violation settle_running
+    A job is running but no open run holds it, so nobody can finish it; the repair records a lost run and puts the job
+    back as after a crash, or ends it the way its closed run did.
+open_run_without_running_job violation close_open_runs
+    A run is open although its job is not running; its holder cannot write any more, and the repair closes it as lost.
+second_open_run violation close_open_runs
+    A running job has another open run than the one that holds it; the other one's holder cannot write any more, and the
+    repair closes it as lost.
+run_without_job violation remove_orphan_runs
+    A run belongs to no job; it tells nobody anything, and the repair removes it.
+run_of_no_life violation
+    A run belongs to a life that its job never had; rows were changed by hand, compare with a backup.
+run_end_disagrees violation
+    A closed run has no end, or an open one has; a run is closed in one write, so the row was changed by hand: compare
+    with a backup.
+completed_without_run violation
+    A job is completed but no run of that life completed it; its result may be nobody's work, look at its runs.
+completed_twice violation
+    Two runs of one life are recorded as completed, and only one can have been; rows were changed by hand, compare with
+    a backup.
+completed_run_not_ended violation
+    A run completed but its job did not end with it, so the work may be done twice; look at the job, and cancel it if
+    the work is done.
+attempts_beyond_budget violation
+    A job was tried more often than max_attempts allows; if its side effects must not repeat, look at its runs.
+# nodes
+running_without_node violation rescue_running
+    A job is running on no node, so no rescue will ever find it; the repair puts it back as after a crash.
+running_on_unknown_node violation rescue_running
+    A job is running on a node that was never registered, so no rescue will ever find it; the repair puts it back as
+    after a crash.
+running_on_stopped_node warning rescue_running
+    A job is running on a node that has stopped; any worker will rescue it, and so does the repair.
+running_half_claimed violation
+    A running job lacks what its claim should have written (time, attempt or deadline), so a time-out may pass
+    unnoticed; wait for its end, or stop its node to have it rescued.
+# waiting
+waiting_but_held violation land_again
+    A waiting job still carries a claim (node, run, deadline or a cancel request); the repair takes it off.
+pause_disagrees violation land_again
+    A job's paused flag and its state disagree; the flag counts, and the repair puts the job where it belongs.
+block_disagrees violation land_again
+    A job is blocked without waiting for another one, or waits for one without being blocked; the repair puts it where
+    it belongs.
+queued_too_early warning land_again
+    A job is queued although its time had not come when it was; unless the clock was set back, the repair puts it where
+    it belongs.
+overdue warning
+    A scheduled job was due more than five minutes ago and nobody queued it; start a worker.
+held_without_limit violation land_again
+    A job waits for a permit but names no limit, so no permit will ever come; the repair puts it where it belongs.
+park_reason_disagrees violation land_again
+    A job is parked for no known reason, or has a reason without being parked; the repair puts it back to where it
+    waits, and a node that cannot run it parks it again.
+# keys
+business_key_without_job violation free_business_keys
+    A business key is held by a job that is not there, so nobody can use it; the repair frees it.
+business_key_of_ended_job violation free_business_keys
+    A business key is held by a job that has ended, so nobody can use it; the repair frees it.
+business_key_not_its_own violation free_business_keys
+    A business key is held by a live job that has another one or none; the repair frees it.
+business_key_not_reserved violation reserve_business_keys
+    A live job does not hold its business key, so a second job could take it; the repair reserves it, unless another
+    live job has it: then cancel one of them.
+ledger_without_job violation
+    An idempotency key names a job that is not there and was not deleted by Perdure: an acknowledged job was lost;
+    restore it from a backup.
+key_not_in_ledger violation
+    A job's idempotency key is not in the ledger, so a repeat would be enqueued again; do not enqueue it with that key
+    until the ledger is restored from a backup.
+# order
+queue_missing violation raise_queue_counters
+    A queue with live jobs has no row, so its counter starts over and new jobs overtake old ones (not on PostgreSQL,
+    where one counter serves all queues); the repair adds the row.
+queue_counter_behind violation raise_queue_counters
+    A queue's counter is not beyond its last job, so new jobs overtake it; the repair raises the counter.
+order_tie info
+    Jobs have the same place in their queue; the older id goes first, so their order is still certain.
+# links
+edge_without_job violation recount_waits
+    A dependency names a job that is not there, so what waits for it waits for ever; the repair removes the dependency
+    and counts anew.
+edge_on_ended_job violation recount_waits
+    A job still waits for one that has ended; the repair removes the dependency and counts anew.
+waits_for_differs violation recount_waits
+    A job waits for more or fewer jobs than it depends on, so it starts too late or too early; the repair counts anew.
+superseded_by_missing warning
+    The job that took another one's place is not there; unless you deleted it, its work was lost: restore it from a
+    backup.
+successor_missing warning
+    The job that continues a retried one's work is not there; unless you deleted it, its work was lost: retry the
+    ended job with as_new=True.
+successor_not_linked violation
+    A job and its automatic retry do not name each other, so the work may be done twice; look at both and cancel one.
+two_successors violation
+    A job was retried automatically by two jobs, so its work is done twice; cancel one of them and run perdure db check,
+    because a unique index is missing.
+ancestor_missing info
+    The job this one came from (retry_of, parent or root) is not there any more: deleted or pruned.
+# contents
+impossible_number violation
+    A value of a job or run is of the wrong type, or a number or time that it cannot be, so a worker sets the job aside
+    when it meets it; rows were changed by hand, compare with a backup, or cancel the job.
+time_backwards warning
+    A job or run ended or started more than a minute before it could have; unless the clock was set back, rows were
+    changed by hand.
+unreadable_payload violation
+    A job's payload, secrets, params or options are not a JSON object, so no node can run it as it was meant; cancel it
+    and enqueue it again.
+unreadable_result violation
+    A job's result is not JSON, so nobody can read it; the job has ended all the same.
+outcome_without_job violation remove_orphan_outcomes
+    An outcome belongs to no job; it tells nobody anything, and the repair removes it.
+tag_without_job violation remove_orphan_tags
+    A tag belongs to no job; the repair removes it.
+log_without_job violation remove_orphan_logs
+    A log line belongs to no job; the repair removes it.
+""")
 )
 
 
@@ -414,7 +239,7 @@ class Finding:
 def examine(store: Store, now: Micros | None = None) -> list[Finding]:
     """Everything that is wrong, in the order of `CHECKS`. Empty: nothing is.
 
-    Only reads. Each check sees one consistent snapshot, so work that goes on meanwhile gives no false findings.
+    Only reads. Each check sees one consistent snapshot, so jobs that change meanwhile give no false findings.
     """
     at = SystemClock().now() if now is None else now
     try:

@@ -1,13 +1,5 @@
-"""What an explanation is, and the parts that several of them share. Used by `explain`, `waiting` and `at_work`.
-
-Why a job waits, state by state. Called by `explain`; asks the store, and `workers` who could take the job.
-
-Who runs a job, and how one has ended. Called by `explain`; asks the store, and `workers` whether its node lives.
-
-Why a job is where it is. Called by `app.explain` and `perdure explain`; asks the store and changes nothing.
-
-Of jobs that wait `waiting` knows it, of the others `at_work`.
-"""
+"""Why a job is where it is, state by state. Called by `app.explain` and `perdure explain`; asks the store, and
+`workers` who could run the job. Changes nothing."""
 
 from __future__ import annotations
 
@@ -19,10 +11,10 @@ from perdure.clock import Micros
 from perdure.ids import to_uuid
 from perdure.job.states import Park, State
 from perdure.job.views import Job
-from perdure.ops.spans import counted, distance, length, moment
 from perdure.ops.workers import Crew, about, crew_for, kind_of, name_of, silence, summary
 from perdure.store.protocols import Store
 from perdure.store.rows import EVERY_QUEUE, Gate, NodeRow
+from perdure.text import counted, distance, first_line, length, moment
 
 START_A_WORKER = "perdure worker MODULE:APP"
 """Which app that is, only the caller may know; the command line puts it in."""
@@ -50,10 +42,6 @@ def last_error(job: Job) -> Facts:
     return (("last error", first_line(job.error)),) if job.error else ()
 
 
-def first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
-
-
 def gate_facts(gates: Sequence[Gate], now: Micros) -> Facts:
     return tuple(("closed", closed.why) for gate in gates if (closed := closure(gate, now)))
 
@@ -65,14 +53,14 @@ def closure(gate: Gate, now: Micros) -> Explanation | None:
         return Explanation(
             State.QUEUED,
             f"{name} is paused since {moment(gate.paused_at)}",
-            f"app.queues.resume({gate.name!r}) lets it go on",
+            f"app.queues.resume({gate.name!r}) lets it continue",
             remedy=f"perdure queues resume {quote(gate.name)}",
         )
     if gate.reserved_until is not None and gate.reserved_until > now:
         return Explanation(
             State.QUEUED,
             f"{name} is reserved until {moment(gate.reserved_until)}",
-            "It goes on when the reservation ends",
+            "It continues when the reservation ends",
         )
     return None
 
@@ -205,7 +193,7 @@ def paused(store: Store, job: Job) -> Explanation:
     return Explanation(
         State.PAUSED,
         "it was paused by hand",
-        "app.resume(job) lets it go on",
+        "app.resume(job) lets it continue",
         (*facts, *last_error(job)),
         f"perdure resume {job.id}",
     )
@@ -223,9 +211,7 @@ _PARKED = {
         "A worker with the newer code takes the job",
     ),
     Park.UNREADABLE: Explanation(
-        State.PARKED,
-        "its payload cannot be decoded",
-        "Mend it and app.resume(job), or app.cancel(job)",
+        State.PARKED, "its payload cannot be decoded", "Repair it and app.resume(job), or app.cancel(job)"
     ),
 }
 
@@ -296,12 +282,12 @@ def ended(job: Job) -> Explanation:
     if job.state == State.COMPLETED:
         why, then = f"it completed {attempts}", "Nothing more happens"
         if job.superseded_by is not None:
-            why, then = f"{why}, and job {job.superseded_by} takes its place", "That one goes on"
+            why, then = f"{why}, and job {job.superseded_by} takes its place", "That one continues"
         return Explanation(job.state, why, then, facts)
     if job.superseded_by is not None:
-        return Explanation(job.state, f"job {job.superseded_by} took its place", "That one goes on", facts)
+        return Explanation(job.state, f"job {job.superseded_by} took its place", "That one continues", facts)
     if job.successor is not None:
-        return Explanation(job.state, f"job {job.successor} goes on with its work", "Look there", facts)
+        return Explanation(job.state, f"job {job.successor} continues its work", "Look there", facts)
     why = f"it {'failed' if job.state == State.FAILED else f'was {job.state}'} {attempts}"
     if job.error:
         why += f" with {': '.join(part for part in (job.error_type, first_line(job.error)) if part)}"
@@ -309,9 +295,6 @@ def ended(job: Job) -> Explanation:
         again = "app.retry(job, as_new=True) runs it as a new job"
         return Explanation(job.state, why, again, facts, f"perdure retry {job.id} --as-new")
     return Explanation(job.state, why, "app.retry(job) opens a new life", facts, f"perdure retry {job.id}")
-
-
-__all__ = ["Explanation", "explain"]
 
 
 def explain(store: Store, job: Job, now: Micros) -> Explanation:

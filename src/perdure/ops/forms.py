@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from perdure.kind import Kind
     from perdure.ops.doctor import Finding
     from perdure.ops.status import Status
+    from perdure.queues import Queue
     from perdure.store.protocols import Store
     from perdure.store.rows import LogLine, NodeRow, StoredKind
-    from perdure.verbs.named import Queue
 
 HIDDEN = "***"
 """What stands in the place of a secret argument."""

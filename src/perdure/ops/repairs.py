@@ -1,6 +1,8 @@
 """The repairs that the doctor knows. Called by `perdure doctor --repair`; carried out by the store.
 
 Only what is safe: nothing here runs a job that may have ended, drops one that could still run, or makes up a result.
+Each repair is one transaction that looks again before it writes. What becomes of a live job is decided by
+`job/transitions` and written through `store/write`, as everywhere else.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from perdure.ops.doctor import Finding
 from perdure.store.protocols import Store
 
 BATCH = 500
-"""A repair treats this many jobs per transaction, so that it keeps nobody waiting for long."""
+"""A repair treats this many jobs per transaction, so that nobody waits long for it."""
 
 log = logging.getLogger("perdure.doctor")
 
 
 class Repair(NamedTuple):
-    """A named cure; `does` completes the sentence "this will …"."""
+    """A named repair; `does` completes the sentence "this will …"."""
 
     name: str
     does: str
@@ -51,13 +53,13 @@ REPAIRS: tuple[Repair, ...] = (
 
 
 def repairs_for(findings: Iterable[Finding]) -> list[Repair]:
-    """The cures for these findings, in the order in which to apply them."""
+    """The repairs for these findings, in the order in which to apply them."""
     wanted = {found.repair for found in findings}
     return [repair for repair in REPAIRS if repair.name in wanted]
 
 
 def repair(store: Store, name: str) -> int:
-    """Apply one repair; how much it changed. 0: there was nothing (left) to put right.
+    """Apply one repair and return how much it changed. 0: there was nothing (left) to put right.
 
     Each transaction looks again before it writes, changes a limited number of jobs, and is logged once it is durable;
     it is safe to run while workers do.

@@ -1,19 +1,20 @@
-"""What is going on, in six answers. Called by `perdure status`; asks the store one query each and changes nothing.
+"""What is going on: six questions, and which kinds the stored jobs are of. Called by `perdure status`, `kinds` and
+`check`; asks the store one query each and changes nothing.
 
-No answer reads more rows than the numbers below, so that each stays quick with millions of jobs. With more than that,
+No query reads more rows than the numbers below, so that each stays quick with millions of jobs. With more than that,
 counts are of the oldest jobs, the newest runs, or the last failures; `is_complete` says so.
 Percentiles and duplicates are always of a sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.clock import Micros
 from perdure.ids import id_floor
 from perdure.store.protocols import Store
-from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, Stuck
+from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, StoredKind, Stuck
 
 HOUR_US = 3_600 * 1_000_000
 DAY_US = 24 * HOUR_US
@@ -31,8 +32,8 @@ Asked = Callable[[], Sequence[Any]]
 
 
 class Status(NamedTuple):
-    """The six answers, as of `at`. Failures, durations and duplicates are of the last 24 hours, `ran` of the last hour:
-    of jobs that failed, jobs that were enqueued and runs that began in that time."""
+    """What the six questions found, as of `at`. Failures, durations and duplicates are of the last 24 hours, `ran` of
+    the last hour: of jobs that failed, jobs that were enqueued and runs that began in that time."""
 
     at: Micros
     outstanding: Sequence[Outstanding]
@@ -54,13 +55,13 @@ class Status(NamedTuple):
 
 
 def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> Status:
-    """All six answers. Each is consistent in itself; between two of them work goes on."""
-    answers = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
-    return Status(now, **answers, failed_lives=store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT))
+    """All six questions. Each result is consistent in itself; jobs may change between two of them."""
+    found = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
+    return Status(now, **found, failed_lives=store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT))
 
 
 def asked(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> dict[str, Asked]:
-    """The six questions, by the name of their answer."""
+    """The six questions, by the name of the field they fill."""
     day, hour, stale = id_floor(now - DAY_US), id_floor(now - HOUR_US), Micros(now - stuck_after_us)
     lately = id_floor(max(stale, now - HOUR_US))  # no further back than `ran`, whose count says if this was too much
     return {
@@ -71,3 +72,24 @@ def asked(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> di
         "duplicates": lambda: store.duplicates(day, SAMPLED, DUPLICATES_SHOWN),
         "ran": lambda: store.ran(hour, RUNS_COUNTED),
     }
+
+
+# -- which kinds the stored jobs are of ------------------------------------------------------------------------------
+
+
+class Orphans(NamedTuple):
+    """Live jobs that the code at hand cannot run."""
+
+    kind: StoredKind
+    reason: str
+
+
+def orphans(stored: Sequence[StoredKind], known: Mapping[str, int]) -> list[Orphans]:
+    """Those whose kind is gone, or that were written by newer code than this; `known`: name → newest version."""
+    found: list[Orphans] = []
+    for kind in stored:
+        if kind.name not in known:
+            found.append(Orphans(kind, "no kind of that name is declared"))
+        elif kind.version > known[kind.name]:
+            found.append(Orphans(kind, f"written as version {kind.version}, the code has {known[kind.name]}"))
+    return found

@@ -1,8 +1,8 @@
-"""Which workers could take a job, and how each stands. Asked by `waiting`, `at_work` and `perdure nodes`; asks the
-store for its nodes, and /proc about those of this host.
+"""Which workers could run a job, and whether each is alive. Called by `explain` and `perdure nodes`; asks the store for
+its nodes, and /proc about those of this host.
 
 A node is live until it is declared stopped. One that is silent may be dead or only slow: how long ago it was heard of
-is told, and no more is concluded. Only of a process of this machine it can be known that it has ended.
+is said, and no more is concluded. Only of a process of this machine it can be known that it has ended.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from enum import StrEnum
 from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
-from perdure.ids import to_uuid
 from perdure.job.views import Job
-from perdure.ops.spans import distance
 from perdure.store.protocols import Store
 from perdure.store.rows import NodeRow
+from perdure.text import distance, short_id
 from perdure.worker.liveness import ProcLiveness
 
 SHOWN = 3
-_TAIL = 8
 
 
 class Crew(NamedTuple):
@@ -152,7 +150,7 @@ def name_of(node: NodeRow) -> str:
     place = " ".join(
         part for part in (node.host and f"on {node.host}", None if node.pid is None else f"pid {node.pid}") if part
     )
-    return f"node {to_uuid(node.id).hex[-_TAIL:]}" + (f" {place}" if place else "")
+    return f"node {short_id(node.id)}" + (f" {place}" if place else "")
 
 
 def kind_of(job: Job) -> str:

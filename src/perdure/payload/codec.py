@@ -32,7 +32,7 @@ _ELSEWHERE = "Store the data elsewhere and pass a reference to it (a path, a key
 
 
 class Encoded(NamedTuple):
-    """A job's arguments as they are stored. `secrets` belongs in its own column."""
+    """A job's arguments as they are stored. `secrets` has a column of its own."""
 
     payload: str
     secrets: str | None

@@ -14,8 +14,7 @@ from perdure.clock import Micros
 from perdure.errors import JobNotFound, KeyConflict, PerdureError, Remedy, TransitionRefused
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
-from perdure.job.model import JobRow, LiveJob, NewJob, OutcomeRow, Transition
-from perdure.job.ordering import GAP, RESPACE, between
+from perdure.job.model import GAP, RESPACE, JobRow, LiveJob, NewJob, OutcomeRow, Transition, between
 from perdure.job.states import FINAL, State, Verb
 from perdure.job.views import Job
 from perdure.store import read

@@ -11,8 +11,7 @@ from typing import cast
 
 from perdure.errors import KeyConflict, PerdureError, Remedy
 from perdure.ids import JobId, to_uuid
-from perdure.job.model import NewJob
-from perdure.job.ordering import GAP
+from perdure.job.model import GAP, NewJob
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
 from perdure.store import read

@@ -12,8 +12,7 @@ from typing import cast
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
 from perdure.job import transitions
-from perdure.job.model import Claim, LiveJob, NewJob, OutcomeRow, RunClosing, Transition
-from perdure.job.ordering import GAP
+from perdure.job.model import GAP, Claim, LiveJob, NewJob, OutcomeRow, RunClosing, Transition
 from perdure.job.views import Job
 from perdure.store import read
 from perdure.store.engine import Blob, Call, Op, Serialization

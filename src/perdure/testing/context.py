@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self
 
+from perdure.checks import check_whole
 from perdure.clock import Micros
-from perdure.errors import InvalidOption, PerdureError, shown
+from perdure.errors import PerdureError
 from perdure.ids import JobId, NodeId, RunId
-from perdure.job.model import Claim, LiveJob, NewJob, Plan, RunRow
+from perdure.job.model import Claim, LiveJob, NewJob, RunRow, row_of_new
 from perdure.job.states import RunState, State
+from perdure.job.transitions import claim
 from perdure.job.views import Job, Run
-from perdure.kind import Draft, Kind
+from perdure.kind import Declaration, Draft, Kind
 from perdure.options import Options
-from perdure.verbs.declare import Facts, declared
 from perdure.worker.context import Backstage, JobContext, current, entered
 from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
@@ -93,8 +94,8 @@ class KitContext(JobContext):
         entered(self._before)
 
 
-class Offstage:
-    """What stands behind the context where no job does."""
+class DetachedServices:
+    """What the context asks where no job stands behind it: `worker/services` without a database."""
 
     def __init__(self, app: Perdure, job: Job, run: Run) -> None:
         self._app = app
@@ -141,19 +142,31 @@ def new_context(
     stop_after: int | None,
 ) -> KitContext:
     """A context as the claim of such a job would have it."""
-    _check_whole("attempt", attempt, 1)
+    check_whole(attempt, "attempt")
     if stop_after is not None:
-        _check_whole("stop_after", stop_after, 0)
+        check_whole(stop_after, "stop_after", 0)
     kind = kind or _nameless(app)
-    plan = kind.options(params=None if params is None else dict(params), principal=principal).plan
+    plan = kind.options(params=None if params is None else dict(params), principal=principal).draft({}).plan
     now = app.clock.now()
-    live = _running(app, plan, attempt, now)
-    job = Job.fresh(NewJob(live.job_id, plan, "{}", None, now, now, State.QUEUED.value), 0)
-    view = job.row._replace(
-        state=live.state, attempts=attempt, started_at=now, node_id=live.node_id, run_id=live.run_id
+    new = NewJob(JobId(app.ids.new()), plan, "{}", None, now, now, State.QUEUED.value)
+    waiting = row_of_new(LiveJob, new, position=0, attempts=attempt - 1, version=attempt)
+    run_id, node_id = RunId(app.ids.new()), NodeId(app.ids.new())
+    live = claim(waiting, run_id, node_id, now, 0)
+    view = Job.fresh(new, 0).row._replace(
+        state=live.state, attempts=attempt, started_at=now, node_id=node_id, run_id=run_id
     )
-    claim = Claim(live, "{}", None, plan.params, plan.options, plan.principal, plan.owner, now)
-    return KitContext(claim, kind, Offstage(app, Job(view), _open_run(claim)), state, stop_after)
+    run = row_of_new(
+        RunRow,
+        new,
+        id=run_id,
+        state=RunState.RUNNING.value,
+        node_id=node_id,
+        attempt=attempt,
+        started_at=now,
+        wait_ms=0,
+    )
+    taken = Claim(live, "{}", None, plan.params, plan.options, plan.principal, plan.owner, now)
+    return KitContext(taken, kind, DetachedServices(app, Job(view), Run(run)), state, stop_after)
 
 
 def _nameless(app: Perdure) -> AnyKind:
@@ -161,71 +174,4 @@ def _nameless(app: Perdure) -> AnyKind:
 
     def handler() -> None: ...
 
-    return declared(app, handler, Facts("handler", (), 1, {}, None), Options(queue=app.config.queue), app.config)
-
-
-def _running(app: Perdure, plan: Plan, attempt: int, now: Micros) -> LiveJob:
-    return LiveJob(
-        job_id=JobId(app.ids.new()),
-        queue=plan.queue,
-        kind=plan.kind,
-        kind_version=plan.kind_version,
-        rank=plan.rank,
-        position=0,
-        run_at=now,
-        queued_at=now,
-        crashes=0,
-        life=1,
-        max_attempts=plan.max_attempts,
-        as_new_job=plan.as_new_job,
-        timeout_ms=plan.timeout_ms,
-        waits_for=0,
-        limit_key=None,
-        business_key=None,
-        superseded_by=None,
-        paused=0,
-        cancel_requested=0,
-        last_error=None,
-        state=State.RUNNING.value,
-        started_at=now,
-        attempts=attempt,
-        node_id=NodeId(app.ids.new()),
-        run_id=RunId(app.ids.new()),
-        claimed_at=now,
-        deadline_at=None,
-        park_reason=None,
-        updated_at=now,
-        version=attempt + 1,
-    )
-
-
-def _open_run(claim: Claim) -> Run:
-    live = claim.live
-    assert live.node_id is not None
-    return Run(
-        RunRow(
-            id=claim.run_id,
-            job_id=live.job_id,
-            state=RunState.RUNNING.value,
-            node_id=live.node_id,
-            attempt=live.attempts,
-            life=live.life,
-            started_at=claim.created_at,
-            finished_at=None,
-            wait_ms=0,
-            duration_ms=None,
-            exit_code=None,
-            error_type=None,
-            error_message=None,
-            traceback=None,
-            artifacts=None,
-            log_path=None,
-            metrics=None,
-            kind=live.kind,
-        )
-    )
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidOption(f"{name} must be a whole number from {least} on, not {shown(value)}")
+    return Kind(app, handler, Declaration("handler"), Options(queue=app.config.queue), JobContext)

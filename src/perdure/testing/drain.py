@@ -1,14 +1,8 @@
-"""Exceptions that come out of a handler, as a test wants to see them. Used by `drain`.
-
-How a claimed job is run without a worker: here and now, or on the running event loop. Called by `kit`.
-
-Each run has an empty context of its own (`contextvars`), as under a worker: what the test has set is not seen by it.
-
-
-Runs what is due, one job after the other, with a worker's own node on the real store. Driven by `kit`.
+"""Runs what is due in a test, one job after the other, with a worker's own node on the real store. Called by `kit`.
 
 Everything but the running itself is `worker/node`: claims, finishes, promotion, notes. The node is given one place, and
-this for an executor: it keeps the claimed job until the kit has run it, in its own thread or loop.
+the drain for an executor: it keeps the claimed job until the kit has run it, in the test's thread or on its loop. Each
+run has an empty context of its own (`contextvars`), as under a worker: what the test has set is not seen by it.
 """
 
 from __future__ import annotations
@@ -67,16 +61,18 @@ class HandlerLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, task: Assignment) -> Ended:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        run = self._loop.create_task(run_async(task), name=task.kind.name, context=contextvars.Context())
-        return self._loop.run_until_complete(run)
+        loop = self._open()
+        return loop.run_until_complete(
+            loop.create_task(run_async(task), name=task.kind.name, context=contextvars.Context())
+        )
 
     def run_to_end(self, awaitable: Awaitable[Any]) -> Any:
         """What a plain function has returned."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(awaited(awaitable))
+        return self._open().run_until_complete(awaited(awaitable))
+
+    def _open(self) -> asyncio.AbstractEventLoop:
+        self._loop = self._loop or asyncio.new_event_loop()
+        return self._loop
 
     def close(self) -> None:
         """Tasks that handlers began and did not wait for are cancelled, as at the end of a worker."""
@@ -137,7 +133,7 @@ async def _run_in_thread(task: Assignment, loop: asyncio.AbstractEventLoop) -> E
 
 
 async def until_ended(task: Assignment, run: asyncio.Task[Ended]) -> None:
-    """Wait for a run. Whoever cancels this wait stops the run first: nothing goes on behind the test's back."""
+    """Wait for a run. Whoever cancels this wait stops the run first: nothing is left running behind the test's back."""
     try:
         await asyncio.wait([run])
     except asyncio.CancelledError:

@@ -1,13 +1,5 @@
-"""Time and ids inside `app.testing()`: both stand still until a test moves them. Made by `block`.
-
-Which jobs were enqueued, by kind and arguments, and how to tell of it when a test is disappointed. Used by `kit`.
-
-`Kit`: what `with app.testing() as t:` gives. Made by `block`; drives `drain`, asks `enqueued`, makes contexts.
-
-See docs/testing.md for how it is used.
-
-
-`with app.testing() as t:`: what of the app is exchanged for the block, and how it comes back. Called by `app`."""
+"""`with app.testing() as t:`: what of the app is replaced for the block, and `Kit`, what the block gives. Called by
+`app`; runs jobs with `drain`, makes contexts with `context`. See docs/testing.md for how it is used."""
 
 from __future__ import annotations
 
@@ -23,8 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
+from perdure.checks import check_time, check_whole
 from perdure.clock import ManualClock, Micros, SystemClock, to_datetime, to_micros
-from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, PerdureError, shown
+from perdure.errors import InvalidInput, InvalidPayload, PerdureError, shown
 from perdure.ids import IdFactory
 from perdure.job.views import Job
 from perdure.kind import Kind
@@ -40,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class KitClock(ManualClock):
-    """The wall clock stands still; boottime goes on beside it, so that a wait with a time-out comes to its end."""
+    """The wall clock stands still; boottime continues beside it, so that a wait with a time-out comes to its end."""
 
     def __init__(self, start: Micros) -> None:
         super().__init__(start)
@@ -191,7 +184,7 @@ class Kit:
     def drain(self, *, raise_errors: bool = False, limit: int = RUNS) -> list[Job]:
         """Run everything that is due, here and now, one job after the other, until nothing is queued or due.
 
-        Answers the jobs that ran, in the order they first did, as they stand now. Each attempt is claimed and recorded
+        Returns the jobs that ran, in the order they first did, as they stand now. Each attempt is claimed and recorded
         as a worker does it; what is to come later stays for `advance`. With `raise_errors` the first exception that
         fails an attempt is raised, once that is recorded. After `limit` runs it is taken for an endless loop.
         """
@@ -226,8 +219,7 @@ class Kit:
     @contextmanager
     def _draining(self, limit: int) -> Generator[Drain, None, None]:
         self._check_open()
-        if type(limit) is not int or limit < 1:
-            raise InvalidOption(f"limit must be a whole number from 1 on, not {shown(limit)}", code="limit_invalid")
+        check_whole(limit, "limit", code="limit_invalid")
         if self._is_draining:
             raise PerdureError(
                 "t.drain() inside another one: the one under way runs everything that is due, so leave this one out",
@@ -260,7 +252,7 @@ class Kit:
     ) -> datetime:
         """Let time pass, or jump to an instant: `t.advance(minutes=5)`, `t.advance(to=job.run_at)`. Runs nothing.
 
-        Answers the new time.
+        Returns the new time.
         """
         self._check_open()
         passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -285,7 +277,7 @@ class Kit:
         return jobs_of(self.app, self._kind(kind, arguments), arguments)
 
     def assert_enqueued(self, kind: KindLike, /, **arguments: Any) -> Job:
-        """Fail unless such a job was enqueued, however often; answers the last one. Other arguments may be anything."""
+        """Fail unless such a job was enqueued, however often; returns the last one. Other arguments may be anything."""
         __tracebackhide__ = True
         found = self.enqueued(kind, **arguments)
         if not found:
@@ -403,8 +395,4 @@ def _refuse(app: Perdure) -> None:
 
 
 def _instant(start: object) -> Micros:
-    if start is None:
-        return SystemClock().now()
-    if not isinstance(start, datetime):
-        raise InvalidOption(f"start must be a datetime with a time zone, not {shown(start)}")
-    return to_micros(start)
+    return SystemClock().now() if start is None else check_time(start, "start")

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from perdure.clock import measured
 from perdure.ids import NodeId, to_uuid
 from perdure.job.model import Claim, Failure, LiveJob, Telling
 from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Snoozed, TimedOut
@@ -21,6 +20,7 @@ from perdure.job.states import Park, State
 from perdure.job.transitions import INTERRUPTED, NOTHING_TOLD
 from perdure.job.views import Job
 from perdure.store.rows import Answer, Finished, Rescued
+from perdure.text import measured
 
 if TYPE_CHECKING:
     from perdure.worker.run import Ended  # which loads asyncio, and `app` comes by here

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast, get_args
 
+from perdure.checks import check_choice, check_function, check_known, check_name, check_names, check_number, check_whole
 from perdure.clock import Clock
 from perdure.config import Config
-from perdure.errors import InvalidOption, not_among, shown
+from perdure.errors import InvalidOption, shown
 from perdure.ids import IdFactory
 from perdure.job.model import NewJob
 from perdure.kind import Draft, Registry
-from perdure.options import check_name, check_queue, unknown_option
+from perdure.options import check_queue
 from perdure.store.protocols import Store
 from perdure.worker.liveness import Liveness, ProcLiveness
 
@@ -70,13 +71,11 @@ class WorkerOptions:
     @classmethod
     def of(cls, queues: object, concurrency: object, options: WorkerFields, config: Config) -> WorkerOptions:
         """Everything `app.worker` takes. An unknown name or an impossible value is refused by name."""
-        for name in options:
-            if name not in _CHECKS:
-                raise unknown_option(name, OPTION_NAMES)
+        check_known(options, OPTION_NAMES)
         per_queue = _per_queue(queues)
         checked: dict[str, Any] = {name: _CHECKS[name](value, name) for name, value in options.items()}
         if concurrency is not None:
-            checked["concurrency"] = _whole(concurrency, "concurrency", CONCURRENCY_LIMIT)
+            checked["concurrency"] = check_whole(concurrency, "concurrency", 1, CONCURRENCY_LIMIT)
         elif per_queue:
             checked["concurrency"] = min(CONCURRENCY_LIMIT, sum(per_queue.values()))
         return cls(
@@ -111,12 +110,10 @@ class Parts(NamedTuple):
 
 
 def _queue_names(queues: object) -> tuple[str, ...]:
-    if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
-        raise InvalidOption(f"queues must be a list of names, not {shown(queues)}; write queues=[{shown(queues)}]")
-    names = tuple(check_queue(name) for name in cast("Iterable[object]", queues))
+    names = check_names(queues, "queues", check_queue)
     if not names:
         raise InvalidOption("queues is empty, so there would be nothing to do; leave it out to serve every queue")
-    return tuple(dict.fromkeys(names))
+    return names
 
 
 def _per_queue(queues: object) -> dict[str, int]:
@@ -124,27 +121,13 @@ def _per_queue(queues: object) -> dict[str, int]:
         return {}
     limits = cast("Mapping[object, object]", queues)
     return {
-        check_queue(name): _whole(limit, f"the concurrency of queue {shown(name)}", CONCURRENCY_LIMIT)
+        check_queue(name): check_whole(limit, f"the concurrency of queue {shown(name)}", 1, CONCURRENCY_LIMIT)
         for name, limit in limits.items()
     }
 
 
-def _order(order: object, what: str) -> str:
-    if order not in get_args(Order):
-        raise InvalidOption(not_among(what, order, get_args(Order)))
-    return str(order)
-
-
-def _whole(value: object, what: str, most: int = 10**6) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InvalidOption(f"{what} must be a whole number from 1 to {most}, not {shown(value)}")
-    return value
-
-
 def _seconds(value: object, what: str, least: float = 0) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 10**6:
-        raise InvalidOption(f"{what} must be seconds, at least {least:g}, not {shown(value)}", option=what)
-    return float(value)
+    return float(check_number(value, what, least, 10**6, must_be=f"seconds, at least {least:g}"))
 
 
 def _hooks(hooks: object, what: str) -> tuple[Hook, ...]:
@@ -158,19 +141,17 @@ def _hooks(hooks: object, what: str) -> tuple[Hook, ...]:
 
 
 def _lifespan(lifespan: object, what: str) -> Callable[[], object] | None:
-    if lifespan is not None and not callable(lifespan):
-        raise InvalidOption(
-            f"{what} must be a function that gives a context manager, not {shown(lifespan)};"
-            " decorate it with contextlib.asynccontextmanager and pass the function itself"
-        )
-    return lifespan
+    hint = "; decorate it with contextlib.asynccontextmanager and pass the function itself"
+    if lifespan is None:
+        return None
+    return check_function(lifespan, what, "a function that gives a context manager", hint=hint)
 
 
 _CHECKS: dict[str, Callable[[object, str], object]] = {
-    "order": _order,
+    "order": lambda value, name: check_choice(value, name, get_args(Order)),
     "poll_s": lambda value, name: _seconds(value, name, least=0.001),
     "grace_s": _seconds,
-    "max_crashes": _whole,
+    "max_crashes": lambda value, name: check_whole(value, name, 1, 10**6),
     "before_start": _hooks,
     "after_stop": _hooks,
     "lifespan": _lifespan,

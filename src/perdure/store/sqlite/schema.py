@@ -20,6 +20,7 @@ from perdure.store.sqlite.files import back_up, filesystem_of, refuse_network_fi
 from perdure.store.sqlite.gate import gate_for
 from perdure.store.sqlite.statements import NAMING, table
 from perdure.store.sqlite.wal import WalMeter
+from perdure.text import size
 
 VERSIONS = table("schema_version")
 _SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
@@ -261,7 +262,7 @@ def _size(path: Path) -> int:
 def facts(found: Checkup) -> list[Fact]:
     """The same for people, with what to think of it."""
     return [
-        Fact("file", f"{found.path} ({_bytes(found.size)})"),
+        Fact("file", f"{found.path} ({size(found.size)})"),
         _schema_fact(found),
         Fact("integrity", "ok")
         if not found.faults
@@ -290,7 +291,7 @@ def _schema_fact(found: Checkup) -> Fact:
 
 
 def _wal_fact(found: Checkup) -> Fact:
-    value = f"{found.wal_frames} frames to copy back, {_bytes(found.wal_bytes)}"
+    value = f"{found.wal_frames} frames to copy back, {size(found.wal_bytes)}"
     if found.wal_frames <= LONG_WAL_FRAMES:
         return Fact("wal", value)
     advice = "someone reads for very long, or writes without Perdure; find and end the long transaction"
@@ -310,9 +311,3 @@ def _filesystem_fact(found: Checkup) -> Fact:
         return Fact("filesystem", value)
     advice = "SQLite can lose or corrupt jobs over a network; move the file to a local disk"
     return Fact("filesystem", value, Verdict.PROBLEM, advice)
-
-
-def _bytes(size: int) -> str:
-    return (
-        f"{size} bytes" if size < 1024 else f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
-    )

@@ -23,8 +23,7 @@ from hypothesis.stateful import (
 
 from perdure.errors import KeyConflict, PerdureError
 from perdure.ids import JobId
-from perdure.job.model import Claim, NewJob
-from perdure.job.ordering import rank_of
+from perdure.job.model import Claim, NewJob, rank_of
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, TimedOut
 from perdure.job.states import Suspicion
 from perdure.store.rows import JobFilter, Lane, Place, RunFilter, Turn

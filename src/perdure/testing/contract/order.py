@@ -6,7 +6,7 @@ import random
 
 from perdure.errors import JobNotFound, TransitionRefused
 from perdure.ids import JobId
-from perdure.job.ordering import RESPACE, rank_of
+from perdure.job.model import RESPACE, rank_of
 from perdure.job.reports import Failed, Released
 from perdure.job.states import FINAL, State
 from perdure.store.rows import JobFilter, Place

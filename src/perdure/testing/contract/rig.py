@@ -16,16 +16,15 @@ from typing import TypedDict, Unpack
 from perdure.clock import ManualClock, Micros
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job import transitions
-from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Plan, Telling
-from perdure.job.ordering import rank_of
+from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Plan, Telling, rank_of
 from perdure.job.reports import Finish, Report
 from perdure.job.states import WAITING, State, Suspicion, Verb
 from perdure.job.views import Job, Run
+from perdure.listing import pages
 from perdure.store import migrate
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
 from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, NewNode, Process, RunFilter
-from perdure.verbs.find import pages
 
 Opener = Callable[[str], Store]
 Dump = dict[str, list[tuple[object, ...]]]

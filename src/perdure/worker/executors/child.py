@@ -33,7 +33,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, KindError, PerdureError
@@ -191,7 +191,7 @@ class Child:
         claim = claim_of(order["claim"])
         kind = load_kind(Place(*order["kind"]))
         middleware = [load_object(Place(*place)) for place in order["middleware"]]
-        app = cast("Perdure", kind.desk)
+        app = kind.app
         _use_database(app, order["url"])
         ctx = ChildContext(claim, kind, StoreServices(app.parts()), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])

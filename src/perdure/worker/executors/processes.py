@@ -495,7 +495,7 @@ def _job_order(task: Assignment) -> dict[str, Any]:
     """A run as it is sent to its child. KindError: no child could import its handler."""
     return {
         "claim": task.claim,
-        "url": task.kind.desk.url,
+        "url": task.kind.app.url,
         "kind": place_of_kind(task.kind),
         "middleware": [place_of_middleware(middleware) for middleware in task.middleware],
         "jitter": task.jitter,

@@ -1,6 +1,5 @@
-"""From a draft to the rows of a new job: arguments checked, keys derived, times fixed. Called by `app`.
-
-Changing a job before it was ever claimed. Called by `app.edit`."""
+"""From a draft to a new job: arguments checked, keys derived, times fixed; and from changes to an edited one. Called by
+`app` and the worker; writes nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from perdure.checks import KEY_LIMIT, check_known, check_name
 from perdure.clock import Micros
 from perdure.errors import InvalidInput, InvalidOption, TransitionRefused, shown
 from perdure.ids import JobId
@@ -18,7 +18,7 @@ from perdure.job.states import State
 from perdure.job.transitions import waiting_state
 from perdure.job.views import Job
 from perdure.kind import Draft, Kind
-from perdure.options import KEY_LIMIT, Options, Unique, check_name, unknown_option
+from perdure.options import Options, Unique
 from perdure.store.rows import Edit
 
 if TYPE_CHECKING:
@@ -48,12 +48,7 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
     return tx
 
 
-def new_job(draft: Draft, job_id: JobId, now: Micros) -> NewJob:
-    """Check a draft and lay out its job. Raises InvalidPayload or InvalidOption; nothing is written here."""
-    return laid_out(*draft, job_id, now)
-
-
-def laid_out(
+def new_job(
     kind: Kind[..., Any, ..., Any],
     arguments: Mapping[str, Any],
     options: Options,
@@ -61,12 +56,13 @@ def laid_out(
     job_id: JobId,
     now: Micros,
 ) -> NewJob:
-    """The same from what a draft holds."""
+    """The job of a draft (`new_job(*draft, id, now)`). Raises InvalidPayload or InvalidOption."""
     payload, secrets = kind.codec.encode(arguments)
-    if plan.direct and principal.get() is None:
+    asker = principal.get()
+    if plan.direct and asker is None:
         return NewJob(job_id, plan, payload, secrets, now, now, _QUEUED)
-    if plan.principal is None and principal.get() is not None:
-        plan = plan._replace(principal=_principal(), plain=False, direct=False)
+    if plan.principal is None and asker is not None:
+        plan = plan._replace(principal=check_name(asker, "principal", KEY_LIMIT), plain=False, direct=False)
     run_at = options.start_at(now)
     state = _SCHEDULED if run_at > now else _QUEUED
     if options.idempotency_key is None and options.business_key is None and options.unique is None:
@@ -91,11 +87,6 @@ def _keyed(new: NewJob, kind: Kind[..., Any, ..., Any], options: Options) -> New
     if idempotency_key is not None:
         fingerprint = kind.codec.fingerprint(new.payload, new.secrets)
     return new._replace(plan=plan, idempotency_key=idempotency_key, business_key=business_key, fingerprint=fingerprint)
-
-
-def _principal() -> str | None:
-    name = principal.get()
-    return None if name is None else check_name(name, "principal", KEY_LIMIT)
 
 
 def _derived_key(unique: Unique, plan: Plan, payload: str, secrets: str | None) -> str:
@@ -129,9 +120,7 @@ EDITABLE = ("payload", "params", "tags", "principal", "queue", "run_at", "delay"
 
 def edited(app: Perdure, job: Job, changes: Mapping[str, Any], store: Store) -> Edit | None:
     """The rows as they will be, of the job as `store` sees it. None: nothing to change."""
-    for name in changes:
-        if name not in EDITABLE:
-            raise unknown_option(name, EDITABLE)
+    check_known(changes, EDITABLE)
     if not changes:
         return None
     row, live = store.row(job.row.id), store.live(job.row.id)

@@ -1,32 +1,23 @@
-"""What listings and bulk verbs may be asked for. Used by `app`.
-
-Listings as lazy pages. Used by `app` and `bulk`.
-
-Verbs over many jobs. Called by `app` and the command line; each job is one guarded transition of its own.
-
-Waiting for a job's end. Called by `app.wait` and `kind.wait`; polls, because any process may end the job."""
+"""Many jobs or runs: filters, lazy pages, and verbs for all that fit. Called by `app` and the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
 from enum import StrEnum
 from heapq import merge
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.clock import to_micros
-from perdure.errors import InvalidOption, JobNotFound, TransitionRefused, WaitTimeout, not_among, shown
+from perdure.checks import check_choice, check_known, check_time, check_whole
+from perdure.errors import InvalidOption, JobNotFound, TransitionRefused, shown
 from perdure.ids import JobId, id_floor
 from perdure.job.states import TRANSITIONS, RunState, State, Verb
 from perdure.job.views import Job, Run
-from perdure.options import unknown_option
 from perdure.store.rows import FIRST_ID, LAST_ID, JobFilter, RunFilter, Spot
 from perdure.worker.lifecycle import told_at_the_end
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.ids import JobId
 
 
 _JOB_FILTERS = ("state", "queue", "kind", "owner", "tag", "business_key", "idempotency_key", "since", "until")
@@ -49,36 +40,28 @@ def _checked(
     filters: Mapping[str, Any], known: tuple[str, ...], states: type[StrEnum]
 ) -> tuple[dict[str, str], bytes, bytes]:
     plain: dict[str, str] = {}
+    check_known(filters, known)
     for name, value in filters.items():
-        if name not in known:
-            raise unknown_option(name, known)
         if value is None or name in ("since", "until"):
             continue
         if not isinstance(value, str):
             raise InvalidOption(f"{name}= takes text, not {shown(value)}", code="filter_invalid")
         plain[name] = value
     if "state" in plain:
-        plain["state"] = _state(plain["state"], states)
-    since, until = filters.get("since"), filters.get("until")
-    return plain, FIRST_ID if since is None else _floor(since), LAST_ID if until is None else _floor(until)
+        check_choice(plain["state"], "state", list(states), code="filter_invalid")
+    return plain, _floor(filters, "since", FIRST_ID), _floor(filters, "until", LAST_ID)
 
 
-def _state(value: str, states: type[StrEnum]) -> str:
-    try:
-        return states(value).value
-    except ValueError:
-        raise InvalidOption(not_among("state", value, list(states)), code="filter_invalid") from None
-
-
-def _floor(moment: object) -> bytes:
+def _floor(filters: Mapping[str, Any], name: str, otherwise: bytes) -> bytes:
     """Ids carry their time of creation, to the millisecond."""
-    if not isinstance(moment, datetime):
-        raise InvalidOption(f"since= and until= take an aware datetime, not {shown(moment)}", code="filter_invalid")
-    return id_floor(to_micros(moment))
+    moment = filters.get(name)
+    return otherwise if moment is None else id_floor(check_time(moment, f"{name}=", code="filter_invalid"))
 
 
 S = TypeVar("S")
 M = TypeVar("M")
+V = TypeVar("V", bound=Job | Run)
+W = TypeVar("W", JobFilter, RunFilter)
 
 PAGE = 200
 """Listings read this many at a time, so that no snapshot is held for long."""
@@ -87,7 +70,7 @@ PAGE = 200
 def pages(read: Callable[[M | None, int], tuple[list[S], M | None]], limit: int | None) -> Iterator[S]:
     """Page after page, each read when it is wanted, until one says that there is no next one.
 
-    Pages that hold little or nothing do not show: the iterator goes on.
+    Pages that hold little or nothing do not show: the iterator continues.
     """
     mark: M | None = None
     left = limit
@@ -99,29 +82,51 @@ def pages(read: Callable[[M | None, int], tuple[list[S], M | None]], limit: int 
         left = None if left is None else left - len(items)
 
 
-def jobs_of_all(listings: Sequence[Iterator[Job]], wanted: JobFilter, limit: int | None) -> Iterator[Job]:
-    """Listings of jobs as one, in the order that each of them has."""
-    if len(listings) == 1:
-        return listings[0]
+def list_jobs(app: Perdure, filters: Mapping[str, Any], limit: int | None) -> Iterator[Job]:
+    """The jobs that fit, lazily: newest first, or those of one queue in its order. The filters are checked at once."""
+    wanted, left = job_filter(filters), checked_limit(limit)
     has_key = wanted.business_key is not None or wanted.idempotency_key is not None
-    if wanted.state == State.QUEUED and wanted.queue is not None and not has_key:
-        return islice(merge(*listings, key=lambda job: (job.row.rank, job.row.position, job.row.id)), limit)
-    return islice(merge(*listings, key=lambda job: job.row.id, reverse=True), limit)
+    in_queue_order = wanted.state == State.QUEUED and wanted.queue is not None and not has_key
+
+    def under(one: JobFilter) -> Iterator[Job]:
+        return pages(lambda spot, size: app.store.jobs(one, spot, size), left)
+
+    return _merged([*map(under, under_all_names(app, wanted))], left, _place_of if in_queue_order else None)
 
 
-def runs_of_all(listings: Sequence[Iterator[Run]], limit: int | None) -> Iterator[Run]:
-    """The same for runs."""
+def list_runs(app: Perdure, job_id: JobId | None, filters: Mapping[str, Any], limit: int | None) -> Iterator[Run]:
+    """The runs that fit, newest first, of one job or of all."""
+    wanted, left = run_filter(job_id, filters), checked_limit(limit)
+
+    def under(one: RunFilter) -> Iterator[Run]:
+        return pages(lambda spot, size: app.store.runs(one, spot, size), left)
+
+    return _merged([*map(under, under_all_names(app, wanted))], left, None)
+
+
+def _merged(listings: Sequence[Iterator[V]], left: int | None, order: Callable[[V], Any] | None) -> Iterator[V]:
+    """The listings under all names of a kind as one. Each is in this order, or newest first."""
     if len(listings) == 1:
         return listings[0]
-    return islice(merge(*listings, key=lambda run: run.row.id, reverse=True), limit)
+    return islice(merge(*listings, key=order or _id_of, reverse=order is None), left)
+
+
+def _id_of(item: Job | Run) -> bytes:
+    return item.row.id
+
+
+def _place_of(job: Job) -> tuple[int, int, bytes]:
+    return job.row.rank, job.row.position, job.row.id
+
+
+def under_all_names(app: Perdure, wanted: W) -> list[W]:
+    """This filter for each name that its kind has had."""
+    return [wanted._replace(kind=name) for name in app.kinds.meant_by(wanted.kind)]
 
 
 def checked_limit(limit: int | None) -> int | None:
-    if limit is not None and (type(limit) is not int or limit < 0):
-        raise InvalidOption(
-            f"limit must be a whole number, not negative, or None; not {shown(limit)}", code="limit_invalid"
-        )
-    return limit
+    must_be = "a whole number, not negative, or None"
+    return None if limit is None else check_whole(limit, "limit", 0, must_be=must_be, code="limit_invalid")
 
 
 TOGETHER = 500
@@ -155,7 +160,7 @@ def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int 
     _refuse_nothing(verb, filters)
     done = 0
     states = TAKEN[verb] if wanted.state is None else (State(wanted.state),)
-    for state, one in product(states, app.under_all_names(wanted)):
+    for state, one in product(states, under_all_names(app, wanted)):
         spot: Spot | None = None
         while left is None or done < left:
             size = TOGETHER if left is None else min(TOGETHER, left - done)
@@ -178,7 +183,7 @@ def _refuse_nothing(verb: Verb, filters: Mapping[str, Any]) -> None:
 
 
 def change_these(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[JobId]) -> int:
-    """Apply a verb to these jobs and no others; answers how many it changed.
+    """Apply a verb to these jobs and no others, and return how many it changed.
 
     One that is gone, is in none of these states any more, or has nothing to be changed is left as it is.
     """
@@ -200,34 +205,3 @@ def _apply(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[Jo
             except (TransitionRefused, JobNotFound):
                 continue
     return done
-
-
-FIRST_PAUSE_S = 0.002
-LONGEST_PAUSE_S = 0.1
-
-
-def pauses(timeout: float | None, monotonic: Callable[[], float]) -> Iterator[float]:
-    """How long to pause before each further look; ends when the time is up. The pauses grow to a tenth of a second."""
-    _check(timeout)
-    deadline = None if timeout is None else monotonic() + timeout
-    pause = FIRST_PAUSE_S
-    while True:
-        left = LONGEST_PAUSE_S if deadline is None else deadline - monotonic()
-        if left <= 0:
-            return
-        yield min(pause, left)
-        pause = min(pause * 1.5, LONGEST_PAUSE_S)
-
-
-def _check(timeout: object) -> None:
-    if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
-        raise InvalidOption(
-            f"timeout must be seconds, not negative, or None to wait for ever; not {shown(timeout)}",
-            code="timeout_invalid",
-        )
-
-
-def gave_up(job: Job, timeout: float | None) -> WaitTimeout:
-    return WaitTimeout(
-        f"job {job.id} ({job.kind}) was {job.state} after {timeout:g} s; it goes on, wait again or look with app.get"
-    )

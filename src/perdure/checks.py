@@ -1,0 +1,147 @@
+"""Is it a number, a name, a time, one of a set: what users pass, checked once. Called wherever values come in from
+outside; calls `clock` and `errors`. Each returns the value, or raises an error that names it and what it must be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+from types import UnionType
+from typing import Any, TypeVar, cast
+
+from perdure.clock import Micros, to_micros
+from perdure.errors import InvalidInput, InvalidOption, PerdureError, not_among, shown
+
+NAME_LIMIT = 128
+KEY_LIMIT = 255
+ABOVE_ZERO = math.ulp(0.0)
+"""As the least of a number that must be more than 0."""
+
+T = TypeVar("T")
+Error = type[PerdureError]
+
+
+def refused(
+    what: str, must_be: str, value: object, *, code: str | None = None, error: Error = InvalidOption, hint: str = ""
+) -> PerdureError:
+    """The one sentence for a value that cannot be: which it is, what it must be, and what to do."""
+    return error(f"{what} must be {must_be}, not {shown(value)}{hint}", code=code, option=what)
+
+
+def check_whole(
+    value: object,
+    what: str,
+    least: int = 1,
+    most: int | None = None,
+    *,
+    must_be: str | None = None,
+    code: str | None = None,
+    error: Error = InvalidOption,
+) -> int:
+    """A whole number from `least` to `most`. True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise refused(what, must_be or f"a whole number {bounds}", value, code=code, error=error)
+    return value
+
+
+def check_number(
+    value: object,
+    what: str,
+    least: float,
+    most: float,
+    *,
+    must_be: str | None = None,
+    code: str | None = None,
+    error: Error = InvalidOption,
+) -> float:
+    """A number from `least` to `most`; the comparison also refuses NaN. True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise refused(what, must_be or f"a number from {least:g} to {most:g}", value, code=code, error=error)
+    return value
+
+
+def check_time(value: object, what: str, *, code: str | None = None, hint: str = "") -> Micros:
+    """An aware datetime, as the instant it names."""
+    if not isinstance(value, datetime):
+        raise refused(what, "a datetime with a time zone", value, code=code, hint=hint)
+    return to_micros(value)
+
+
+def check_choice(
+    value: T, what: str, known: Sequence[str], *, code: str | None = None, error: Error = InvalidOption, hint: str = ""
+) -> T:
+    """One of the known texts; the error says which was probably meant."""
+    if value not in known:
+        raise error(not_among(what, value, known) + hint, code=code)
+    return value
+
+
+def check_known(
+    names: Iterable[str],
+    known: Collection[str],
+    what: str = "option",
+    *,
+    code: str = "option_unknown",
+    error: Error = InvalidOption,
+) -> None:
+    """That each of these names is one of the known ones; the error says which was probably meant."""
+    for name in names:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, list(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise error(f"there is no {what} {name!r}; {hint}", code=code)
+
+
+def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
+    """Text that can be a name: not empty, not too long, and without characters that a database may not keep."""
+    if not isinstance(value, str):
+        raise InvalidOption(f"{what} must be text, not {type(value).__name__}", code="name_invalid", option=what)
+    if not value.strip():
+        raise InvalidOption(f"{what} is empty; give it a name", code="name_empty", option=what)
+    if len(value) > limit:
+        raise InvalidOption(
+            f"{what} has {len(value)} characters, the limit is {limit}: {value[:40]!r}…",
+            code="name_too_long",
+            option=what,
+        )
+    if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InvalidOption(
+            f"{what} contains a NUL or half a surrogate pair, which not every database keeps: {value[:40]!r}",
+            code="name_invalid",
+            option=what,
+        )
+    return value
+
+
+def check_names(
+    values: object, what: str, check: Callable[[object], str], *, of: str = "names", code: str | None = None
+) -> tuple[str, ...]:
+    """A list of names, each once. One name alone is refused: to Python a text is a list of its letters."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise refused(what, f"a list of {of}", values, code=code, hint=f"; write {what}=[{shown(values)}]")
+    return tuple(dict.fromkeys(map(check, cast("Iterable[object]", values))))
+
+
+def check_list(values: object, wanted: str) -> list[Any]:
+    """A list, or anything else that a `for` takes. `wanted` completes "expected …"."""
+    if not isinstance(values, Iterable):
+        raise InvalidInput(f"expected {wanted}, not {shown(values)}")
+    return list(cast("Iterable[Any]", values))  # type: ignore[redundant-cast]  # for pyright
+
+
+def check_type(value: object, what: str, wanted: type | UnionType, must_be: str, *, code: str | None = None) -> None:
+    """A value of that type."""
+    if not isinstance(value, wanted):
+        raise refused(what, must_be, value, code=code)
+
+
+def check_function(
+    value: object, what: str, must_be: str, *, code: str | None = None, hint: str = ""
+) -> Callable[..., Any]:
+    """Something that can be called."""
+    if not callable(value):
+        raise refused(what, must_be, value, code=code, hint=hint)
+    return value

@@ -1,0 +1,56 @@
+"""`app.lock`: a named lease that one process at a time holds. Calls the store."""
+
+from __future__ import annotations
+
+import secrets
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from perdure.checks import ABOVE_ZERO, KEY_LIMIT, check_name, check_number
+from perdure.errors import LockNotHeld
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+
+
+class Lock:
+    """A lease by name: held until released, or until `ttl` seconds have passed without `renew`.
+
+    Whoever works longer than the lease must renew it, and stop when that fails: another may hold it by then.
+    """
+
+    def __init__(self, app: Perdure, name: str, ttl: float) -> None:
+        ttl = check_number(ttl, "ttl", ABOVE_ZERO, 10**10, must_be="seconds, more than 0", code="ttl_invalid")
+        self.name = check_name(name, "the lock's name", KEY_LIMIT)
+        self.owner = secrets.token_hex(16)
+        self._app = app  # not its store: a lock kept at module level must follow the app to another database
+        self._ttl_us = max(1, round(ttl * 1_000_000))
+
+    def acquire(self) -> bool:
+        """Try once. False: someone else holds it."""
+        return self._app.store.take_lock(self.name, self.owner, self._app.clock.now(), self._ttl_us)
+
+    def renew(self) -> bool:
+        """Hold it for another `ttl`. False: it has run out, and may be someone else's."""
+        return self._app.store.renew_lock(self.name, self.owner, self._app.clock.now(), self._ttl_us)
+
+    def release(self) -> bool:
+        """Give it back. False: it was not ours any more."""
+        return self._app.store.release_lock(self.name, self.owner)
+
+    @property
+    def held(self) -> bool:
+        return self._app.store.lock_holder(self.name, self._app.clock.now()) == self.owner
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise LockNotHeld(
+                f"lock {self.name!r} is held by someone else; try again later, or use what acquire() returns",
+                code="lock_taken",
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -1,0 +1,62 @@
+"""`app.queues`: list, pause and resume whole queues. Calls the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from perdure.checks import check_name
+from perdure.clock import to_datetime
+from perdure.store.rows import QueueRow
+from perdure.worker.lifecycle import tell_of_queue
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as it was when it was read. `live` counts every job that has not ended.
+
+    Counting ends where it would take long, at 10,000 or, with many queues, before: `more_queued` and `more_live` say
+    that there are more than `queued` and `live`.
+    """
+
+    name: str
+    paused_at: datetime | None
+    queued: int
+    running: int
+    live: int
+    more_queued: bool = False
+    more_live: bool = False
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_at is not None
+
+
+class Queues:
+    """List, pause and resume queues. The queue `*` stands for all of them."""
+
+    def __init__(self, app: Perdure) -> None:
+        self._app = app
+
+    def list(self) -> list[Queue]:
+        """Every queue ever used, by name."""
+        return [_queue(row) for row in self._app.store.queues()]
+
+    def pause(self, name: str) -> None:
+        """From now on nothing is claimed from this queue; running jobs continue. A repeat changes nothing."""
+        if self._app.store.pause_queue(check_name(name, "queue"), self._app.clock.now()):
+            tell_of_queue("pause", name, in_transaction=self._app.store.in_transaction)
+
+    def resume(self, name: str) -> None:
+        """Let a paused queue continue. A repeat changes nothing."""
+        if self._app.store.pause_queue(check_name(name, "queue"), None):
+            tell_of_queue("resume", name, in_transaction=self._app.store.in_transaction)
+
+
+def _queue(row: QueueRow) -> Queue:
+    paused_at = None if row.paused_at is None else to_datetime(row.paused_at)
+    return Queue(row.name, paused_at, row.queued, row.running, row.live, row.more_queued, row.more_live)

@@ -1,1 +1,0 @@
-"""What can be asked of an app, verb by verb; `app` is their one door."""
