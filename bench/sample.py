@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from perdure import Perdure
 from perdure.ids import NodeId, RunId
-from perdure.job.model import Claim, Telling
+from perdure.job.model import Claim, RunStats
 from perdure.job.reports import Completed, Finish
 from perdure.kind import Kind
 from perdure.store.rows import Claimer, Lane, NewNode
@@ -16,7 +16,7 @@ from perdure.store.rows import Claimer, Lane, NewNode
 QUEUE = "bench"
 RESULT = '"ok"'
 LEASE_US = 60_000_000
-TELLING = Telling(duration_ms=1)
+TELLING = RunStats(duration_ms=1)
 
 Columns = dict[str, Any]
 

@@ -15,7 +15,7 @@ from perdure.job.views import Job
 from perdure.kind import Draft
 from perdure.options import OptionFields
 from perdure.queues import Queues
-from perdure.worker.lifecycle import tell_of_enqueued
+from perdure.worker.lifecycle import log_enqueued
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -85,7 +85,7 @@ class AsyncPerdure(_Async[Perdure]):
             return self.plain.enqueue_many(listed, tx=tx)
         new = self.plain.new_jobs(listed)
         jobs = await self.plain.store.aenqueue(new) if new else []
-        tell_of_enqueued(jobs)
+        log_enqueued(jobs)
         return jobs
 
     async def wait(self, job: JobLike, timeout: float | None = None) -> Job:

@@ -14,7 +14,7 @@ from perdure.ids import JobId, id_floor
 from perdure.job.states import TRANSITIONS, RunState, State, Verb
 from perdure.job.views import Job, Run
 from perdure.store.rows import FIRST_ID, LAST_ID, JobFilter, RunFilter, Spot
-from perdure.worker.lifecycle import told_at_the_end
+from perdure.worker.lifecycle import logged_at_the_end
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -195,7 +195,7 @@ def _apply(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[Jo
         return 0
     change: Callable[[Job], Job] = getattr(app, verb.value)
     done = 0
-    with told_at_the_end(lambda: app.store.in_transaction), app.store.transaction(join=True):
+    with logged_at_the_end(lambda: app.store.in_transaction), app.store.transaction(join=True):
         for job_id in ids:
             job = app.store.get(job_id)
             if job is None or job.state not in states:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.checks import check_name
 from perdure.clock import to_datetime
 from perdure.store.rows import QueueRow
-from perdure.worker.lifecycle import tell_of_queue
+from perdure.worker.lifecycle import log_queue
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -49,12 +49,12 @@ class Queues:
     def pause(self, name: str) -> None:
         """From now on nothing is claimed from this queue; running jobs continue. A repeat changes nothing."""
         if self._app.store.pause_queue(check_name(name, "queue"), self._app.clock.now()):
-            tell_of_queue("pause", name, in_transaction=self._app.store.in_transaction)
+            log_queue("pause", name, in_transaction=self._app.store.in_transaction)
 
     def resume(self, name: str) -> None:
         """Let a paused queue continue. A repeat changes nothing."""
         if self._app.store.pause_queue(check_name(name, "queue"), None):
-            tell_of_queue("resume", name, in_transaction=self._app.store.in_transaction)
+            log_queue("resume", name, in_transaction=self._app.store.in_transaction)
 
 
 def _queue(row: QueueRow) -> Queue:

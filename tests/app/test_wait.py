@@ -16,19 +16,19 @@ from perdure.job.model import Failure
 from tests.app import by_hand
 
 
-class Answer(NamedTuple):
+class FinishStatus(NamedTuple):
     when: date
     many: tuple[int, ...]
 
 
 def test_the_result_comes_back_as_the_function_declares_it(app: Perdure) -> None:
     @app.job
-    def ask() -> Answer:
+    def ask() -> FinishStatus:
         raise NotImplementedError
 
     job = ask.enqueue()
-    by_hand.complete(app, ask.codec.encode_result(Answer(date(2030, 1, 2), (1, 2))))
-    assert ask.wait(job, 1) == Answer(date(2030, 1, 2), (1, 2))
+    by_hand.complete(app, ask.codec.encode_result(FinishStatus(date(2030, 1, 2), (1, 2))))
+    assert ask.wait(job, 1) == FinishStatus(date(2030, 1, 2), (1, 2))
     assert app.wait(job, 1).result == ["2030-01-02", [1, 2]]
 
 

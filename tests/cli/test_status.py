@@ -20,7 +20,7 @@ from rich.console import Console
 from perdure.cli.status import screen, space_in
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory, to_uuid
-from perdure.job.model import Failure, Telling
+from perdure.job.model import Failure, RunStats
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
 from perdure.ops import doctor
@@ -63,8 +63,8 @@ def busy(rig: Rig) -> None:
     """Something to tell for every question."""
     for kind, wanted in (("send", 3), ("report", 1)):
         rig.enqueue_many(wanted, kind=kind, queue="mail")
-    rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), Telling(duration_ms=1_500))
-    rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), Telling(duration_ms=0))
+    rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), RunStats(duration_ms=1_500))
+    rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), RunStats(duration_ms=0))
     broken = Failure("ValueError", "no such address\nsecond line", permanent=True)
     rig.finish(rig.start(kind="send"), Failed(broken))
     rig.finish(rig.start(kind="send", max_attempts=2), Failed(BROKEN, 3_600_000_000))
@@ -121,7 +121,7 @@ def test_each_question_looks_back_as_far_as_it_says(
 ) -> None:
     rig.ids = IdFactory(lambda: rig.now // 1_000)  # which say when a job was made, and a run begun
     for _ in range(2):
-        rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), Telling(duration_ms=5))
+        rig.finish(rig.start(kind="send", business_key="order 7"), Completed(), RunStats(duration_ms=5))
     rig.finish(rig.start(kind="send"), Failed(Failure("ValueError", "no such address", permanent=True)))
     rig.clock.advance(hours=hours_ago)
 

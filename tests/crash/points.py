@@ -87,7 +87,7 @@ def take_turns(path: Path, nth: int, reached: Path) -> None:
     node.register()
     points.arm(nth, reached)
     while True:
-        node.stir()
+        node.look_again()
         node.turn()
         if node.is_idle:
             return

@@ -15,7 +15,7 @@ from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import LiveJob
 from perdure.job.reports import Completed, Finish
-from perdure.store.rows import Answer, Claimer, Lane, NewNode, NodeRow
+from perdure.store.rows import Claimer, FinishStatus, Lane, NewNode, NodeRow
 from perdure.store.store import SqlStore
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.liveness import ProcLiveness
@@ -155,11 +155,11 @@ def claimed_here(scene: Scene, **options: Any) -> tuple[NodeId, LiveJob, Job]:
     return node, claim.live, job
 
 
-def finish(scene: Scene, live: LiveJob) -> Answer:
+def finish(scene: Scene, live: LiveJob) -> FinishStatus:
     app = scene.app
     report = Finish(live, Completed('"in time"'), JobId(app.ids.new()))
     (finished,) = app.store.finish([report], app.clock.now())
-    return finished.answer
+    return finished.status
 
 
 def test_a_node_that_beats_after_the_rescuers_look_is_not_declared_dead(scene: Scene) -> None:
@@ -179,7 +179,7 @@ def test_a_node_that_beats_after_the_rescuers_look_is_not_declared_dead(scene: S
         clock.pass_(0.5)
         scene.app.store.beat(own, clock.now())
     assert [row.stop_reason for row in scene.app.store.nodes(10)] == [None, None]
-    assert finish(scene, live) is Answer.APPLIED
+    assert finish(scene, live) is FinishStatus.APPLIED
     assert scene.now(job).result == "in time"
 
 
@@ -192,7 +192,7 @@ def test_the_same_node_without_that_beat_is_declared_dead(scene: Scene) -> None:
         clock.pass_(0.5)
         scene.app.store.beat(own, clock.now())
     assert clock.at == LEASE_S
-    assert finish(scene, live) is Answer.LOST
+    assert finish(scene, live) is FinishStatus.LOST
     scene.drain()
     assert scene.now(job).attempts == 2
 
@@ -200,14 +200,14 @@ def test_the_same_node_without_that_beat_is_declared_dead(scene: Scene) -> None:
 def test_a_job_that_ends_after_the_rescuers_look_stays_ended(scene: Scene) -> None:
     node, live, job = claimed_here(scene)
     assert scene.app.store.stop(node, "unknown", scene.app.clock.now())
-    answers: list[Answer] = []
+    answers: list[FinishStatus] = []
 
     def end(name: str) -> None:
         if name == "nodes_left_behind":
             answers.append(finish(scene, live))
 
     assert rescuer(scene.app, end).look(NodeId(scene.app.ids.new())) == 0
-    assert answers == [Answer.APPLIED]
+    assert answers == [FinishStatus.APPLIED]
     assert scene.now(job).result == "in time"
     assert [run.state.value for run in scene.app.runs(job)] == ["completed"]
 
@@ -217,7 +217,7 @@ def test_a_job_that_ends_just_before_it_is_closed_as_overdue_stays_ended(scene: 
     needed = looks_at_overdue(scene, node, until=lambda _: scene.now(first).state is not State.RUNNING)
     scene.app.cancel(first)
     node, live, second = claimed_here(scene, timeout=0.5)
-    answers: list[Answer] = []
+    answers: list[FinishStatus] = []
 
     def end_in_the_last(look: int) -> bool:
         if look == needed:
@@ -225,7 +225,7 @@ def test_a_job_that_ends_just_before_it_is_closed_as_overdue_stays_ended(scene: 
         return look > needed
 
     looks_at_overdue(scene, node, until=end_in_the_last)
-    assert answers == [Answer.APPLIED]
+    assert answers == [FinishStatus.APPLIED]
     assert scene.now(second).result == "in time"
     assert [run.state.value for run in scene.app.runs(first)] == ["timed_out"]
     assert [run.state.value for run in scene.app.runs(second)] == ["completed"]

@@ -220,7 +220,7 @@ class Steps:
     def __init__(self, node_id: NodeId) -> None:
         self.id = node_id
 
-    def stir(self) -> None: ...
+    def look_again(self) -> None: ...
 
 
 def test_a_heart_that_slept_gives_the_store_thread_its_time(app: Perdure, clock: ManualClock) -> None:

@@ -23,7 +23,7 @@ from perdure.ops.doctor import examine, is_healthy
 from perdure.ops.repairs import repair
 from perdure.store.engine import Make, Op
 from perdure.store.protocols import Locked
-from perdure.store.rows import Answer, Claimer, Lane, NewNode
+from perdure.store.rows import Claimer, FinishStatus, Lane, NewNode
 from perdure.store.store import SqlStore
 from perdure.testing.contract.faults import PassingRunner
 from tests.app import by_hand
@@ -184,12 +184,12 @@ class Town:
         return [(job_id.bytes, state) for job_id, state in rows]
 
 
-def finish(town: Town, app: Perdure, live: LiveJob, report: Report) -> Answer:
+def finish(town: Town, app: Perdure, live: LiveJob, report: Report) -> FinishStatus:
     """As a worker does: what meets the other's lock is tried again later."""
     while True:
         (finished,) = app.store.finish([Finish(live, report, JobId(app.ids.new()))], app.clock.now())
-        if finished.answer is not Answer.WAITS:
-            return finished.answer
+        if finished.status is not FinishStatus.WAITS:
+            return finished.status
         town.met_a_lock.set()
         town.let_go.wait()
 

@@ -17,7 +17,7 @@ from perdure.job.reports import Completed, Finish
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store import migrate
 from perdure.store.open import open_store
-from perdure.store.postgres.schema import LOCK_KEY, VERSIONS
+from perdure.store.postgres.session import LOCK_KEY, VERSIONS
 from perdure.store.postgres.statements import NAMING, READING, WRITING
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.statements import STATEMENTS as SQLITE
@@ -309,7 +309,7 @@ def test_a_database_of_revision_1_is_refused_until_it_is_upgraded_and_then_goes_
     assert {node.host: node.lease_us for node in nodes} == {"far": None, "near": None}
     held = [live for node in nodes for live in app.store.held_by(node.id)]
     finishes = [Finish(live, Completed('"done"'), JobId(app.ids.new())) for live in held]
-    assert [finished.answer for finished in app.store.finish(finishes, app.clock.now())] == ["applied"] * 4
+    assert [finished.status for finished in app.store.finish(finishes, app.clock.now())] == ["applied"] * 4
     assert declare(app).enqueue("a").state == "queued"
     assert is_healthy(examine(app.store))
     app.close()

@@ -13,7 +13,7 @@ from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Failure
 from perdure.job.reports import Completed, Failed
 from perdure.job.views import Job
-from perdure.store.rows import Answer, Claimer, Lane, LogLine, NewNode, Process, RunFilter
+from perdure.store.rows import Claimer, FinishStatus, Lane, LogLine, NewNode, Process, RunFilter
 from tests.app import by_hand
 
 pytestmark = pytest.mark.postgres
@@ -71,7 +71,11 @@ def test_a_claimed_job_runs_and_completes(app: Perdure, send: Any) -> None:
     [taken] = by_hand.claim(app, "mail")
     assert (existing(app, job).state, taken.payload) == ("running", '{"to":"a"}')
     [answer] = by_hand.finish(app, [taken], Completed('"done"'))
-    assert (answer.answer, existing(app, job).state, existing(app, job).result) == (Answer.APPLIED, "completed", "done")
+    assert (answer.status, existing(app, job).state, existing(app, job).result) == (
+        FinishStatus.APPLIED,
+        "completed",
+        "done",
+    )
     assert [run.state for run in app.runs(job)] == ["completed"]
 
 
@@ -79,7 +83,7 @@ def test_a_finish_told_twice_is_written_once(app: Perdure, send: Any) -> None:
     send.enqueue("a")
     taken = by_hand.claim(app, "mail")
     by_hand.finish(app, taken, Completed())
-    assert [said.answer for said in by_hand.finish(app, taken, Completed())] == [Answer.ALREADY]
+    assert [said.status for said in by_hand.finish(app, taken, Completed())] == [FinishStatus.ALREADY]
 
 
 def test_a_stale_holder_cannot_finish(app: Perdure, send: Any) -> None:
@@ -89,7 +93,7 @@ def test_a_stale_holder_cannot_finish(app: Perdure, send: Any) -> None:
     app.store.stop(stale.live.node_id, "crash", app.clock.now())
     app.store.rescue(stale.live.node_id, OOPS, 3, [JobId(app.ids.new())], app.clock.now())
     [fresh] = by_hand.claim(app, "mail")
-    assert [said.answer for said in by_hand.finish(app, [stale], Completed())] == [Answer.LOST]
+    assert [said.status for said in by_hand.finish(app, [stale], Completed())] == [FinishStatus.LOST]
     by_hand.finish(app, [fresh], Completed('"mine"'))
     assert existing(app, job).result == "mine"
 

@@ -329,7 +329,7 @@ class World:
         with self._as(proc, "store"):
             node = proc.node
             if self.random.random() < 0.3:
-                node.stir()
+                node.look_again()
             if at >= proc.next_turn or node.in_trouble or self.random.random() < 0.3:
                 proc.next_turn = at + node.turn()
             if not node.in_trouble:
@@ -467,7 +467,7 @@ class World:
         )
         node = Node(parts, options, executor, inbox, {"act": executor.act})
         rescue = Rescuer(parts, options).chore(lambda: node.id)
-        chores = Chores([rescue._replace(run=lambda: self._noticed(rescue))], machine, node.stir)
+        chores = Chores([rescue._replace(run=lambda: self._noticed(rescue))], machine, node.look_again)
         heart = Heartbeat(node, parts._replace(store=SimStore(heart_runner, self)), options, lambda: None)
         proc = Proc(
             self._processes, machine, runner, heart_runner, node, heart, chores, executor, start, lease_s, {node.id}

@@ -395,7 +395,7 @@ def test_what_ran_at_revision_1_goes_on_after_the_upgrade(path: Path) -> None:
     assert {node.id for node in app.store.live_nodes()} == {near.id, own}
     held = app.store.held_by(near.id)
     finishes = [Finish(live, Completed('"done"'), JobId(app.ids.new())) for live in held]
-    assert [finished.answer for finished in app.store.finish(finishes, clock.now())] == ["applied"] * 2
+    assert [finished.status for finished in app.store.finish(finishes, clock.now())] == ["applied"] * 2
     states = Counter(job.state.value for job in app.jobs())
     assert states == {
         "queued": 5,

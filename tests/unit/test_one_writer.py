@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.job.model import JobRow, LiveJob, OutcomeRow
-from perdure.store import columns, statements
+from perdure.store import statements
 from perdure.store.postgres.statements import READING, WRITING
 from perdure.store.sqlite.statements import OWN, STATEMENTS
 
@@ -94,8 +94,8 @@ def test_a_new_column_of_a_row_type_reaches_every_statement(monkeypatch: pytest.
 
 def test_a_new_job_brings_values_for_its_columns_in_order() -> None:
     for name, row in (("new_ready", LiveJob), ("new_job", JobRow)):
-        brought = columns.BROUGHT[name]
-        begun = columns.AT_FIRST[name.split("_")[1]]
+        brought = statements.BROUGHT[name]
+        begun = statements.AT_FIRST[name.split("_")[1]]
         assert {*brought, *begun} <= set(row._fields)
         optional = {field for field, sort in row.__annotations__.items() if "None" in str(sort)}
         assert set(row._fields) - {*brought, *begun} <= optional

@@ -22,7 +22,7 @@ from perdure.kind import Registry
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.store.protocols import Store, StoreSettings
-from perdure.store.rows import Answer, Lane, NewNode, NodeRow, Process
+from perdure.store.rows import FinishStatus, Lane, NewNode, NodeRow, Process
 from perdure.testing.contract.rig import Rig
 from perdure.upkeep.rescue import BATCH, Rescuer
 from perdure.worker.liveness import ProcLiveness
@@ -148,14 +148,14 @@ def test_a_node_that_beats_is_left_alone(rig: Rig) -> None:
     node, claims = silent_with_jobs(rig, 1)
 
     assert watch(rig, observer, own, 10 * LEASE_S, lambda: rig.store.beat(node, rig.now)) == 0
-    assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
+    assert rig.finish(claims[0], Completed()).status == FinishStatus.APPLIED
 
 
 def test_a_node_does_not_declare_itself_dead(rig: Rig) -> None:
     own, claims = silent_with_jobs(rig, 1)
 
     assert watch(rig, rescuer(rig), own, 10 * LEASE_S) == 0
-    assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
+    assert rig.finish(claims[0], Completed()).status == FinishStatus.APPLIED
 
 
 def test_a_node_that_beats_after_the_rescuer_looked_survives(rig: Rig) -> None:
@@ -169,7 +169,7 @@ def test_a_node_that_beats_after_the_rescuer_looked_survives(rig: Rig) -> None:
     beating.append(True)
     assert watch(rig, observer, own, 10) == 0
     assert living(rig) == {own, node}
-    assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
+    assert rig.finish(claims[0], Completed()).status == FinishStatus.APPLIED
 
 
 def test_a_stale_snapshot_takes_nothing_from_a_node_that_came_back(rig: Rig) -> None:
@@ -187,7 +187,7 @@ def test_a_stale_snapshot_takes_nothing_from_a_node_that_came_back(rig: Rig) -> 
     rig.store.beat(node, rig.now)
 
     assert watch(rig, observer, own, 3 * LEASE_S) == 0
-    assert rig.finish(claims[0], Completed()).answer == Answer.APPLIED
+    assert rig.finish(claims[0], Completed()).status == FinishStatus.APPLIED
 
 
 def test_a_node_that_ends_properly_meanwhile_keeps_its_reason(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -249,13 +249,13 @@ def test_a_job_whose_owner_finishes_between_death_and_rescue_is_finished(rig: Ri
     dead = dead_process(rig)
     rig.enqueue()
     [claim] = rig.claim(1, node=dead)
-    done: list[Answer] = []
+    done: list[FinishStatus] = []
     store = Meddled(
-        rig.store, "nodes_left_behind", lambda: done.append(rig.finish(claim, Completed()).answer) if not done else None
+        rig.store, "nodes_left_behind", lambda: done.append(rig.finish(claim, Completed()).status) if not done else None
     )
 
     assert rescuer(rig, store).look(own) == 0
-    assert done == [Answer.APPLIED]
+    assert done == [FinishStatus.APPLIED]
     assert rig.job(claim.job_id).state == State.COMPLETED
 
 
@@ -287,7 +287,7 @@ def test_a_run_that_its_node_does_not_close_is_closed_whatever_time_that_node_th
     assert watch(rig, observer, own, 10, alive) == 1
     assert [run.state for run in rig.runs(claim.job_id)] == [RunState.TIMED_OUT]
     assert rig.job(claim.job_id).state == State.QUEUED
-    assert rig.finish(claim, Completed()).answer == Answer.LOST
+    assert rig.finish(claim, Completed()).status == FinishStatus.LOST
 
 
 @pytest.mark.parametrize("days", [1, -1])
@@ -309,17 +309,17 @@ def test_a_wall_clock_that_jumps_closes_no_run_early_and_none_late(rig: Rig, day
 def test_a_run_that_ends_in_the_last_moment_keeps_its_end(rig: Rig) -> None:
     own, node = rig.register(), rig.register()
     claim = hung(rig, node)
-    late: list[Answer] = []
+    late: list[FinishStatus] = []
 
     def finish() -> None:
         if rig.clock.boottime() >= TIMEOUT_S + LEASE_S and not late:
-            late.append(rig.finish(claim, Completed()).answer)
+            late.append(rig.finish(claim, Completed()).status)
 
     observer = rescuer(rig, Meddled(rig.store, "overdue", finish))
     observer.look(own)
 
     assert watch(rig, observer, own, TIMEOUT_S + 3 * LEASE_S, lambda: rig.store.beat(node, rig.now)) == 0
-    assert late == [Answer.APPLIED]
+    assert late == [FinishStatus.APPLIED]
     assert rig.job(claim.job_id).state == State.COMPLETED
 
 

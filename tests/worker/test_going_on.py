@@ -93,7 +93,7 @@ class Steps:
         self.id = NodeId(app.ids.new())
         app.store.register(NewNode(self.id, app.clock.now()))
 
-    def stir(self) -> None:
+    def look_again(self) -> None:
         self.turns += 1
 
 

@@ -95,7 +95,7 @@ def test_pauses_after_errors_double_up_to_thirty_seconds_and_begin_anew_after_a_
     bench.node.turn()
     bench.turn_until_written()
     note.enqueue()
-    bench.node.stir()
+    bench.node.look_again()
     with locked(path):
         assert bench.node.turn() == pytest.approx(0.1)
     bench.ended.clear()
@@ -123,7 +123,7 @@ def test_a_node_is_idle_only_once_what_it_ran_is_written(bench: Bench) -> None:
     bench.node.register()
     wait.enqueue()
     bench.node.turn()
-    bench.node.stir()
+    bench.node.look_again()
     bench.node.turn()  # nothing more is queued
     assert not bench.node.is_idle
 
@@ -249,7 +249,7 @@ def test_while_a_suspect_runs_no_other_comes_beside_it(bench: Bench, path: Path,
     wait.enqueue()
     for _ in range(5):
         bench.node.turn()
-        bench.node.stir()
+        bench.node.look_again()
         bench.clock.advance(seconds=1)
     assert len(bench.node.held) == together
 

@@ -17,7 +17,7 @@ import pytest
 from perdure import Perdure
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.reports import Cancelled, Completed, Finish, Released, TimedOut
-from perdure.store.rows import Answer, Claimer, Lane, NewNode
+from perdure.store.rows import Claimer, FinishStatus, Lane, NewNode
 from perdure.uninterrupted import _here
 from perdure.worker.context import JobContext
 from perdure.worker.executors.loop import LoopExecutor
@@ -62,9 +62,9 @@ class Pool:
             assert self._rung.acquire(timeout=DEADLINE_S), "the run does not come back"
             self._taken += self._inbox.take()
         ended = self._taken.pop(0)
-        finish = Finish(ended.ctx.claim.live, ended.report, JobId(self.app.ids.new()), ended.telling)
+        finish = Finish(ended.ctx.claim.live, ended.report, JobId(self.app.ids.new()), ended.stats)
         (finished,) = self.app.store.finish([finish], self.app.clock.now())
-        assert finished.answer is Answer.APPLIED
+        assert finished.status is FinishStatus.APPLIED
         return ended
 
     def ran(self, task: Assignment) -> Ended:

@@ -19,7 +19,7 @@ import typer
 from perdure.cli.render import Json, console, error_line, print_json, print_json_line, put, visible
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.ids import to_uuid
-from perdure.store.rows import Duplicates, Hitch, Sameness
+from perdure.store.rows import DuplicateReason, Duplicates, StuckReason
 from perdure.text import measured, span
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from perdure.store.protocols import Store
 
 
-Answer = Iterator["RenderableType"]
+Section = Iterator["RenderableType"]
 
 EVERY_S = 2.0
 _PIPED = 100
@@ -50,15 +50,15 @@ _GAP = 2
 _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
 _HITCHES = {
-    Hitch.LOST: "on a worker that has stopped",
-    Hitch.SILENT: "on a worker not heard of for long",
-    Hitch.OVERTIME: "running past the time-out",
-    Hitch.SLOW: "running far longer than usual",
-    Hitch.LONG: "running long, none to compare it with",
-    Hitch.PARKED: "parked: no worker here can run it",
-    Hitch.DUE: "due, and no worker has queued it",
-    Hitch.PAUSED: "first of a paused queue",
-    Hitch.WAITING: "first in queue, nobody takes it",
+    StuckReason.LOST: "on a worker that has stopped",
+    StuckReason.SILENT: "on a worker not heard of for long",
+    StuckReason.OVERTIME: "running past the time-out",
+    StuckReason.SLOW: "running far longer than usual",
+    StuckReason.LONG: "running long, none to compare it with",
+    StuckReason.PARKED: "parked: no worker here can run it",
+    StuckReason.DUE: "due, and no worker has queued it",
+    StuckReason.PAUSED: "first of a paused queue",
+    StuckReason.WAITING: "first in queue, nobody takes it",
 }
 
 Watch = Annotated[
@@ -150,7 +150,7 @@ def _tight_heading(question: str, space: Space, *, cut: bool) -> RenderableType:
     return heading(question[: space.width - len(more)] + more)
 
 
-def _outstanding(found: Status, space: Space) -> Answer:
+def _outstanding(found: Status, space: Space) -> Section:
     by_lane: dict[tuple[str, str], dict[str, int]] = {}
     oldest: dict[tuple[str, str], Micros] = {}
     for row in found.outstanding:
@@ -170,7 +170,7 @@ def _outstanding(found: Status, space: Space) -> Answer:
     )
 
 
-def _failed(found: Status, space: Space) -> Answer:
+def _failed(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "jobs", "last", "error"),
         [
@@ -189,7 +189,7 @@ def _failed(found: Status, space: Space) -> Answer:
     yield from hints((f"perdure jobs --state failed --kind {quote(row.kind)}" for row in found.failed), space)
 
 
-def _stuck(found: Status, space: Space) -> Answer:
+def _stuck(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "queue", "jobs", "for", "why"),
         [
@@ -203,7 +203,7 @@ def _stuck(found: Status, space: Space) -> Answer:
     yield from hints((f"perdure explain {to_uuid(row.example)}" for row in found.stuck), space)
 
 
-def _durations(found: Status, space: Space) -> Answer:
+def _durations(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "runs", "p50", "p95", "p99", "wait p50", "p95 ", "p99 "),
         [
@@ -215,7 +215,7 @@ def _durations(found: Status, space: Space) -> Answer:
     )
 
 
-def _duplicates(found: Status, space: Space) -> Answer:
+def _duplicates(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "jobs", "what they share"),
         [(row.kind, number(row.jobs), _shared(row)) for row in found.duplicates],
@@ -227,20 +227,20 @@ def _duplicates(found: Status, space: Space) -> Answer:
 
 
 def _shared(row: Duplicates) -> str:
-    if row.sort is Sameness.BEGUN_AGAIN:
+    if row.sort is DuplicateReason.BEGUN_AGAIN:
         return "begun again after their worker died"
     return f"{row.sort.replace('_', ' ')} {row.key}"
 
 
 def _look_closer(row: Duplicates) -> str:
-    if row.sort is Sameness.BUSINESS_KEY and row.key is not None:
+    if row.sort is DuplicateReason.BUSINESS_KEY and row.key is not None:
         return f"perdure jobs --business-key {quote(row.key)}"
-    if row.sort is Sameness.BEGUN_AGAIN:
+    if row.sort is DuplicateReason.BEGUN_AGAIN:
         return f"perdure runs --state lost --kind {quote(row.kind)}"
     return f"perdure job {to_uuid(row.example)}"
 
 
-def _ran(found: Status, space: Space) -> Answer:
+def _ran(found: Status, space: Space) -> Section:
     columns = ("kind", "runs", "completed", "failed", "retried", "lost", "other", "running")
     kinds = sorted(found.ran, key=lambda row: -row.runs)
     yield from table(
@@ -251,7 +251,7 @@ def _ran(found: Status, space: Space) -> Answer:
     )
 
 
-_QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Answer]], ...] = (
+_QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Section]], ...] = (
     ("What is outstanding?", _outstanding),
     ("What failed in the last 24 hours, and why?", _failed),
     ("What is stuck?", _stuck),
@@ -289,7 +289,7 @@ def line(text: str, style: str = "") -> RenderableType:
     return Text(visible(text), style=style)
 
 
-def hints(commands: Iterable[str], space: Space) -> Answer:
+def hints(commands: Iterable[str], space: Space) -> Section:
     """The commands that show more: for the first few, each once, on one line however long."""
     from rich.text import Text
 
@@ -299,7 +299,7 @@ def hints(commands: Iterable[str], space: Space) -> Answer:
 
 def table(
     columns: Sequence[str], found: Sequence[Sequence[str]], space: Space, *, none: str, style: str = ""
-) -> Answer:
+) -> Section:
     """Columns of numbers to the right, texts cut where there is too little room, and what is left out: columns in a
     narrow terminal, and rows. Without any rows, the sentence `none`."""
     from rich.table import Table

@@ -279,7 +279,7 @@ class Failure(NamedTuple):
     permanent: bool = False
 
 
-class Telling(NamedTuple):
+class RunStats(NamedTuple):
     """What an executor can tell about a run besides how it ended."""
 
     duration_ms: int | None = None

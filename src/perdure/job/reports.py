@@ -11,7 +11,7 @@ from typing import NamedTuple, assert_never
 from perdure.clock import Micros
 from perdure.ids import JobId
 from perdure.job import transitions
-from perdure.job.model import Failure, LiveJob, NewJob, Telling, Transition
+from perdure.job.model import Failure, LiveJob, NewJob, RunStats, Transition
 from perdure.job.states import Park, RunState, Verb
 
 
@@ -74,30 +74,30 @@ class Finish(NamedTuple):
     live: LiveJob
     report: Report
     next_id: JobId
-    telling: Telling = transitions.NOTHING_TOLD
+    stats: RunStats = transitions.NO_STATS
     children: tuple[NewJob, ...] = ()
     """Jobs the handler asked for: enqueued if the job completes, dropped otherwise."""
 
 
 def after_run(finish: Finish, live: LiveJob, now: Micros) -> Transition:
     """What becomes of `live`, the job as it is now, given what its run reports."""
-    _, report, next_id, telling, _ = finish
+    _, report, next_id, stats, _ = finish
     match report:
         case Completed(result):
-            return transitions.complete(live, result, now, telling)
+            return transitions.complete(live, result, now, stats)
         case Failed(failure, delay_us):
-            return transitions.fail(live, failure, delay_us, now, next_id, telling)
+            return transitions.fail(live, failure, delay_us, now, next_id, stats)
         case TimedOut(failure, delay_us):
             verb, state = Verb.TIME_OUT, RunState.TIMED_OUT
-            return transitions.fail(live, failure, delay_us, now, next_id, telling, verb=verb, run_state=state)
+            return transitions.fail(live, failure, delay_us, now, next_id, stats, verb=verb, run_state=state)
         case Snoozed(delay_us):
-            return transitions.snooze(live, delay_us, now, next_id, telling)
+            return transitions.snooze(live, delay_us, now, next_id, stats)
         case Released(counts):
-            return transitions.release(live, now, next_id, telling, counts=counts)
+            return transitions.release(live, now, next_id, stats, counts=counts)
         case Cancelled(reason):
-            return transitions.cancelled(live, reason, now, telling)
+            return transitions.cancelled(live, reason, now, stats)
         case Skipped(reason):
-            return transitions.skip(live, reason, now, telling)
+            return transitions.skip(live, reason, now, stats)
         case Unreadable(message):
             return transitions.park(live, Park.UNREADABLE, now, message)
         case _:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Failure, LiveJob, OutcomeRow, RunClosing, Successor, Telling, Transition
+from perdure.job.model import Failure, LiveJob, OutcomeRow, RunClosing, RunStats, Successor, Transition
 from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Suspicion, Verb
 
 LAST_ERROR_LIMIT = 500
 CRASHES_AT_LARGE = 1
 """Crashes after which a job still runs as every other: most nodes die of no job, and all they ran continues at once."""
-NOTHING_TOLD = Telling()
+NO_STATS = RunStats()
 NO_FAILURE = (None, None, None, False)
 _TEXT = {state: state.value for states in (State, RunState) for state in states}  # .value is a slow property
 INTERRUPTED = Failure("Interrupted", "the run was interrupted and no attempt is left")
@@ -113,7 +113,7 @@ def park(live: LiveJob, reason: Park, now: Micros, message: str | None = None) -
         park_reason=reason.value,
         last_error=_short(message) or live.last_error,
     )
-    return Transition(Verb.PARK, live, after=row, run=_close(live, RunState.RELEASED, now, NOTHING_TOLD, failure))
+    return Transition(Verb.PARK, live, after=row, run=_close(live, RunState.RELEASED, now, NO_STATS, failure))
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def end(
     run_state: RunState | None = None,
     result: str | None = None,
     failure: Failure | None = None,
-    telling: Telling = NOTHING_TOLD,
+    stats: RunStats = NO_STATS,
     superseded_by: JobId | None = None,
     successor: Successor | None = None,
 ) -> Transition:
@@ -153,21 +153,21 @@ def end(
         successor.live.job_id if successor else None,
         live.version + 1,
     )
-    run = _close(live, run_state or RunState.CANCELLED, now, telling, failure)
+    run = _close(live, run_state or RunState.CANCELLED, now, stats, failure)
     return Transition(verb, live, None, run, outcome, successor)
 
 
-def complete(live: LiveJob, result: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
+def complete(live: LiveJob, result: str | None, now: Micros, stats: RunStats = NO_STATS) -> Transition:
     """The handler returned. Counts even where a cancel was asked for meanwhile: the work is done."""
     require(Verb.COMPLETE, live)
-    return end(Verb.COMPLETE, live, State.COMPLETED, now, run_state=RunState.COMPLETED, result=result, telling=telling)
+    return end(Verb.COMPLETE, live, State.COMPLETED, now, run_state=RunState.COMPLETED, result=result, stats=stats)
 
 
-def skip(live: LiveJob, reason: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
+def skip(live: LiveJob, reason: str | None, now: Micros, stats: RunStats = NO_STATS) -> Transition:
     """There was nothing to do."""
     failure = Failure("Skipped", reason) if reason else None
     state = State.CANCELLED if live.cancel_requested else State.SKIPPED
-    return end(Verb.SKIP, live, state, now, run_state=RunState.SKIPPED, failure=failure, telling=telling)
+    return end(Verb.SKIP, live, state, now, run_state=RunState.SKIPPED, failure=failure, stats=stats)
 
 
 def cancel(live: LiveJob, now: Micros) -> Transition | None:
@@ -181,12 +181,12 @@ def cancel(live: LiveJob, now: Micros) -> Transition | None:
     )
 
 
-def cancelled(live: LiveJob, reason: str | None, now: Micros, telling: Telling = NOTHING_TOLD) -> Transition:
+def cancelled(live: LiveJob, reason: str | None, now: Micros, stats: RunStats = NO_STATS) -> Transition:
     """The running job let go because it was cancelled, or cancelled itself."""
     require(Verb.COMPLETE, live)
     failure = Failure("Cancelled", reason) if reason else None
     state = State.CANCELLED
-    return end(Verb.CANCEL, live, state, now, run_state=RunState.CANCELLED, failure=failure, telling=telling)
+    return end(Verb.CANCEL, live, state, now, run_state=RunState.CANCELLED, failure=failure, stats=stats)
 
 
 def supersede(live: LiveJob, replacement: JobId, now: Micros) -> Transition:
@@ -206,7 +206,7 @@ def fail(
     delay_us: int,
     now: Micros,
     next_id: JobId,
-    telling: Telling = NOTHING_TOLD,
+    stats: RunStats = NO_STATS,
     *,
     verb: Verb = Verb.FAIL,
     run_state: RunState = RunState.FAILED,
@@ -214,34 +214,34 @@ def fail(
     """An attempt failed. Permanent failures and spent budgets end the job; otherwise it waits for its next attempt."""
     require(verb, live)
     if live.cancel_requested:
-        return end(verb, live, State.CANCELLED, now, run_state=run_state, failure=failure, telling=telling)
+        return end(verb, live, State.CANCELLED, now, run_state=run_state, failure=failure, stats=stats)
     if failure.permanent or live.attempts >= live.max_attempts:
-        return end(verb, live, State.FAILED, now, run_state=run_state, failure=failure, telling=telling)
+        return end(verb, live, State.FAILED, now, run_state=run_state, failure=failure, stats=stats)
     again = live._replace(run_at=Micros(now + delay_us), last_error=_short(f"{failure.error_type}: {failure.message}"))
-    return _back(verb, live, again, State.FAILED, next_id, _Close(run_state, now, telling, failure))
+    return _back(verb, live, again, State.FAILED, next_id, _Close(run_state, now, stats, failure))
 
 
-def snooze(live: LiveJob, delay_us: int, now: Micros, next_id: JobId, telling: Telling = NOTHING_TOLD) -> Transition:
+def snooze(live: LiveJob, delay_us: int, now: Micros, next_id: JobId, stats: RunStats = NO_STATS) -> Transition:
     """The handler wants to be called later. The attempt is given back."""
     require(Verb.SNOOZE, live)
     if live.cancel_requested:
-        return end(Verb.SNOOZE, live, State.CANCELLED, now, run_state=RunState.RELEASED, telling=telling)
+        return end(Verb.SNOOZE, live, State.CANCELLED, now, run_state=RunState.RELEASED, stats=stats)
     again = live._replace(run_at=Micros(now + delay_us), attempts=live.attempts - 1)
-    return _back(Verb.SNOOZE, live, again, State.SKIPPED, next_id, _Close(RunState.RELEASED, now, telling))
+    return _back(Verb.SNOOZE, live, again, State.SKIPPED, next_id, _Close(RunState.RELEASED, now, stats))
 
 
 def release(
-    live: LiveJob, now: Micros, next_id: JobId, telling: Telling = NOTHING_TOLD, *, counts: bool = False
+    live: LiveJob, now: Micros, next_id: JobId, stats: RunStats = NO_STATS, *, counts: bool = False
 ) -> Transition:
     """The node gives the job back. `counts`: the handler had started and did not reach a checkpoint."""
     require(Verb.RELEASE, live)
     if live.cancel_requested:
-        return end(Verb.RELEASE, live, State.CANCELLED, now, run_state=RunState.RELEASED, telling=telling)
+        return end(Verb.RELEASE, live, State.CANCELLED, now, run_state=RunState.RELEASED, stats=stats)
     if counts and live.attempts >= live.max_attempts:
         state, failure = State.FAILED, INTERRUPTED
-        return end(Verb.RELEASE, live, state, now, run_state=RunState.RELEASED, failure=failure, telling=telling)
+        return end(Verb.RELEASE, live, state, now, run_state=RunState.RELEASED, failure=failure, stats=stats)
     again = live if counts else live._replace(attempts=live.attempts - 1)
-    return _back(Verb.RELEASE, live, again, State.SKIPPED, next_id, _Close(RunState.RELEASED, now, telling))
+    return _back(Verb.RELEASE, live, again, State.SKIPPED, next_id, _Close(RunState.RELEASED, now, stats))
 
 
 def rescue(live: LiveJob, failure: Failure, max_crashes: int | None, now: Micros, next_id: JobId) -> Transition:
@@ -321,17 +321,17 @@ class _Close(NamedTuple):
 
     state: RunState
     now: Micros
-    telling: Telling = NOTHING_TOLD
+    stats: RunStats = NO_STATS
     failure: Failure | None = None
 
 
 def _back(verb: Verb, live: LiveJob, again: LiveJob, chain_end: State, next_id: JobId, close: _Close) -> Transition:
     """Back to where it waits: the same job, or its successor where every attempt is to be a job of its own."""
-    state, now, telling, failure = close
+    state, now, stats, failure = close
     if live.as_new_job:
         following = Successor(_successor(again, now, next_id), live.job_id)
-        return end(verb, live, chain_end, now, run_state=state, failure=failure, telling=telling, successor=following)
-    return Transition(verb, live, after=land(again, now), run=_close(live, state, now, telling, failure))
+        return end(verb, live, chain_end, now, run_state=state, failure=failure, stats=stats, successor=following)
+    return Transition(verb, live, after=land(again, now), run=_close(live, state, now, stats, failure))
 
 
 def _successor(again: LiveJob, now: Micros, next_id: JobId) -> LiveJob:
@@ -339,20 +339,20 @@ def _successor(again: LiveJob, now: Micros, next_id: JobId) -> LiveJob:
     return row._replace(version=1)
 
 
-def _close(live: LiveJob, state: RunState, now: Micros, telling: Telling, failure: Failure | None) -> RunClosing | None:
+def _close(live: LiveJob, state: RunState, now: Micros, stats: RunStats, failure: Failure | None) -> RunClosing | None:
     if live.run_id is None:
         return None
     error_type, message, traceback, _ = failure or NO_FAILURE
     return RunClosing(
         _TEXT[state],
         now,
-        telling.duration_ms,
-        telling.exit_code,
+        stats.duration_ms,
+        stats.exit_code,
         error_type,
         message,
         traceback,
-        telling.log_path,
-        telling.metrics,
+        stats.log_path,
+        stats.metrics,
         live.run_id,
     )
 

@@ -18,7 +18,7 @@ from perdure.store import read
 from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op
 from perdure.store.enqueue import enqueue
 from perdure.store.protocols import Locked
-from perdure.store.rows import Answer, Finished, Rescued
+from perdure.store.rows import Finished, FinishStatus, Rescued
 from perdure.store.write import apply, apply_to_read
 
 
@@ -29,7 +29,7 @@ def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     is. A run that lost its job changes nothing; one that needs what somebody else has locked stops no other.
     """
     decided = [after_run(entry, entry.live, now) for entry in batch]
-    if (yield from _write(batch, decided, now)) is Answer.APPLIED:
+    if (yield from _write(batch, decided, now)) is FinishStatus.APPLIED:
         return [applied(transition) for transition in decided]
     return (yield from finish_each(batch, now))
 
@@ -48,23 +48,23 @@ def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     if live is None or live.run_id != entry.live.run_id:
         return (yield from _too_late(entry, live, now))
     if not rows:  # it is this run's, but somebody has it locked
-        return Finished(Answer.WAITS)
+        return Finished(FinishStatus.WAITS)
     transition = after_run(entry, live, now)
     status = yield from _write([entry], [transition], now)
-    return applied(transition) if status is Answer.APPLIED else Finished(status)
+    return applied(transition) if status is FinishStatus.APPLIED else Finished(status)
 
 
-def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) -> Op[Answer]:
+def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) -> Op[FinishStatus]:
     """All of it, or nothing: a guard failed (LOST), or somebody has locked what one of them needs (WAITS)."""
     yield BEGIN_PART
     try:
         if (yield from apply(decided, now)):
             yield from _enqueue_children(batch, decided)
             yield END_PART
-            return Answer.APPLIED
-        status = Answer.LOST
+            return FinishStatus.APPLIED
+        status = FinishStatus.LOST
     except Locked:
-        status = Answer.WAITS
+        status = FinishStatus.WAITS
     yield UNDO_PART
     yield END_PART
     return status
@@ -88,14 +88,14 @@ def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
     """The run no longer holds the job: because this very report was written before, or because someone else decided."""
     rows = (yield Call("read_run_state", {"run_id": entry.live.run_id})).rows
     if not rows or rows[0] != (after_run(entry, entry.live, now).run_state, entry.live.node_id):
-        return Finished(Answer.LOST)
+        return Finished(FinishStatus.LOST)
     if live is not None:
-        return Finished(Answer.ALREADY, State(live.state))
+        return Finished(FinishStatus.ALREADY, State(live.state))
     ended = (yield Call("read_last_outcome", {"job_id": entry.live.job_id})).rows
     if not ended:
-        return Finished(Answer.ALREADY)
+        return Finished(FinishStatus.ALREADY)
     outcome = OutcomeRow._make(ended[0])
-    return Finished(Answer.ALREADY, State(outcome.state), has_successor=outcome.successor is not None)
+    return Finished(FinishStatus.ALREADY, State(outcome.state), has_successor=outcome.successor is not None)
 
 
 def applied(transition: Transition) -> Finished:
@@ -105,8 +105,8 @@ def applied(transition: Transition) -> Finished:
     return _APPLIED[row.state] if transition.successor is None else _FOLLOWED[row.state]
 
 
-_APPLIED = {state.value: Finished(Answer.APPLIED, state) for state in State}
-_FOLLOWED = {state.value: Finished(Answer.APPLIED, state, has_successor=True) for state in State}
+_APPLIED = {state.value: Finished(FinishStatus.APPLIED, state) for state in State}
+_FOLLOWED = {state.value: Finished(FinishStatus.APPLIED, state, has_successor=True) for state in State}
 
 
 def promote(now: Micros, limit: int) -> Op[int]:

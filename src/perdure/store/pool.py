@@ -114,24 +114,24 @@ class Pool:
         """Which database this is; known once the schema has been looked at."""
         weakref.finalize(self, _close_all, self._idle, os.getpid())
 
-    def run(self, work: Callable[[Lent], T], *, reading: bool = False, brief: bool = False) -> T:
+    def run(self, work: Callable[[Checkout], T], *, reading: bool = False, brief: bool = False) -> T:
         """Do it in a transaction of its own, which `work` commits; what was not committed is rolled back."""
-        lent = Lent(self)
+        checkout = Checkout(self)
         try:
-            lent.begin(reading=reading, brief=brief)
-            answer = work(lent)
+            checkout.begin(reading=reading, brief=brief)
+            answer = work(checkout)
         except PerdureError:
-            lent.at_rest = True
+            checkout.at_rest = True
             raise
         else:
-            lent.at_rest = True
+            checkout.at_rest = True
             return answer
         finally:
             try:
-                lent.give_back()
+                checkout.give_back()
             except BaseException:  # an interrupt just now: what has to be done is done all the same
-                lent.at_rest = False
-                lent.give_back()
+                checkout.at_rest = False
+                checkout.give_back()
                 raise
 
     def begun(self, *, reading: bool, brief: bool) -> Session:
@@ -152,10 +152,10 @@ class Pool:
         session.begin(reading=reading, brief=brief)
         return session
 
-    def take_back(self, lent: list[Session]) -> None:
+    def take_back(self, checkout: list[Session]) -> None:
         """Keep the session for the next one, if it can be. An interrupt may lose it, but leaves it to one owner."""
-        if lent[0].roll_back() and not self._closed:
-            self._idle.append(lent.pop())
+        if checkout[0].roll_back() and not self._closed:
+            self._idle.append(checkout.pop())
 
     def close(self) -> None:
         """Close what is idle now, and what is lent when it comes back."""
@@ -163,7 +163,7 @@ class Pool:
         _close_all(self._idle, os.getpid())
 
 
-class Lent:
+class Checkout:
     """A place among the connections of the process and, once begun, a session with an open transaction."""
 
     def __init__(self, pool: Pool) -> None:

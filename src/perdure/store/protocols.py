@@ -338,7 +338,7 @@ class Questions(Protocol):
         ...
 
     def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:
-        """Jobs that do not get on, for the reasons of `Hitch`. Long means: since before `stale`.
+        """Jobs that do not get on, for the reasons of `StuckReason`. Long means: since before `stale`.
 
         A queue waits if nothing of it runs on a node that beats, and no run since `from_id` was of a job of it. With
         `cap` runs or more since then that is not known, and no queue is said to wait.
@@ -466,7 +466,7 @@ class Locked(DatabaseBusy):
     can be done, and this again later."""
 
 
-AWAY = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
+OUTAGES = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
 """The database was not there, or its reply was lost: no refusal, so the caller repeats the call, however often."""
 
 

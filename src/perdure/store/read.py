@@ -20,20 +20,20 @@ from perdure.store.rows import (
     FIRST_ID,
     LAST_ID,
     USUAL_LEASE_US,
+    DuplicateReason,
     Duplicates,
     Durations,
     Failures,
     Gate,
-    Hitch,
     JobFilter,
     Outstanding,
     Page,
     Ran,
     RunFilter,
-    Sameness,
     Spot,
     StoredKind,
     Stuck,
+    StuckReason,
 )
 
 SCANNED = 2_500
@@ -249,7 +249,7 @@ def stuck(now: Micros, stale: Micros, from_id: bytes, cap: int) -> Op[list[Stuck
     """The jobs that do not get on by reason, kind and queue."""
     params = {"now": now, "stale": stale, "usual_lease": USUAL_LEASE_US, "from_id": from_id, "cap": cap}
     rows = (yield Call("ask_stuck", params)).rows
-    return [readable(Stuck, (Hitch(reason), *rest))[0] for reason, *rest in rows]
+    return [readable(Stuck, (StuckReason(reason), *rest))[0] for reason, *rest in rows]
 
 
 def durations(from_id: bytes, cap: int) -> Op[list[Durations]]:
@@ -260,7 +260,7 @@ def durations(from_id: bytes, cap: int) -> Op[list[Durations]]:
 def duplicates(from_id: bytes, cap: int, limit: int) -> Op[list[Duplicates]]:
     """Jobs that share a key, and jobs that were begun again after their node died; the most frequent first."""
     rows = (yield Call("ask_duplicates", {"from_id": from_id, "cap": cap, "page": limit})).rows
-    return [readable(Duplicates, (Sameness(sort), *rest))[0] for sort, *rest in rows]
+    return [readable(Duplicates, (DuplicateReason(sort), *rest))[0] for sort, *rest in rows]
 
 
 def ran(from_id: bytes, cap: int) -> Op[list[Ran]]:

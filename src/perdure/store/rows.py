@@ -49,7 +49,7 @@ class Claimer(NamedTuple):
     max_crashes: int = 3
 
 
-class Answer(StrEnum):
+class FinishStatus(StrEnum):
     """What came of a finish."""
 
     APPLIED = "applied"
@@ -65,7 +65,7 @@ class Answer(StrEnum):
 class Finished(NamedTuple):
     """`state` is the job's state after the finish; after a repeat, the one it is in now. None: the run had lost it."""
 
-    answer: Answer
+    status: FinishStatus
     state: State | None = None
     has_successor: bool = False
     """The job has ended, and a new job continues its work."""
@@ -307,7 +307,7 @@ class StoredKind(NamedTuple):
     live: int
 
 
-class Hitch(StrEnum):
+class StuckReason(StrEnum):
     """Why a job does not get on."""
 
     LOST = "lost"
@@ -333,7 +333,7 @@ class Hitch(StrEnum):
 class Stuck(NamedTuple):
     """Jobs of one kind and queue that do not get on. `since`: for how long the first of them, `example`, has not."""
 
-    reason: Hitch
+    reason: StuckReason
     kind: str
     queue: str
     jobs: int
@@ -354,7 +354,7 @@ class Durations(NamedTuple):
     wait_p99_ms: int
 
 
-class Sameness(StrEnum):
+class DuplicateReason(StrEnum):
     """What jobs have in common that may have done work twice."""
 
     BUSINESS_KEY = "business_key"
@@ -369,7 +369,7 @@ class Sameness(StrEnum):
 class Duplicates(NamedTuple):
     """Jobs of one kind that may have done work twice, by what they share. `key`: None if that is no key."""
 
-    sort: Sameness
+    sort: DuplicateReason
     kind: str
     key: str | None
     jobs: int

@@ -25,7 +25,7 @@ from perdure.store.engine import (
     Serialization,
     drive,
 )
-from perdure.store.pool import CommitUnknown, Lent, Pool, Server
+from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import ConnectionLost
 from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
 from perdure.uninterrupted import uninterrupted
@@ -74,18 +74,18 @@ class ServerRunner:
     def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
         """A transaction on a connection of its own, that plain calls join."""
         with uninterrupted:
-            yield from open_block(self, _LentBlock(self.pool), join=join)
+            yield from open_block(self, _CheckoutBlock(self.pool), join=join)
 
     def _write(self, make: Make[T], *, brief: bool) -> T:
-        def work(lent: Lent) -> T:
-            answer = drive(make(), lent.session.writer)
-            lent.commit()
+        def work(checkout: Checkout) -> T:
+            answer = drive(make(), checkout.session.writer)
+            checkout.commit()
             return answer
 
         return self.pool.run(work, brief=brief)
 
     def _read(self, make: Make[T]) -> T:
-        return self.pool.run(lambda lent: drive(make(), lent.session.reader), reading=True)
+        return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True)
 
     def _insist(self, once: Callable[[], T]) -> T:
         """Run it again from the start where that is safe: it gave way to others, or ended before its commit."""
@@ -173,10 +173,10 @@ class ServerRunner:
 
 
 def _prepare(pool: Pool, *, allowed: bool) -> int:
-    def work(lent: Lent) -> int:
-        done = lent.session.prepare(allowed=allowed)
-        pool.identity = lent.session.reader.execute(Call("read_identity")).rows[0]
-        lent.commit()
+    def work(checkout: Checkout) -> int:
+        done = checkout.session.prepare(allowed=allowed)
+        pool.identity = checkout.session.reader.execute(Call("read_identity")).rows[0]
+        checkout.commit()
         return done
 
     return pool.run(work)
@@ -211,11 +211,11 @@ def _at_home(make: Make[T], home: Identity) -> Op[T]:
 # -- a transaction that carries more than one call -------------------------------------------------------------------
 
 
-class _LentBlock:
+class _CheckoutBlock:
     """A transaction around the caller's code, on a session that is lent for as long."""
 
     def __init__(self, pool: Pool) -> None:
-        self._lent = Lent(pool)
+        self._lent = Checkout(pool)
         self._opened: Transaction | None = None
 
     def begin(self) -> Transaction:
@@ -239,8 +239,8 @@ class _LentBlock:
 class Transaction:
     """An open transaction of ours that plain calls on the same thread or task join."""
 
-    def __init__(self, lent: Lent) -> None:
-        self._lent = lent
+    def __init__(self, checkout: Checkout) -> None:
+        self._lent = checkout
         # Tasks begun inside the block share the transaction, and their calls may come from several threads. Taken by
         # `with` and nothing around it: an interrupt could leave a lock taken that Python code stands in front of.
         self._turn = threading.RLock()

@@ -19,7 +19,7 @@ from perdure.job.transitions import claim
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Draft, Kind
 from perdure.options import Options
-from perdure.worker.context import Backstage, JobContext, current, entered
+from perdure.worker.context import JobContext, Services, current, entered
 from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
 
@@ -34,9 +34,9 @@ class KitContext(JobContext):
     `artifacts` and `enqueued`. As a context manager it is what `current()` finds."""
 
     def __init__(
-        self, claim: Claim, kind: AnyKind, backstage: Backstage, state: Mapping[str, Any], stop_after: int | None
+        self, claim: Claim, kind: AnyKind, services: Services, state: Mapping[str, Any], stop_after: int | None
     ) -> None:
-        super().__init__(claim, kind, backstage, state)
+        super().__init__(claim, kind, services, state)
         self._looks_left = stop_after
         self._before: JobContext | None = None
         self.progressed: list[tuple[float, float | None, str | None]] = []
@@ -110,8 +110,8 @@ class DetachedServices:
         del ctx
         return self._run
 
-    def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob:
-        return StoreServices(self._app.parts()).lay_out(draft, ctx)
+    def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
+        return StoreServices(self._app.parts()).new_job(draft, ctx)
 
     def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]:
         raise self._detached(ctx)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from perdure.errors import JobFailed, PerdureError, StoreError
 from perdure.ids import JobId
-from perdure.job.model import Telling
+from perdure.job.model import RunStats
 from perdure.job.reports import Failed, Released
 from perdure.job.views import Job
 from perdure.worker.context import JobContext
-from perdure.worker.executors.loop import Lent
+from perdure.worker.executors.loop import LoopCall
 from perdure.worker.node import Node
 from perdure.worker.options import WorkerOptions
 from perdure.worker.run import AnyKind, Assignment, Ended, Inbox, Middleware, awaited, run_async, run_plain
@@ -116,18 +116,18 @@ def begin_run(task: Assignment) -> asyncio.Task[Ended]:
 
 async def _run_in_thread(task: Assignment, loop: asyncio.AbstractEventLoop) -> Ended:
     """A plain function cannot be cancelled; what it has returned to be awaited on the loop can."""
-    lent: list[Lent] = []
+    loop_call: list[LoopCall] = []
 
     def run_to_end(awaitable: Awaitable[Any]) -> Any:
-        lent.append(Lent(loop, awaitable, bool))
-        return lent[0].result()
+        loop_call.append(LoopCall(loop, awaitable, bool))
+        return loop_call[0].result()
 
     run = loop.run_in_executor(None, lambda: contextvars.Context().run(run_plain, task, run_to_end))
     while not run.done():
         try:
             await asyncio.wait([run])
         except asyncio.CancelledError:
-            for one in lent:
+            for one in loop_call:
                 one.cancel()
     return run.result()
 
@@ -202,9 +202,9 @@ class Drain:
     def __exit__(self, *how: object) -> None:
         """Whatever has happened: what ran is recorded, and what was only claimed is given back."""
         if self._running is not None:
-            self.ended(Ended(self._running.ctx, Released(counts=True), Telling()))
+            self.ended(Ended(self._running.ctx, Released(counts=True), RunStats()))
         while self._claimed:  # an interrupt came between its claim and its run
-            self.ended(Ended(self._claimed.popleft().ctx, Released(), Telling()))
+            self.ended(Ended(self._claimed.popleft().ctx, Released(), RunStats()))
         self._node.accepting = False
         for _ in range(TURNS):
             if self._node.is_empty:
@@ -215,7 +215,7 @@ class Drain:
     def next(self) -> Assignment | None:
         """Record the run before, and claim the next job. None: nothing is due."""
         for _ in range(TURNS):
-            self._node.stir()
+            self._node.look_again()
             self._node.turn()
             if self._claimed:
                 return self._begun(self._claimed.popleft())
@@ -269,7 +269,7 @@ class Drain:
 
     def _begun(self, task: Assignment) -> Assignment:
         if len(self._ran) >= self._limit:
-            self.ended(Ended(task.ctx, Released(), Telling()))
+            self.ended(Ended(task.ctx, Released(), RunStats()))
             raise self._endless()
         self._ran.append(task.claim.job_id)
         self._kinds[task.kind.name] += 1

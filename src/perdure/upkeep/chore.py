@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from perdure.clock import Clock
 from perdure.errors import PerdureError, SchemaError
-from perdure.store.protocols import AWAY
+from perdure.store.protocols import OUTAGES
 
 logger = logging.getLogger("perdure.worker")
 
@@ -43,7 +43,7 @@ class Chores:
         for chore in self._chores:
             try:
                 chore.run()
-            except (*AWAY, SchemaError):
+            except (*OUTAGES, SchemaError):
                 raise
             except PerdureError as error:
                 _log_failure(chore, error)

@@ -22,8 +22,8 @@ from perdure.errors import PerdureError
 from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
-from perdure.store.protocols import AWAY, Locked
-from perdure.store.rows import USUAL_LEASE_US, Answer, NodeRow, Rescued
+from perdure.store.protocols import OUTAGES, Locked
+from perdure.store.rows import USUAL_LEASE_US, FinishStatus, NodeRow, Rescued
 from perdure.upkeep.chore import Chore
 from perdure.worker.lifecycle import log_failure, log_rescue
 from perdure.worker.options import Parts, WorkerOptions
@@ -240,12 +240,12 @@ class Rescuer:
             finish = Finish(live, TimedOut(failure), JobId(self._ids.new()))
             try:
                 (finished,) = self._store.finish([finish], self._clock.now())
-            except AWAY:
+            except OUTAGES:
                 raise
             except PerdureError as error:
                 self._could_not("be closed, though it is overdue", live, error)
                 continue
-            if finished.answer is Answer.APPLIED:
+            if finished.status is FinishStatus.APPLIED:
                 closed += 1
                 log_failure(live, failure, finished)
         return closed
@@ -253,4 +253,4 @@ class Rescuer:
 
 def _is_away(error: PerdureError) -> bool:
     """Somebody's lock on one job, or on what its end needs, is no outage: the others can be had."""
-    return isinstance(error, AWAY) and not isinstance(error, Locked)
+    return isinstance(error, OUTAGES) and not isinstance(error, Locked)

@@ -24,7 +24,7 @@ from uuid import UUID
 from perdure.clock import Micros
 from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError, shown
 from perdure.ids import to_uuid
-from perdure.job.model import Claim, NewJob, Telling
+from perdure.job.model import Claim, NewJob, RunStats
 from perdure.job.views import Job, Run
 from perdure.kind import Bound, Draft, Kind
 from perdure.payload.signature import field_names
@@ -41,14 +41,14 @@ _current: ContextVar[JobContext | None] = ContextVar("perdure_job_context", defa
 job_logger = logging.getLogger("perdure.job")
 
 
-class Backstage(Protocol):
+class Services(Protocol):
     """What a context needs of its worker."""
 
     def get_job(self, ctx: JobContext) -> Job: ...
 
     def get_run(self, ctx: JobContext) -> Run: ...
 
-    def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob: ...
+    def new_job(self, draft: Draft, ctx: JobContext) -> NewJob: ...
 
     def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]: ...
 
@@ -90,7 +90,7 @@ class JobContext:
     )
 
     def __init__(
-        self, claim: Claim, kind: Kind[..., Any, ..., Any], backstage: Backstage, state: Mapping[str, Any] | None = None
+        self, claim: Claim, kind: Kind[..., Any, ..., Any], services: Services, state: Mapping[str, Any] | None = None
     ) -> None:
         self.claim = claim
         self.kind = kind
@@ -104,7 +104,7 @@ class JobContext:
         self.started_ns: int | None = None
         """When the run began, by `time.perf_counter_ns`."""
         self._children: list[NewJob] | None = None
-        self._services = backstage
+        self._services = services
         self._said = False
         self._lines: deque[LogLine] | None = None
         self._logged = 0
@@ -170,7 +170,7 @@ class JobContext:
         if self.stop is not None:
             raise Interrupted(self.stop, at_checkpoint=True)
 
-    # -- telling -----------------------------------------------------------------------------------------------------
+    # -- stats -----------------------------------------------------------------------------------------------------
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """How far the work is. Cheap: what is written is the last of what was said in about a second."""
@@ -211,7 +211,7 @@ class JobContext:
                 "ctx.enqueue takes no tx=: the job is written in the transaction that completes this one. Use"
                 " kind.options(tx=…).enqueue(…) for a job in another"
             )
-        new = self._services.lay_out(draft, self)
+        new = self._services.new_job(draft, self)
         with self._lock:
             self._children = self._children or []
             self._children.append(new)
@@ -263,11 +263,11 @@ class JobContext:
         shown.exc_info = shown.exc_text = shown.stack_info = None
         return shown
 
-    def telling(self) -> Telling:
+    def stats(self) -> RunStats:
         """What is recorded of the run besides its outcome."""
         began = self.started_ns
         took = None if began is None else (time.perf_counter_ns() - began) // 1_000_000
-        return Telling(took) if self._metrics is None else Telling(took, metrics=self.metrics)
+        return RunStats(took) if self._metrics is None else RunStats(took, metrics=self.metrics)
 
     def keep(self, record: logging.LogRecord) -> None:
         """Keep a record of `logging` with the run, once. Never fails: a broken log call must not break the job."""

@@ -83,7 +83,7 @@ class Heartbeat:
                 self.last_beat = at
             elif self._node.id == node_id:  # else it has come back meanwhile, and this was about who it was before
                 self._node.declared_dead = True
-                self._node.stir()
+                self._node.look_again()
         except PerdureError as error:
             logger.warning("the heartbeat could not be written: %s", error)
         return True

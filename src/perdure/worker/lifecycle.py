@@ -14,12 +14,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from perdure.ids import NodeId, to_uuid
-from perdure.job.model import Claim, Failure, LiveJob, Telling
+from perdure.job.model import Claim, Failure, LiveJob, RunStats
 from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Snoozed, TimedOut
 from perdure.job.states import Park, State
-from perdure.job.transitions import INTERRUPTED, NOTHING_TOLD
+from perdure.job.transitions import INTERRUPTED, NO_STATS
 from perdure.job.views import Job
-from perdure.store.rows import Answer, Finished, Rescued
+from perdure.store.rows import Finished, FinishStatus, Rescued
 from perdure.text import measured
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("perdure.lifecycle")
 
-WRITTEN = Finished(Answer.APPLIED, State.COMPLETED)
+WRITTEN = Finished(FinishStatus.APPLIED, State.COMPLETED)
 """The end of a run that ended its job itself, by `ctx.transaction()`."""
 
 
-def tell_of_enqueued(jobs: Iterable[Job]) -> None:
+def log_enqueued(jobs: Iterable[Job]) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         for job in jobs:
             again = ", which was there already" if job.deduplicated else ""
@@ -39,12 +39,12 @@ def tell_of_enqueued(jobs: Iterable[Job]) -> None:
             _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
 
 
-def hears_of_verbs() -> bool:
+def logs_verbs() -> bool:
     """Whether anybody listens to what is decided by hand."""
     return logger.isEnabledFor(logging.INFO)
 
 
-def tell_of_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None:
+def log_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None:
     """Someone changed a job by hand. `in_transaction`: it is done once the caller commits, which we do not see."""
     gathered = _gathered.get()
     if gathered is not None:
@@ -55,13 +55,13 @@ def tell_of_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> 
     _say_by_hand(f"{verb.replace('_', ' ')} of {job.kind} {job.id} by hand, now {job.state}", known, in_transaction)
 
 
-def tell_of_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
+def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_queue", "queue": queue}
     _say_by_hand(f"{verb} of queue {queue} by hand", facts, in_transaction)
 
 
 @contextmanager
-def told_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, None, None]:
+def logged_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, None, None]:
     """What verbs do inside is logged when the block has ended well: it is one transaction."""
     changed: list[tuple[str, Job]] = []
     token = _gathered.set(changed)
@@ -70,7 +70,7 @@ def told_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, None,
     finally:
         _gathered.reset(token)
     for verb, job in changed:
-        tell_of_verb(verb, job, in_transaction=in_transaction())
+        log_verb(verb, job, in_transaction=in_transaction())
 
 
 _gathered: ContextVar[list[tuple[str, Job]] | None] = ContextVar("perdure_verbs_to_tell", default=None)
@@ -109,29 +109,29 @@ def log_ends(reports: Sequence[Ended], results: Iterable[Finished]) -> None:
     following = iter(results)
     for ended in reports:
         finished = WRITTEN if ended.written else next(following)
-        if wants_all or finished.state is not State.COMPLETED or finished.answer is not Answer.APPLIED:
+        if wants_all or finished.state is not State.COMPLETED or finished.status is not FinishStatus.APPLIED:
             log_end(ended, ended.report, finished)
 
 
 def log_end(ended: Ended, report: Report, finished: Finished) -> None:
     """`report` is what was written, which may not be what the run had reported."""
     live = ended.ctx.claim.live
-    if finished.answer is Answer.LOST:
+    if finished.status is FinishStatus.LOST:
         message = f"{_name(live)} ended here, but the job had been taken from this node; nothing was written"
         _say(logging.WARNING, message, _facts("lost", live))
-    elif finished.answer is Answer.WAITS:
+    elif finished.status is FinishStatus.WAITS:
         message = (
             f"{_name(live)} ended here, but somebody's open transaction has locked it, or a key or dependent of it; the"
             " end is written when that one lets go (find it in pg_stat_activity)"
         )
         _say(logging.WARNING, message, _facts("waits", live))
     elif isinstance(report, Failed | TimedOut) and finished.state is not State.CANCELLED:
-        log_failure(live, report.failure, finished, ended.telling)
+        log_failure(live, report.failure, finished, ended.stats)
     elif finished.state is State.FAILED:
-        log_failure(live, INTERRUPTED, finished, ended.telling)
+        log_failure(live, INTERRUPTED, finished, ended.stats)
     else:
         event, words = _event(report, finished)
-        facts = _facts(event, live) | _measured(ended.telling)
+        facts = _facts(event, live) | _measured(ended.stats)
         took = facts.get("duration_ms")
         after = "" if took is None else f" after {measured(took)}"
         again = f", attempt {live.attempts}" if live.attempts > 1 else ""
@@ -154,9 +154,9 @@ def _event(report: Report, finished: Finished) -> tuple[str, str]:
     return state.value, state.value
 
 
-def log_failure(live: LiveJob, failure: Failure, finished: Finished, telling: Telling = NOTHING_TOLD) -> None:
+def log_failure(live: LiveJob, failure: Failure, finished: Finished, stats: RunStats = NO_STATS) -> None:
     is_over = finished.state is State.FAILED and not finished.has_successor
-    facts = _facts("failed" if is_over else "retried", live) | _measured(telling)
+    facts = _facts("failed" if is_over else "retried", live) | _measured(stats)
     facts |= {"error_type": failure.error_type, "error": failure.message}
     what = "failed for good" if is_over else "failed and will be retried"
     at = f"attempt {live.attempts} of {live.max_attempts}"
@@ -197,9 +197,9 @@ def _facts(event: str, live: LiveJob) -> dict[str, Any]:
     return facts
 
 
-def _measured(telling: Telling) -> dict[str, Any]:
-    metrics = {} if telling.metrics is None else {"metrics": json.loads(telling.metrics)}
-    return {"duration_ms": telling.duration_ms, **metrics}
+def _measured(stats: RunStats) -> dict[str, Any]:
+    metrics = {} if stats.metrics is None else {"metrics": json.loads(stats.metrics)}
+    return {"duration_ms": stats.duration_ms, **metrics}
 
 
 def _shown(metrics: dict[str, Any] | None) -> str:

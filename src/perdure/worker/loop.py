@@ -107,7 +107,7 @@ class WorkLoop:
                 return
             pause = min(pause, self._chores.run_due())
             if pause > 0 and self._bell.wait(pause, rung_only=node.is_full):
-                node.stir()
+                node.look_again()
 
     def _wait_for_the_database(self, pause_s: float) -> None:
         """Wait for the database to come back, whatever rings, but not after a request to stop."""

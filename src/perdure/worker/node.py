@@ -18,8 +18,8 @@ from perdure.job.model import Claim, LiveJob
 from perdure.job.reports import Finish
 from perdure.job.states import Suspicion
 from perdure.job.transitions import suspicion
-from perdure.store.protocols import AWAY, Locked
-from perdure.store.rows import Answer, Claimer, Glance, Lane, NewNode, Turn, Turned
+from perdure.store.protocols import OUTAGES, Locked
+from perdure.store.rows import Claimer, FinishStatus, Glance, Lane, NewNode, Turn, Turned
 from perdure.worker.context import JobContext
 from perdure.worker.lifecycle import log_claims, log_end, log_ends, log_parked
 from perdure.worker.options import Parts, WorkerOptions
@@ -84,7 +84,7 @@ class Node:
         self._notes = NoteBuffer(parts)
         self._fallback = FallbackWriter(parts)
         self._glance = IDLE
-        self._stirred = True
+        self._must_look = True
         self._dry = False
         self._next_look = self._next_reconcile = 0.0
         self._uncertain = False
@@ -117,14 +117,14 @@ class Node:
         self.last_success = self._at()
         return pause
 
-    def stir(self) -> None:
+    def look_again(self) -> None:
         """Somebody may have written: look again before the next pause."""
-        self._stirred = True
+        self._must_look = True
 
     @property
     def is_idle(self) -> bool:
         """Nothing runs here, and at the last look nothing was queued or due. Meaningful after a turn."""
-        is_something_left = self._stirred or self._troubles or self._is_something_due() or self._wanted_queues()
+        is_something_left = self._must_look or self._troubles or self._is_something_due() or self._wanted_queues()
         return self.is_empty and not is_something_left
 
     @property
@@ -175,7 +175,7 @@ class Node:
             turned = self._store.turn(wanted, self._now())
         except Locked:
             return FIRST_AGAIN_S  # another transaction holds this node's own row; the same again, and no outage
-        except AWAY:
+        except OUTAGES:
             raise  # an outage: the same again later
         except PerdureError as error:
             if not wanted.finishes and not wanted.again and wanted.notes is None:
@@ -209,7 +209,7 @@ class Node:
             log_claims(turned.claims)
             self._begin(turned.claims)
         if turned.promoted or turned.finished or turned.again:  # what has ended may have queued more: a retry, a child
-            self._stirred = True
+            self._must_look = True
 
     def _keep_waiting(self, wanted: Turn, turned: Turned) -> None:
         """What another transaction's lock delays is written later, with growing pauses between the tries."""
@@ -217,17 +217,17 @@ class Node:
             tried, self._waiting = self._waiting, []
             self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
             for ended, finished in zip(tried, turned.again, strict=True):
-                if finished.answer is Answer.WAITS:
+                if finished.status is FinishStatus.WAITS:
                     self._waiting.append(ended)
                 else:
                     log_end(ended, ended.report, finished)
-        if any(finished.answer is Answer.WAITS for finished in turned.finished):
+        if any(finished.status is FinishStatus.WAITS for finished in turned.finished):
             reports = (ended for ended in self._unwritten if not ended.written)
             self._wait_for(
                 [
                     ended
                     for ended, finished in zip(reports, turned.finished, strict=True)
-                    if finished.answer is Answer.WAITS
+                    if finished.status is FinishStatus.WAITS
                 ]
             )
         elif wanted.again:
@@ -267,7 +267,7 @@ class Node:
             return []
         ids = self._parts.ids.new_many(len(reports))
         return [
-            Finish(ended.ctx.claim.live, ended.report, JobId(next_id), ended.telling, ended.ctx.children)
+            Finish(ended.ctx.claim.live, ended.report, JobId(next_id), ended.stats, ended.ctx.children)
             for ended, next_id in zip(reports, ids, strict=True)
         ]
 
@@ -294,7 +294,7 @@ class Node:
         if not self._wants_a_look(at):
             return
         self._glance = self._store.glance(self.id, self._parts.kinds.versions(), self._now())
-        self._stirred = self._dry = False
+        self._must_look = self._dry = False
         self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._options.poll_s)
         for run_id in self._glance.cancelled:
             task = self.held.get(run_id)
@@ -305,7 +305,7 @@ class Node:
     def _wants_a_look(self, at: float) -> bool:
         """While claims come back full there is no need to ask whether there is more."""
         knows_of_work = not self._dry and bool(self._glance.queues)
-        return at >= self._next_look or (self._stirred and not knows_of_work)
+        return at >= self._next_look or (self._must_look and not knows_of_work)
 
     def _wanted_queues(self) -> list[str]:
         if self._options.queues is None:
@@ -360,10 +360,10 @@ class Node:
     def _trouble(self, error: StoreError) -> float:
         """Nothing was written, or perhaps it was: what ran is kept in memory, and claims are reconciled later."""
         self._uncertain = True
-        self._stirred = True
+        self._must_look = True
         pause = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._troubles, 20))
         self._troubles += 1
-        what = "could not be reached" if isinstance(error, AWAY) else "refused a turn"
+        what = "could not be reached" if isinstance(error, OUTAGES) else "refused a turn"
         logger.warning("the database %s (%s); next try in %.1f s", what, error, pause)
         return pause
 
@@ -377,7 +377,7 @@ class Node:
         if unknown:
             logger.warning("giving back %d jobs that were claimed for this node without its knowledge", len(unknown))
             self._fallback.give_back(unknown)
-            self._stirred = True
+            self._must_look = True
         for run_id, task in list(self.held.items()):
             if run_id not in rows and task.ctx.stop is None and not task.ctx.closed:
                 logger.warning("%s %s was taken from this node; stopping it", task.kind.name, task.ctx.job_id)

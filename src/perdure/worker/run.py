@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from perdure.errors import InvalidPayload, PerdureError
-from perdure.job.model import Claim, Failure, Telling
+from perdure.job.model import Claim, Failure, RunStats
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -82,7 +82,7 @@ class Ended(NamedTuple):
 
     ctx: JobContext
     report: Report
-    telling: Telling
+    stats: RunStats
     written: bool = False
 
 
@@ -470,4 +470,4 @@ def _enter(task: Assignment) -> None:
 
 
 def _ended(task: Assignment, report: Report) -> Ended:
-    return Ended(task.ctx, report, task.ctx.telling(), task.ctx.closed)
+    return Ended(task.ctx, report, task.ctx.stats(), task.ctx.closed)

@@ -23,7 +23,7 @@ from perdure.job.reports import Completed, Finish
 from perdure.job.views import Job, Run
 from perdure.kind import Draft
 from perdure.store.protocols import Store
-from perdure.store.rows import Answer, RunFilter, not_found
+from perdure.store.rows import FinishStatus, RunFilter, not_found
 from perdure.uninterrupted import interruptible, uninterrupted
 from perdure.worker.context import JobContext
 from perdure.worker.options import Parts
@@ -148,7 +148,7 @@ class StoreServices:
                 return run
         raise JobNotFound(f"there is no run {ctx.run_id}")
 
-    def lay_out(self, draft: Draft, ctx: JobContext) -> NewJob:
+    def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
         new = self._new_job(draft)
         return new._replace(parent_id=ctx.claim.job_id, plan=new.plan._replace(conflict="return"))
 
@@ -197,13 +197,13 @@ class StoreServices:
 
     def _finish(self, ctx: JobContext, result: str | None) -> None:
         """The last statement. If the job is not this run's any more, nothing of the transaction remains."""
-        finish = Finish(ctx.claim.live, Completed(result), JobId(self._ids.new()), ctx.telling(), ctx.children)
+        finish = Finish(ctx.claim.live, Completed(result), JobId(self._ids.new()), ctx.stats(), ctx.children)
         (finished,) = self._store.finish([finish], self._clock.now())
-        if finished.answer is Answer.WAITS:
+        if finished.status is FinishStatus.WAITS:
             raise DatabaseBusy(
                 "the job, or a key or dependent of it, was locked by another transaction for too long, so its end could"
                 " not be written, nor anything of this transaction"
             )
-        if finished.answer is not Answer.APPLIED:
+        if finished.status is not FinishStatus.APPLIED:
             ctx.stop = ctx.stop or Stop.LOST
             raise Interrupted(Stop.LOST)

@@ -9,8 +9,8 @@ from perdure.errors import PerdureError
 from perdure.ids import JobId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
-from perdure.store.protocols import AWAY, Locked
-from perdure.store.rows import Answer, LogLine, Notes, Turn
+from perdure.store.protocols import OUTAGES, Locked
+from perdure.store.rows import FinishStatus, LogLine, Notes, Turn
 from perdure.worker.context import JobContext, RunNotes
 from perdure.worker.lifecycle import log_end, log_ends
 from perdure.worker.options import Parts
@@ -60,7 +60,7 @@ class FallbackWriter:
             report = Released(counts=live.run_id in self._given_up)
             try:
                 self._store.finish([Finish(live, report, JobId(self._ids.new()))], self._clock.now())
-            except AWAY:
+            except OUTAGES:
                 raise
             except PerdureError as error:
                 logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - said
@@ -71,7 +71,7 @@ class FallbackWriter:
 
     def _write(self, ended: Ended) -> None:
         claim, next_id = ended.ctx.claim, JobId(self._ids.new())
-        whole = Finish(claim.live, ended.report, next_id, ended.telling, ended.ctx.children)
+        whole = Finish(claim.live, ended.report, next_id, ended.stats, ended.ctx.children)
         reason = self._refusal(ended, whole)
         if reason is not None and self._refusal(ended, Finish(claim.live, _refused(reason), next_id)) is not None:
             self._given_up.add(claim.run_id)
@@ -80,14 +80,14 @@ class FallbackWriter:
         """Why it is not written. None: it is."""
         try:
             (finished,) = self._store.finish([finish], self._clock.now())
-        except AWAY:
+        except OUTAGES:
             raise
         except PerdureError as error:
             fit = ended.ctx.fit  # a database may quote what it was given
             logger.warning("the end of job %s could not be written: %s", to_uuid(finish.live.job_id), fit(str(error)))
             return fit(error.message)
         log_end(ended, finish.report, finished)
-        if finished.answer is Answer.WAITS:
+        if finished.status is FinishStatus.WAITS:
             raise Locked(f"job {to_uuid(finish.live.job_id)} is locked")
         return None
 
@@ -135,7 +135,7 @@ class NoteBuffer:
         try:
             if notes is not None:
                 self._store.turn(Turn(notes=notes), self._clock.now())
-        except AWAY:
+        except OUTAGES:
             raise
         except PerdureError as error:
             logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._unwritten), error)

@@ -1,11 +1,12 @@
 """`Worker`: the threads around a node, how they start and how they end. Made by `app.worker`.
 
 The store thread runs the `WorkLoop`, another thread the heartbeat. Whoever starts the worker also takes it down again
-(`join`), in the reverse order.
+(`join`), in the reverse order. `worker.running()` is a worker beside other code, for `with` and `async with`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -13,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Any
 
 from perdure.errors import PerdureError, StoreError
@@ -22,7 +24,6 @@ from perdure.store.protocols import Bell
 from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.context import capturing
-from perdure.worker.embedded import Running
 from perdure.worker.executors import Pools
 from perdure.worker.executors.wire import check_not_importing
 from perdure.worker.health import Health, LoopProbe, Status, problem_of
@@ -211,7 +212,7 @@ class Worker:
     def _chores(self, node: Node) -> Chores:
         """All that this worker does between turns."""
         rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
-        return Chores([rescue], self._parts.clock, node.stir)
+        return Chores([rescue], self._parts.clock, node.look_again)
 
     def _prepare_kinds(self) -> None:
         """Read their signatures now: it takes a while, which would be charged to the first job of each."""
@@ -316,7 +317,7 @@ class Worker:
 
     def _keep_exclusive(self) -> None:
         if self._exclusive is not None and self._node is not None and self._exclusive.keep():
-            self._node.stir()
+            self._node.look_again()
             self._ring()
 
     def _give_up(self) -> None:
@@ -370,3 +371,66 @@ def _after_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_in_child)
+
+
+class Running:
+    """Jobs run while the block does. At its end they have the worker's grace to finish.
+
+    A forked child that leaves the block leaves the parent's worker alone.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def __enter__(self) -> Worker:
+        self._worker.start()
+        return self._worker
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._worker.is_forked:
+            self._worker.stop()
+            self._worker.join()
+
+    async def __aenter__(self) -> Worker:
+        try:
+            await _finish_in_thread(self._worker.start)
+        except asyncio.CancelledError:
+            await self.__aexit__(None, None, None)
+            raise
+        return self._worker
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._worker.is_forked:
+            self._worker.stop()
+            await _finish_in_thread(self._worker.join)
+
+
+async def _finish_in_thread(act: Callable[[], None]) -> None:
+    """Do it in a thread of its own while the event loop runs. If this task is cancelled, it is cancelled after."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[BaseException | None] = loop.create_future()
+
+    def serve() -> None:
+        raised: BaseException | None = None
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - raised in the task that waits
+            raised = error
+        loop.call_soon_threadsafe(done.set_result, raised)
+
+    threading.Thread(target=serve, name="perdure-embedded", daemon=True).start()
+    cancelled: asyncio.CancelledError | None = None
+    while not done.done():
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    raised = done.result()
+    if raised is not None:
+        raise raised
+    if cancelled is not None:
+        raise cancelled

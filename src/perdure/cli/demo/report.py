@@ -72,7 +72,7 @@ WIDEST = 100
 EVERY_S = 1.0
 
 
-class Standing(NamedTuple):
+class WorkerCount(NamedTuple):
     """How the work stands right now."""
 
     ended: int
@@ -125,7 +125,7 @@ class Screen:
         """Something to copy: on a line of its own, never broken."""
         self.console.print(Text(f"{' ' * (LABEL + 2)}{visible(line)}", "bold"), soft_wrap=True)
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: WorkerCount) -> None:
         """What moves, as it is now."""
         if self._live is not None:
             self._live.update(_moving(standing, self.width), refresh=True)
@@ -144,7 +144,7 @@ class Screen:
             self._live.update(Text(""), refresh=True)
 
 
-def _moving(standing: Standing, width: int) -> RenderableType:
+def _moving(standing: WorkerCount, width: int) -> RenderableType:
     line = Table.grid(padding=(0, 1))
     line.add_row(
         ProgressBar(

@@ -22,7 +22,16 @@ from uuid import UUID
 
 from perdure.app import Perdure
 from perdure.cli.demo import Interrupted, Interrupts, shop
-from perdure.cli.demo.report import Figures, Screen, Standing, percentile, print_next_steps, print_table, prove, spoken
+from perdure.cli.demo.report import (
+    Figures,
+    Screen,
+    WorkerCount,
+    percentile,
+    print_next_steps,
+    print_table,
+    prove,
+    spoken,
+)
 from perdure.clock import Micros
 from perdure.ids import NodeId, to_uuid
 from perdure.job.states import RunState
@@ -248,7 +257,7 @@ class Watch:
         self._queues = queues
         self.started_at = Micros(0)
         self._shown = self._moved = self._began = time.monotonic()
-        self._last = Standing(0, total, 0, total, 0.0)
+        self._last = WorkerCount(0, total, 0, total, 0.0)
 
     def start(self) -> None:
         """Resume the queues; the time counts from here."""
@@ -257,7 +266,7 @@ class Watch:
         for queue in self._queues:
             self._demo.app.queues.resume(queue)
 
-    def look(self) -> Standing:
+    def look(self) -> WorkerCount:
         """How it stands; moves the display now and then, and lets an interrupt in. WorkerMissing: one has died."""
         self._demo.interrupts.sleep(LOOK_S)
         for worker in self._demo.workers.running:
@@ -286,11 +295,11 @@ class Watch:
         last = max((run.row.finished_at or 0 for run in runs), default=0)
         return self.total * 1e6 / (last - self.started_at) if last > self.started_at else 0.0
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> WorkerCount:
         rows = [row for row in self._demo.app.queues.list() if row.name in self._queues]
         live, running = sum(row.live for row in rows), sum(row.running for row in rows)
         ended = self.total - live
-        return Standing(
+        return WorkerCount(
             ended=ended,
             total=self.total,
             running=running,

@@ -6,7 +6,7 @@ from perdure.errors import TransitionRefused
 from perdure.ids import to_uuid
 from perdure.job.reports import Completed, Failed, Released, Report, Snoozed, TimedOut
 from perdure.job.states import RunState, State
-from perdure.store.rows import Answer, Finished
+from perdure.store.rows import Finished, FinishStatus
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, Rig
 
@@ -27,7 +27,7 @@ def test_a_successor_goes_on_with_the_work(
     rig.clock.advance(seconds=2)
     finish = rig.report(claim, report)
 
-    assert rig.store.finish([finish], rig.now) == [Finished(Answer.APPLIED, state, has_successor=True)]
+    assert rig.store.finish([finish], rig.now) == [Finished(FinishStatus.APPLIED, state, has_successor=True)]
 
     old, new = rig.job(claim.job_id), rig.job(finish.next_id)
     assert (old.state, old.successor, rig.runs(old.row.id)[0].state) == (state, to_uuid(finish.next_id), run_state)
@@ -47,7 +47,7 @@ def test_a_report_that_comes_again_makes_no_second_successor(rig: Rig, report: R
     first = rig.finish(claim, report)
     before = rig.everything()
 
-    assert rig.finish(claim, report) == Finished(Answer.ALREADY, first.state, has_successor=True)
+    assert rig.finish(claim, report) == Finished(FinishStatus.ALREADY, first.state, has_successor=True)
     assert rig.everything() == before
     assert len(rig.in_order()) == 1
 
@@ -55,7 +55,7 @@ def test_a_report_that_comes_again_makes_no_second_successor(rig: Rig, report: R
 def test_a_chain_has_one_budget_and_one_root(rig: Rig) -> None:
     claim = rig.start(as_new_job=True, max_attempts=3)
     chain = [claim.job_id]
-    while rig.finish(claim, Failed(BROKEN)).answer == Answer.APPLIED and rig.in_order():
+    while rig.finish(claim, Failed(BROKEN)).status == FinishStatus.APPLIED and rig.in_order():
         claim = rig.claim_one()
         chain.append(claim.job_id)
 

@@ -17,7 +17,7 @@ from perdure.errors import KeyConflict, TransitionRefused
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.reports import Completed, Failed, Finish
 from perdure.job.states import RunState, State
-from perdure.store.rows import Answer, Claimer, Finished, JobFilter, Lane, NewNode, Process, RunFilter
+from perdure.store.rows import Claimer, Finished, FinishStatus, JobFilter, Lane, NewNode, Process, RunFilter
 from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def _claim_in_process(opener: Opener, url: str, queue: str, number: int, now: Mi
             break
         taken += [claim.job_id for claim in claims]
         answers = store.finish([Finish(claim.live, Completed(), JobId(ids.new())) for claim in claims], now)
-        assert {answer.answer for answer in answers} == {Answer.APPLIED}
+        assert {answer.status for answer in answers} == {FinishStatus.APPLIED}
     store.close()
     return taken
 
@@ -177,8 +177,8 @@ def test_one_of_two_finishers_of_a_run_decides(rig: Rig) -> None:
         claim = rig.start()
         answers = _at_once([partial(rig.finish, claim, Completed()), partial(rig.finish, claim, Failed(BROKEN))])
 
-        assert sorted(answer.answer for answer in answers) == [Answer.APPLIED, Answer.LOST]
-        [winner] = [answer for answer in answers if answer.answer == Answer.APPLIED]
+        assert sorted(answer.status for answer in answers) == [FinishStatus.APPLIED, FinishStatus.LOST]
+        [winner] = [answer for answer in answers if answer.status == FinishStatus.APPLIED]
         assert rig.job(claim.job_id).state == winner.state
         assert len(rig.runs(claim.job_id)) == 1
         if winner.state == State.QUEUED:
@@ -189,7 +189,7 @@ def test_many_finishers_with_the_same_report_apply_it_once(rig: Rig) -> None:
     claim = rig.start()
     answers = _at_once([lambda: rig.finish(claim, Completed())] * THREADS)
 
-    assert Counter(answer.answer for answer in answers) == {Answer.APPLIED: 1, Answer.ALREADY: THREADS - 1}
+    assert Counter(answer.status for answer in answers) == {FinishStatus.APPLIED: 1, FinishStatus.ALREADY: THREADS - 1}
 
 
 def test_a_finisher_and_a_rescuer_do_not_both_have_the_job(rig: Rig) -> None:
@@ -201,7 +201,10 @@ def test_a_finisher_and_a_rescuer_do_not_both_have_the_job(rig: Rig) -> None:
         calls: list[Callable[[], object]] = [partial(rig.rescue, node), partial(rig.finish, claim, Completed())]
         rescued, finished = _at_once(calls)
 
-        assert (rescued, finished) in [(1, Finished(Answer.LOST)), (0, Finished(Answer.APPLIED, State.COMPLETED))]
+        assert (rescued, finished) in [
+            (1, Finished(FinishStatus.LOST)),
+            (0, Finished(FinishStatus.APPLIED, State.COMPLETED)),
+        ]
         state = RunState.LOST if rescued else RunState.COMPLETED
         assert rig.runs(claim.job_id)[0].state == state
         if rescued:
@@ -295,7 +298,7 @@ def test_claiming_finishing_and_enqueueing_side_by_side_loses_nothing(rig: Rig) 
         node = rig.register()
         while len(done) < 4 * 15:
             for claim in rig.claim(3, node=node):
-                assert rig.finish(claim, Completed()).answer == Answer.APPLIED
+                assert rig.finish(claim, Completed()).status == FinishStatus.APPLIED
                 done.append(claim.job_id)
         return []
 
@@ -315,5 +318,5 @@ def test_a_stale_run_changes_nothing_also_after_a_retry_by_hand(rig: Rig) -> Non
         if begin is not None:
             begin()
         before = rig.everything()
-        assert _at_once([lambda: rig.finish(stale, Completed()).answer] * 4) == [Answer.LOST] * 4
+        assert _at_once([lambda: rig.finish(stale, Completed()).status] * 4) == [FinishStatus.LOST] * 4
         assert rig.everything() == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.errors import KeyConflict, TransitionRefused
 from perdure.ids import JobId, to_uuid
-from perdure.job.model import Claim, Failure, NewJob, Telling
+from perdure.job.model import Claim, Failure, NewJob, RunStats
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -18,7 +18,7 @@ from perdure.job.reports import (
     Unreadable,
 )
 from perdure.job.states import TRANSITIONS, Park, RunState, State, Verb
-from perdure.store.rows import Answer, Finished
+from perdure.store.rows import Finished, FinishStatus
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig, Wish
 from perdure.testing.contract.states import CLAIMED_BEFORE, in_state, lost_in_state
@@ -75,7 +75,7 @@ def test_a_report_that_ends_the_job(rig: Rig, report: Report, state: State, run_
     claim = rig.start(business_key=rig.key("b"))
     rig.clock.advance(seconds=2)
 
-    assert rig.finish(claim, report) == Finished(Answer.APPLIED, state)
+    assert rig.finish(claim, report) == Finished(FinishStatus.APPLIED, state)
 
     job, [run] = rig.job(claim.job_id), rig.runs(claim.job_id)
     assert (job.state, job.attempts, job.row.finished_at) == (state, 1, rig.now)
@@ -102,7 +102,7 @@ def test_why_a_job_failed_is_kept_with_the_job_and_with_the_run(rig: Rig) -> Non
 
 def test_what_an_executor_tells_of_a_run_is_kept(rig: Rig) -> None:
     claim = rig.start()
-    rig.finish(claim, Completed(), Telling(1_234, 3, "/var/log/x", '{"rows":5}'))
+    rig.finish(claim, Completed(), RunStats(1_234, 3, "/var/log/x", '{"rows":5}'))
 
     [run] = rig.runs(claim.job_id)
     assert (run.duration_ms, run.exit_code, run.log_path, run.metrics) == (1_234, 3, "/var/log/x", {"rows": 5})
@@ -125,7 +125,7 @@ def test_a_report_that_leads_back(rig: Rig, report: Report, state: State, run_st
     before = rig.live(claim.job_id)
     rig.clock.advance(seconds=2)
 
-    assert rig.finish(claim, report) == Finished(Answer.APPLIED, state)
+    assert rig.finish(claim, report) == Finished(FinishStatus.APPLIED, state)
 
     live, [run] = rig.live(claim.job_id), rig.runs(claim.job_id)
     assert (live.state, live.attempts) == (state, attempts)
@@ -192,7 +192,7 @@ def test_a_stale_holder_changes_nothing(rig: Rig, report: Report, state: State) 
     stale, _ = lost_in_state(rig, state)
     before = rig.everything()
 
-    assert rig.finish(stale, report) == Finished(Answer.LOST)
+    assert rig.finish(stale, report) == Finished(FinishStatus.LOST)
     assert rig.everything() == before
 
 
@@ -203,7 +203,7 @@ def test_a_repeated_report_is_recognised_and_changes_nothing(rig: Rig, report: R
     before = rig.everything()
     rig.clock.advance(seconds=1)
 
-    assert rig.finish(claim, report) == Finished(Answer.ALREADY, first.state)
+    assert rig.finish(claim, report) == Finished(FinishStatus.ALREADY, first.state)
     assert rig.everything() == before
 
 
@@ -213,7 +213,7 @@ def test_the_first_of_two_different_reports_decides(rig: Rig, one: Report, two: 
     rig.finish(claim, one)
     before = rig.everything()
 
-    assert rig.finish(claim, two).answer != Answer.APPLIED
+    assert rig.finish(claim, two).status != FinishStatus.APPLIED
     assert rig.everything() == before
 
 
@@ -235,7 +235,7 @@ def test_a_job_that_nobody_holds_cannot_be_finished(rig: Rig, report: Report, st
     except TransitionRefused:
         pass
     else:
-        assert answer == Finished(Answer.LOST)
+        assert answer == Finished(FinishStatus.LOST)
     assert rig.everything() == before
 
 
@@ -243,7 +243,7 @@ def test_a_cancel_asked_for_meanwhile_is_seen_by_the_report(rig: Rig) -> None:
     claim = rig.start()
     rig.cancel(claim.job_id)
 
-    assert rig.finish(claim, Failed(BROKEN)) == Finished(Answer.APPLIED, State.CANCELLED)
+    assert rig.finish(claim, Failed(BROKEN)) == Finished(FinishStatus.APPLIED, State.CANCELLED)
 
 
 @each(Completed(), Failed(HOPELESS), Cancelled(), Skipped())
@@ -261,14 +261,14 @@ def test_a_run_ends_no_job_that_another_run_holds_even_at_the_same_version(rig: 
     )
     before = rig.everything()
 
-    assert rig.finish(own, report) == Finished(Answer.LOST)
+    assert rig.finish(own, report) == Finished(FinishStatus.LOST)
     assert rig.everything() == before
 
     back = (
         "UPDATE {ready} SET run_id = (SELECT u.id FROM {run} AS u WHERE u.job_id = {ready}.job_id) WHERE queue = :queue"
     )
     rig.execute(back, queue=rig.queue)
-    assert rig.finish(own, report).answer == Answer.APPLIED
+    assert rig.finish(own, report).status == FinishStatus.APPLIED
 
 
 def test_versions_rise_up_to_the_end(rig: Rig) -> None:
@@ -289,7 +289,7 @@ def test_a_batch_is_answered_in_its_order(rig: Rig) -> None:
 
     answers = rig.store.finish(batch, rig.now)
 
-    assert [answer.answer for answer in answers] == [Answer.APPLIED] * len(REPORTS)
+    assert [answer.status for answer in answers] == [FinishStatus.APPLIED] * len(REPORTS)
     assert [answer.state for answer in answers] == [rig.job(claim.job_id).state for claim in claims]
 
 
@@ -312,11 +312,11 @@ def test_one_lost_run_in_a_batch_does_not_stop_the_others(rig: Rig) -> None:
     answers = rig.store.finish(batch, rig.now)
 
     assert answers == [
-        Finished(Answer.APPLIED, State.COMPLETED),
-        Finished(Answer.LOST),
-        Finished(Answer.APPLIED, State.QUEUED),
-        Finished(Answer.APPLIED, State.SCHEDULED),
-        Finished(Answer.APPLIED, State.CANCELLED),
+        Finished(FinishStatus.APPLIED, State.COMPLETED),
+        Finished(FinishStatus.LOST),
+        Finished(FinishStatus.APPLIED, State.QUEUED),
+        Finished(FinishStatus.APPLIED, State.SCHEDULED),
+        Finished(FinishStatus.APPLIED, State.CANCELLED),
     ]
     assert rig.job(lost.job_id).state == State.PAUSED
 
@@ -327,7 +327,7 @@ def test_one_run_twice_in_a_batch_is_finished_once(rig: Rig) -> None:
 
     answers = rig.store.finish([report, report], rig.now)
 
-    assert [answer.answer for answer in answers] == [Answer.APPLIED, Answer.ALREADY]
+    assert [answer.status for answer in answers] == [FinishStatus.APPLIED, FinishStatus.ALREADY]
 
 
 def test_an_empty_batch_answers_nothing(rig: Rig) -> None:
@@ -342,7 +342,7 @@ def test_a_whole_batch_can_be_repeated_after_a_lost_answer(rig: Rig) -> None:
 
     answers = rig.store.finish(batch, rig.now)
 
-    assert answers == [Finished(Answer.ALREADY, State.COMPLETED)] * 4
+    assert answers == [Finished(FinishStatus.ALREADY, State.COMPLETED)] * 4
     assert rig.everything() == before
 
 
@@ -363,7 +363,7 @@ def test_children_come_into_being_with_the_completion(rig: Rig) -> None:
 
     [finished] = rig.store.finish([_with_children(rig, claim, Completed(), *children)], rig.now)
 
-    assert finished == Finished(Answer.APPLIED, State.COMPLETED)
+    assert finished == Finished(FinishStatus.APPLIED, State.COMPLETED)
     assert [rig.row(child.id) for child in children] == [rig.cold(child) for child in children]
     assert [rig.job(child.id).parent_id for child in children] == [to_uuid(claim.job_id)] * 4
     assert rig.job(children[0].id).tags == ("t",)
@@ -378,7 +378,7 @@ def test_children_of_a_job_that_does_not_complete_are_dropped(rig: Rig, report: 
 
     [finished] = rig.store.finish([_with_children(rig, claim, report, child)], rig.now)
 
-    assert finished.answer == Answer.APPLIED
+    assert finished.status == FinishStatus.APPLIED
     assert rig.store.get(child.id) is None
     assert rig.enqueue(business_key=rig.key("b"))
 
@@ -391,7 +391,10 @@ def test_a_run_that_lost_its_job_has_no_children(rig: Rig) -> None:
     one, two = _asked_for(rig, lost, {})[0], _asked_for(rig, kept, {})[0]
     batch = [_with_children(rig, lost, Completed(), one), _with_children(rig, kept, Completed(), two)]
 
-    assert [finished.answer for finished in rig.store.finish(batch, rig.now)] == [Answer.LOST, Answer.APPLIED]
+    assert [finished.status for finished in rig.store.finish(batch, rig.now)] == [
+        FinishStatus.LOST,
+        FinishStatus.APPLIED,
+    ]
     assert rig.store.get(one.id) is None
     assert rig.job(two.id).state == State.QUEUED
 
@@ -402,7 +405,7 @@ def test_children_come_into_being_once(rig: Rig) -> None:
     rig.store.finish([finish], rig.now)
     before = rig.everything()
 
-    assert rig.store.finish([finish], rig.now) == [Finished(Answer.ALREADY, State.COMPLETED)]
+    assert rig.store.finish([finish], rig.now) == [Finished(FinishStatus.ALREADY, State.COMPLETED)]
     assert rig.everything() == before
 
 
@@ -448,7 +451,7 @@ def test_a_child_whose_key_is_refused_undoes_the_whole_call(rig: Rig) -> None:
     assert rig.everything() == before
 
     [finished] = rig.store.finish(batch[:1], rig.now)
-    assert finished.answer == Answer.APPLIED
+    assert finished.status == FinishStatus.APPLIED
 
 
 # -- a repeat --------------------------------------------------------------------------------------------------------
@@ -461,17 +464,17 @@ def test_a_repeat_tells_the_state_the_job_is_in_by_now(rig: Rig) -> None:
     def again() -> Finished:
         return rig.store.finish([report], rig.now)[0]
 
-    assert again() == Finished(Answer.APPLIED, State.SCHEDULED)
-    assert again() == Finished(Answer.ALREADY, State.SCHEDULED)
+    assert again() == Finished(FinishStatus.APPLIED, State.SCHEDULED)
+    assert again() == Finished(FinishStatus.ALREADY, State.SCHEDULED)
     rig.clock.advance(seconds=1)
     rig.store.promote(rig.now, 1)
-    assert again() == Finished(Answer.ALREADY, State.QUEUED)
+    assert again() == Finished(FinishStatus.ALREADY, State.QUEUED)
     second = rig.claim_one()
-    assert again() == Finished(Answer.ALREADY, State.RUNNING)
+    assert again() == Finished(FinishStatus.ALREADY, State.RUNNING)
     rig.finish(second, Completed())
-    assert again() == Finished(Answer.ALREADY, State.COMPLETED)
+    assert again() == Finished(FinishStatus.ALREADY, State.COMPLETED)
     rig.store.delete(claim.job_id)
-    assert again() == Finished(Answer.LOST)
+    assert again() == Finished(FinishStatus.LOST)
 
 
 def test_a_repeat_of_an_end_that_was_asked_for_meanwhile_tells_that_end(rig: Rig) -> None:
@@ -480,7 +483,7 @@ def test_a_repeat_of_an_end_that_was_asked_for_meanwhile_tells_that_end(rig: Rig
     report = rig.report(claim, Failed(BROKEN, SECOND))
     rig.store.finish([report], rig.now)
 
-    assert rig.store.finish([report], rig.now) == [Finished(Answer.ALREADY, State.CANCELLED)]
+    assert rig.store.finish([report], rig.now) == [Finished(FinishStatus.ALREADY, State.CANCELLED)]
 
 
 def test_a_report_under_the_run_of_another_job_ends_neither(rig: Rig) -> None:
@@ -491,7 +494,7 @@ def test_a_report_under_the_run_of_another_job_ends_neither(rig: Rig) -> None:
 
     crossed = Claim(mine.live._replace(run_id=other.run_id), *mine[1:])
 
-    assert rig.finish(crossed, Completed()).answer is Answer.LOST
+    assert rig.finish(crossed, Completed()).status is FinishStatus.LOST
     assert rig.everything() == before
 
 
@@ -502,6 +505,6 @@ def test_a_run_that_was_closed_by_other_means_ends_nothing(rig: Rig, report: Rep
     rig.execute("UPDATE {run} SET state = 'lost', finished_at = started_at")
     before = rig.everything()
 
-    assert rig.finish(claim, report).answer is Answer.LOST
+    assert rig.finish(claim, report).status is FinishStatus.LOST
     assert rig.everything() == before
     rig.execute("UPDATE {run} SET state = 'running', finished_at = NULL")

@@ -190,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
             claimer=self.rig.claimer(3),
         )
         [finished], count, claims, *_ = self.rig.store.turn(wanted, self.rig.now)
-        assert (finished.answer, count) == (answer, promoted)
+        assert (finished.status, count) == (answer, promoted)
         assert answer == "lost" or finished.state == state_then
         return self._started(expected, claims)
 
@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
         job = self.model.jobs[claim.job_id]
         expected = self.model.report(job, claim.run_id, what, delay)
         answer = self.rig.finish(claim, REPORTS[what](delay))
-        assert answer.answer == expected
+        assert answer.status == expected
         assert answer.state == (None if expected == "lost" else job.state)
 
     @rule(seconds=st.sampled_from((1, 5, 20)), limit=st.integers(1, 3))

@@ -7,22 +7,22 @@ from typing import Protocol, TypeVar
 
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
-from perdure.job.model import Claim, Failure, Telling
+from perdure.job.model import Claim, Failure, RunStats
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, TimedOut
 from perdure.job.states import LIVE, State
 from perdure.store.rows import (
     FIRST_ID,
+    DuplicateReason,
     Duplicates,
     Durations,
     Failures,
     Gate,
-    Hitch,
     JobFilter,
     NewNode,
     Outstanding,
     Ran,
-    Sameness,
     Stuck,
+    StuckReason,
 )
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, NotSupported, Rig
@@ -238,7 +238,7 @@ def test_a_job_whose_node_has_stopped_is_stuck_at_once(rig: Rig) -> None:
     first, _ = rig.claim(2, node=node)
     rig.store.stop(node, "crash", rig.now)
 
-    assert _stuck(rig) == [Stuck(Hitch.LOST, rig.kind, rig.queue, 2, rig.now, first.job_id)]
+    assert _stuck(rig) == [Stuck(StuckReason.LOST, rig.kind, rig.queue, 2, rig.now, first.job_id)]
     rig.rescue(node)
     assert _stuck(rig) == []
 
@@ -250,7 +250,7 @@ def test_a_job_past_its_time_out_is_stuck(rig: Rig) -> None:
     assert _stuck(rig) == []
 
     rig.clock.advance(milliseconds=1)
-    assert _stuck(rig) == [Stuck(Hitch.OVERTIME, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    assert _stuck(rig) == [Stuck(StuckReason.OVERTIME, rig.kind, rig.queue, 1, begun, claim.job_id)]
 
 
 def test_a_job_within_a_long_time_out_is_not_stuck(rig: Rig) -> None:
@@ -262,14 +262,14 @@ def test_a_job_within_a_long_time_out_is_not_stuck(rig: Rig) -> None:
 
 def test_a_job_without_time_out_that_runs_far_longer_than_those_before_it_is_stuck(rig: Rig) -> None:
     for seconds in (50, 200):
-        rig.finish(rig.start(), Completed(), Telling(duration_ms=seconds * 1_000))
+        rig.finish(rig.start(), Completed(), RunStats(duration_ms=seconds * 1_000))
     claim = rig.start()
     begun = rig.now
 
     rig.clock.advance(seconds=600)
     assert _stuck(rig) == []
     rig.clock.advance(seconds=1)
-    assert _stuck(rig) == [Stuck(Hitch.SLOW, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    assert _stuck(rig) == [Stuck(StuckReason.SLOW, rig.kind, rig.queue, 1, begun, claim.job_id)]
 
 
 def test_a_job_that_runs_long_with_none_to_compare_it_with_is_told_apart(rig: Rig) -> None:
@@ -280,7 +280,7 @@ def test_a_job_that_runs_long_with_none_to_compare_it_with_is_told_apart(rig: Ri
     assert _stuck(rig) == []
 
     rig.clock.advance(seconds=1)
-    assert _stuck(rig) == [Stuck(Hitch.LONG, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    assert _stuck(rig) == [Stuck(StuckReason.LONG, rig.kind, rig.queue, 1, begun, claim.job_id)]
 
 
 def test_a_job_of_a_node_of_which_nothing_was_heard_for_long_is_stuck(rig: Rig) -> None:
@@ -291,7 +291,7 @@ def test_a_job_of_a_node_of_which_nothing_was_heard_for_long_is_stuck(rig: Rig) 
     assert _stuck(rig, beats=False) == []
 
     rig.clock.advance(seconds=1)
-    assert _stuck(rig, beats=False) == [Stuck(Hitch.SILENT, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    assert _stuck(rig, beats=False) == [Stuck(StuckReason.SILENT, rig.kind, rig.queue, 1, begun, claim.job_id)]
     assert _stuck(rig, beats=True) == []
 
 
@@ -301,7 +301,9 @@ def test_a_node_is_not_silent_before_a_usual_lease_is_over_however_short_the_pat
     assert _mine(rig, rig.store.stuck(rig.now, rig.now, FIRST_ID, PLENTY)) == []
 
     rig.clock.advance(seconds=1)
-    assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, rig.now, FIRST_ID, PLENTY))] == [Hitch.SILENT]
+    assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, rig.now, FIRST_ID, PLENTY))] == [
+        StuckReason.SILENT
+    ]
 
 
 @each((30, 60), (600, 600), (86_400, 86_400))
@@ -314,13 +316,13 @@ def test_a_node_is_silent_once_its_own_lease_is_over_and_the_patience_too(
     rig.claim_one(node=node)
     rig.clock.advance(seconds=silent_s - 1)
 
-    def silent() -> list[Hitch]:
+    def silent() -> list[StuckReason]:
         stale = Micros(rig.now - 60_000_000)
         return [row.reason for row in _mine(rig, rig.store.stuck(rig.now, stale, FIRST_ID, PLENTY))]
 
     assert silent() == []
     rig.clock.advance(seconds=1)
-    assert silent() == [Hitch.SILENT]
+    assert silent() == [StuckReason.SILENT]
 
 
 def test_a_queue_waits_while_all_of_its_jobs_run_on_nodes_silent_for_their_lease(rig: Rig) -> None:
@@ -332,13 +334,13 @@ def test_a_queue_waits_while_all_of_its_jobs_run_on_nodes_silent_for_their_lease
     rig.clock.advance(seconds=999)
     assert _stuck(rig, beats=False) == []
     rig.clock.advance(seconds=1)
-    assert [row.reason for row in _stuck(rig, beats=False)] == [Hitch.SILENT, Hitch.WAITING]
+    assert [row.reason for row in _stuck(rig, beats=False)] == [StuckReason.SILENT, StuckReason.WAITING]
 
 
 def test_parked_jobs_are_stuck(rig: Rig) -> None:
     job_id = in_state(rig, State.PARKED)
 
-    assert _stuck(rig) == [Stuck(Hitch.PARKED, rig.kind, rig.queue, 1, rig.now, job_id)]
+    assert _stuck(rig) == [Stuck(StuckReason.PARKED, rig.kind, rig.queue, 1, rig.now, job_id)]
 
 
 def test_a_job_that_was_due_long_ago_and_that_nobody_queued_is_stuck(rig: Rig) -> None:
@@ -348,14 +350,14 @@ def test_a_job_that_was_due_long_ago_and_that_nobody_queued_is_stuck(rig: Rig) -
     assert _stuck(rig) == []
 
     rig.clock.advance(seconds=1)
-    assert _stuck(rig) == [Stuck(Hitch.DUE, rig.kind, rig.queue, 1, due, job_id)]
+    assert _stuck(rig) == [Stuck(StuckReason.DUE, rig.kind, rig.queue, 1, due, job_id)]
 
 
 def test_the_head_of_a_queue_that_nobody_serves_is_stuck(rig: Rig) -> None:
     first, _ = rig.enqueue_many(2)
     rig.clock.advance(seconds=300)
 
-    assert _stuck(rig) == [Stuck(Hitch.WAITING, rig.kind, rig.queue, 1, Micros(rig.now - LONG_US), first)]
+    assert _stuck(rig) == [Stuck(StuckReason.WAITING, rig.kind, rig.queue, 1, Micros(rig.now - LONG_US), first)]
 
 
 def test_a_long_backlog_that_is_worked_on_is_not_stuck(rig: Rig) -> None:
@@ -376,7 +378,7 @@ def test_a_queue_of_long_jobs_of_which_one_runs_is_not_stuck(rig: Rig) -> None:
     assert _stuck(rig) == []
 
     rig.finish(running, Completed())
-    assert [row.reason for row in _stuck(rig)] == [Hitch.WAITING]
+    assert [row.reason for row in _stuck(rig)] == [StuckReason.WAITING]
 
 
 def test_a_run_on_a_node_that_may_be_dead_does_not_help_its_queue(rig: Rig) -> None:
@@ -384,7 +386,7 @@ def test_a_run_on_a_node_that_may_be_dead_does_not_help_its_queue(rig: Rig) -> N
     rig.claim_one()
     rig.clock.advance(seconds=900)
 
-    assert [row.reason for row in _stuck(rig, beats=False)] == [Hitch.SILENT, Hitch.WAITING]
+    assert [row.reason for row in _stuck(rig, beats=False)] == [StuckReason.SILENT, StuckReason.WAITING]
 
 
 def test_no_queue_is_said_to_wait_where_more_was_begun_than_is_looked_at(rig: Rig) -> None:
@@ -400,7 +402,7 @@ def test_no_queue_is_said_to_wait_where_more_was_begun_than_is_looked_at(rig: Ri
 
     assert _mine(rig, rig.store.stuck(rig.now, stale, lately, 1)) == []
     rig.store.pause_queue(rig.queue, rig.now)
-    assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, stale, lately, 1))] == [Hitch.PAUSED]
+    assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, stale, lately, 1))] == [StuckReason.PAUSED]
 
 
 def test_work_on_another_queue_does_not_help_the_one_that_waits(rig: Rig) -> None:
@@ -412,21 +414,21 @@ def test_work_on_another_queue_does_not_help_the_one_that_waits(rig: Rig) -> Non
     rig.finish(claim, Completed())
 
     found = _mine(rig, rig.store.stuck(rig.now, Micros(rig.now - LONG_US), lately, PLENTY))
-    assert [(row.reason, row.queue) for row in found] == [(Hitch.WAITING, rig.queue)]
+    assert [(row.reason, row.queue) for row in found] == [(StuckReason.WAITING, rig.queue)]
 
 
 def test_the_head_of_a_paused_queue_is_told_apart(rig: Rig) -> None:
     rig.enqueue()
     rig.store.pause_queue(rig.queue, rig.now)
     rig.clock.advance(seconds=300)
-    assert [row.reason for row in _stuck(rig)] == [Hitch.PAUSED]
+    assert [row.reason for row in _stuck(rig)] == [StuckReason.PAUSED]
 
     rig.store.pause_queue(rig.queue, None)
-    assert [row.reason for row in _stuck(rig)] == [Hitch.WAITING]
+    assert [row.reason for row in _stuck(rig)] == [StuckReason.WAITING]
 
     rig.store.pause_queue("*", rig.now)
     try:
-        assert [row.reason for row in _stuck(rig)] == [Hitch.PAUSED]
+        assert [row.reason for row in _stuck(rig)] == [StuckReason.PAUSED]
     finally:
         rig.store.pause_queue("*", None)
 
@@ -438,14 +440,14 @@ def test_a_reserved_queue_is_not_stuck_until_the_reservation_ends(rig: Rig) -> N
     assert _stuck(rig) == []
 
     rig.clock.advance(seconds=1)
-    assert [row.reason for row in _stuck(rig)] == [Hitch.WAITING]
+    assert [row.reason for row in _stuck(rig)] == [StuckReason.WAITING]
 
 
 # -- how long do jobs take? ------------------------------------------------------------------------------------------
 
 
 def _took(rig: Rig, claim: Claim, duration_ms: int, report: Report | None = None) -> None:
-    rig.finish(claim, report or Completed(), Telling(duration_ms=duration_ms))
+    rig.finish(claim, report or Completed(), RunStats(duration_ms=duration_ms))
 
 
 def test_percentiles_are_of_nearest_rank(rig: Rig) -> None:
@@ -494,7 +496,7 @@ def test_jobs_that_had_the_same_business_key_are_duplicates(rig: Rig) -> None:
     rig.enqueue(idempotency_key=rig.key("i"))
     rig.enqueue_many(2)
 
-    assert _duplicates(rig) == [Duplicates(Sameness.BUSINESS_KEY, rig.kind, rig.key("b"), 3, last)]
+    assert _duplicates(rig) == [Duplicates(DuplicateReason.BUSINESS_KEY, rig.kind, rig.key("b"), 3, last)]
 
 
 def test_the_same_key_in_two_kinds_is_no_duplicate(rig: Rig) -> None:
@@ -531,7 +533,7 @@ def test_jobs_that_began_again_after_their_node_died_may_have_worked_twice(rig: 
 
     for _ in range(2):
         rig.finish(rig.claim_one(), Completed())
-    assert _duplicates(rig) == [Duplicates(Sameness.BEGUN_AGAIN, rig.kind, None, 2, last)]
+    assert _duplicates(rig) == [Duplicates(DuplicateReason.BEGUN_AGAIN, rig.kind, None, 2, last)]
     assert _duplicates(rig, rig.ids.new()) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.job.reports import Completed
-from perdure.store.rows import Answer, QueueRow
+from perdure.store.rows import FinishStatus, QueueRow
 from perdure.testing.contract.rig import Rig
 
 
@@ -70,7 +70,7 @@ def test_running_jobs_of_a_paused_queue_go_on(rig: Rig) -> None:
     claim = rig.start()
     rig.store.pause_queue(rig.queue, rig.now)
 
-    assert rig.finish(claim, Completed()).answer == Answer.APPLIED
+    assert rig.finish(claim, Completed()).status == FinishStatus.APPLIED
 
 
 def test_jobs_can_be_enqueued_into_a_paused_queue(rig: Rig) -> None:

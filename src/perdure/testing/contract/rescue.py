@@ -10,7 +10,7 @@ from perdure.job.model import Claim
 from perdure.job.reports import Completed
 from perdure.job.states import RunState, State, Suspicion
 from perdure.job.transitions import suspicion
-from perdure.store.rows import Answer, Finished, JobFilter
+from perdure.store.rows import Finished, FinishStatus, JobFilter
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import CRASHED, Rig
 
@@ -88,7 +88,7 @@ def test_a_living_node_keeps_its_jobs(rig: Rig) -> None:
     claim = rig.claim_one(node=node)
 
     assert rig.rescue(node) == 0
-    assert rig.finish(claim, Completed()).answer == Answer.APPLIED
+    assert rig.finish(claim, Completed()).status == FinishStatus.APPLIED
 
 
 def test_the_jobs_of_a_node_that_nobody_knows_are_taken_back(rig: Rig) -> None:
@@ -121,7 +121,7 @@ def test_a_single_job_can_be_taken_back_from_the_node_that_has_it(rig: Rig) -> N
 
     assert rig.store.rescue(node, CRASHED, 3, ids, rig.now, of_another.job_id) == []
     (rescued,) = rig.store.rescue(node, CRASHED, 3, ids, rig.now, wanted.job_id)
-    assert (rescued.live.run_id, rescued.finished) == (wanted.run_id, Finished(Answer.APPLIED, State.QUEUED))
+    assert (rescued.live.run_id, rescued.finished) == (wanted.run_id, Finished(FinishStatus.APPLIED, State.QUEUED))
 
     assert rig.job(wanted.job_id).state == State.QUEUED
     assert [rig.live(claim.job_id) for claim in (left, of_another)] == [left.live, of_another.live]
@@ -156,7 +156,7 @@ def test_a_lost_job_of_a_chain_has_a_successor(rig: Rig) -> None:
     next_id = JobId(rig.ids.new())
 
     (rescued,) = rig.store.rescue(node, CRASHED, 3, [next_id], rig.now)
-    assert rescued.finished == Finished(Answer.APPLIED, State.FAILED, has_successor=True)
+    assert rescued.finished == Finished(FinishStatus.APPLIED, State.FAILED, has_successor=True)
 
     assert (rig.job(job_id).state, rig.job(job_id).successor) == (State.FAILED, to_uuid(next_id))
     new = rig.job(next_id)

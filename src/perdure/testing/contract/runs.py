@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from perdure.errors import PerdureError
 from perdure.ids import JobId, NodeId, RunId
-from perdure.job.model import Claim, Telling
+from perdure.job.model import Claim, RunStats
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -21,7 +21,7 @@ from perdure.job.reports import (
 )
 from perdure.job.states import CLOSED, RunState
 from perdure.job.views import Run
-from perdure.store.rows import Answer, Finished, LogLine, RunFilter
+from perdure.store.rows import Finished, FinishStatus, LogLine, RunFilter
 from perdure.testing.contract.case import each
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 
@@ -113,7 +113,7 @@ def test_an_artifact_that_is_there_is_not_added_again(rig: Rig) -> None:
 def test_a_closed_run_still_takes_artifacts_and_nothing_else_changes(rig: Rig) -> None:
     claim = rig.start()
     rig.store.append_artifacts(claim.run_id, ["a"])
-    rig.finish(claim, Completed(), Telling(5, 0))
+    rig.finish(claim, Completed(), RunStats(5, 0))
     [before] = rig.runs(claim.job_id)
 
     assert rig.store.append_artifacts(claim.run_id, ["b"])
@@ -131,7 +131,7 @@ def test_a_run_that_is_not_there_takes_no_artifacts(rig: Rig) -> None:
 
 
 def _finish(report: Report) -> Callable[[Rig, Claim], object]:
-    return lambda rig, claim: rig.finish(claim, report, Telling(99, 99, "/elsewhere", '{"x":1}'))
+    return lambda rig, claim: rig.finish(claim, report, RunStats(99, 99, "/elsewhere", '{"x":1}'))
 
 
 CALLS: dict[str, Callable[[Rig, Claim], object]] = {
@@ -165,7 +165,7 @@ def test_no_call_changes_a_closed_run(rig: Rig, state: RunState) -> None:
     if state == RunState.LOST:
         rig.crash(node)
     else:
-        rig.finish(claim, CLOSING[state], Telling(7, 0, "/log", '{"y":2}'))
+        rig.finish(claim, CLOSING[state], RunStats(7, 0, "/log", '{"y":2}'))
     closed = [run for run in rig.runs(claim.job_id) if run.row.id == claim.run_id]
     assert closed[0].state == state
 
@@ -182,6 +182,6 @@ def test_a_run_that_was_closed_behind_the_back_of_its_job_stays_as_it_is(rig: Ri
     rig.execute("UPDATE {run} SET state = 'lost' WHERE started_at = :now", now=rig.now)
     before = rig.everything()
 
-    assert rig.finish(claim, report) == Finished(Answer.LOST)
+    assert rig.finish(claim, report) == Finished(FinishStatus.LOST)
     assert rig.everything() == before
     rig.execute("UPDATE {run} SET state = 'running' WHERE started_at = :now", now=rig.now)

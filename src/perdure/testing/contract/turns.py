@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.errors import KeyConflict
-from perdure.job.model import Claim, Telling
+from perdure.job.model import Claim, RunStats
 from perdure.job.reports import Cancelled, Completed, Failed, Finish
 from perdure.job.states import RunState, State
-from perdure.store.rows import Answer, Finished, Glance, Kinds, Lane, LogLine, Notes, Turn, Turned
+from perdure.store.rows import Finished, FinishStatus, Glance, Kinds, Lane, LogLine, Notes, Turn, Turned
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import ANY, BROKEN, LEASE_US, NONE, Rig
 
@@ -56,7 +56,7 @@ def test_a_turn_finishes_promotes_and_claims(rig: Rig) -> None:
 
     turned = _turn(rig, _wanted(rig, 5, finishes=[rig.report(claim, Completed())], promote=10))
 
-    assert turned.finished == [Finished(Answer.APPLIED, State.COMPLETED)]
+    assert turned.finished == [Finished(FinishStatus.APPLIED, State.COMPLETED)]
     assert turned.promoted == 1
     assert [taken.job_id for taken in turned.claims] == [next_one, due]
     assert [taken.live for taken in turned.claims] == [rig.live(next_one), rig.live(due)]
@@ -97,7 +97,7 @@ def test_a_report_that_came_too_late_does_not_hold_up_the_turn(rig: Rig) -> None
 
     turned = _turn(rig, _wanted(rig, 1, finishes=reports))
 
-    assert turned.finished == [Finished(Answer.LOST), Finished(Answer.APPLIED, State.COMPLETED)]
+    assert turned.finished == [Finished(FinishStatus.LOST), Finished(FinishStatus.APPLIED, State.COMPLETED)]
     assert len(turned.claims) == 1
 
 
@@ -108,7 +108,7 @@ def test_a_node_declared_dead_finishes_what_nobody_took_but_claims_nothing(rig: 
     rig.store.stop(node, "crash", rig.now)
     wanted = Turn([rig.report(claim, Completed())], lanes=[Lane(rig.queue, 1)], claimer=rig.claimer(1, node))
 
-    assert _turn(rig, wanted) == Turned([Finished(Answer.APPLIED, State.COMPLETED)], 0, [])
+    assert _turn(rig, wanted) == Turned([Finished(FinishStatus.APPLIED, State.COMPLETED)], 0, [])
 
 
 def test_a_turn_happens_wholly_or_not_at_all(rig: Rig) -> None:
@@ -166,7 +166,7 @@ def test_metrics_stand_for_all_that_was_measured_before(rig: Rig) -> None:
 
 def test_a_run_that_ends_in_the_same_turn_keeps_the_metrics_it_ended_with(rig: Rig) -> None:
     claim = rig.start()
-    finish = rig.report(claim, Completed(), Telling(metrics='{"last":1}'))
+    finish = rig.report(claim, Completed(), RunStats(metrics='{"last":1}'))
     notes = Notes(_lines(claim, 1), [(claim.run_id, ("a",))], [(claim.run_id, '{"early":1}')])
     _turn(rig, Turn(finishes=[finish], notes=notes))
 
@@ -223,8 +223,8 @@ def test_a_turn_again_is_answered_by_what_came_of_the_first(rig: Rig) -> None:
     before = rig.everything()
 
     assert _turn(rig, wanted).finished == [
-        Finished(Answer.ALREADY, State.COMPLETED),
-        Finished(Answer.ALREADY, State.QUEUED),
+        Finished(FinishStatus.ALREADY, State.COMPLETED),
+        Finished(FinishStatus.ALREADY, State.QUEUED),
     ]
     assert rig.everything() == before
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.clock import Micros
 from perdure.errors import ConfigError, KindError, PerdureError
 from perdure.job.model import Claim
-from perdure.worker.context import Backstage, JobContext, capturing
+from perdure.worker.context import JobContext, Services, capturing
 from perdure.worker.executors.wire import (
     CUT_OFF,
     Ending,
@@ -184,7 +184,7 @@ class Child:
         if changed := self._as_found.changes_since(before):
             self.say("changed", changed)
         children = () if ended.written else task.ctx.children
-        self._send(ending_frame(Ending(ended.report, ended.telling.duration_ms, ended.written, children)))
+        self._send(ending_frame(Ending(ended.report, ended.stats.duration_ms, ended.written, children)))
         return True
 
     def _task(self, order: Mapping[str, Any]) -> Assignment:
@@ -313,8 +313,8 @@ class ChildContext(JobContext):
 
     __slots__ = ("_say",)
 
-    def __init__(self, claim: Claim, kind: AnyKind, backstage: Backstage, say: Callable[..., None]) -> None:
-        super().__init__(claim, kind, backstage)
+    def __init__(self, claim: Claim, kind: AnyKind, services: Services, say: Callable[..., None]) -> None:
+        super().__init__(claim, kind, services)
         self._say = say
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.ids import RunId
-from perdure.job.model import Telling
+from perdure.job.model import RunStats
 from perdure.job.reports import Released
 from perdure.worker.context import JobContext
 from perdure.worker.run import (
@@ -43,7 +43,7 @@ class LoopExecutor:
         """Runs that have not ended, each with its task."""
         self._coming: set[RunId] = set()
         """Runs whose tasks have perhaps not begun."""
-        self._lent = 0
+        self._loop_calls = 0
         """Runs of other executors that wait here for what their function returned."""
         self._ringing = False
         self._closing = self._is_done = False
@@ -64,10 +64,10 @@ class LoopExecutor:
         self.thread.join(patience_s)
         return not self.thread.is_alive()
 
-    def lend(self, awaitable: Awaitable[Any]) -> Lent:
+    def call(self, awaitable: Awaitable[Any]) -> LoopCall:
         """Run to its end here what a plain function has returned. Called in that function's thread."""
-        self._loop.call_soon_threadsafe(self._count_lent, 1)
-        return Lent(self._loop, awaitable, lambda: self._count_lent(-1))
+        self._loop.call_soon_threadsafe(self._count_loop_calls, 1)
+        return LoopCall(self._loop, awaitable, lambda: self._count_loop_calls(-1))
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -120,7 +120,7 @@ class LoopExecutor:
                 del self._tasks[run_id]
                 is_ours = task.ctx.stop is not None
                 report = report_of_error(task, asyncio.CancelledError()) if is_ours else Released()
-                self._hand_back(Ended(task.ctx, report, Telling()))
+                self._hand_back(Ended(task.ctx, report, RunStats()))
 
     async def _run(self, task: Assignment) -> None:
         timers = self._timers(task) if task.claim.live.timeout_ms is not None else ()
@@ -162,19 +162,19 @@ class LoopExecutor:
             ctx.stop = ctx.stop or why
             running.cancel()
 
-    def _count_lent(self, more: int) -> None:
-        self._lent += more
+    def _count_loop_calls(self, more: int) -> None:
+        self._loop_calls += more
         if self._closing:
             self._leave_when_done()
 
     def _leave_when_done(self) -> None:
         self._closing = True
-        if not self._tasks and not self._coming and not self._lent:
+        if not self._tasks and not self._coming and not self._loop_calls:
             self._is_done = True
             self._loop.stop()
 
 
-class Lent:
+class LoopCall:
     """What a plain function returned, on an event loop, while the function's thread waits for it.
 
     In the thread's context: `current()` is the same. Waits on a lock that is written in C, as all of `threads`.

@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from perdure.errors import KindError
 from perdure.ids import RunId
-from perdure.job.model import Failure, Telling
+from perdure.job.model import Failure, RunStats
 from perdure.job.reports import Cancelled, Failed, Released, Report
 from perdure.worker.context import JobContext
 from perdure.worker.executors.wire import (
@@ -303,16 +303,16 @@ class _Slot:
         try:
             order = _job_order(task)
             place = order["kind"]
-            ended = Ended(task.ctx, Failed(refused[place]), Telling()) if place in refused else self._run(run, order)
+            ended = Ended(task.ctx, Failed(refused[place]), RunStats()) if place in refused else self._run(run, order)
         except KindError as error:
-            return Ended(task.ctx, Failed(failure_of(task, error, permanent=True)), Telling())
+            return Ended(task.ctx, Failed(failure_of(task, error, permanent=True)), RunStats())
         except Exception as error:  # whatever goes wrong, with the child or before: the run is handed back
             logger.exception("the process of %s %s could not be run", task.kind.name, task.ctx.job_id)
             if self.child is not None:
                 self.child.kill()
                 self.dismiss()
             report = COMPLETED if task.ctx.closed else failed(task, failure_of(task, error))
-            return Ended(task.ctx, report, task.ctx.telling(), task.ctx.closed)
+            return Ended(task.ctx, report, task.ctx.stats(), task.ctx.closed)
         if run.unfit is not None and run.unfit.permanent:
             refused[place] = run.unfit
         return ended
@@ -407,7 +407,7 @@ class _ProcessRun:
                 return self._ended(rest)
             case ["unfit", message, trace, permanent]:
                 self.unfit = Failure("KindError", ctx.fit(message), ctx.fit(trace), permanent)
-                return Ended(ctx, failed(self.task, self.unfit), Telling())
+                return Ended(ctx, failed(self.task, self.unfit), RunStats())
             case _:
                 raise ValueError(f"the process of {self.task.kind.name} sent an unknown {frame[:1]}")
         return None
@@ -416,7 +416,7 @@ class _ProcessRun:
         ctx, ending = self.task.ctx, ending_of(frame)
         ctx.closed = ending.closed
         ctx.children = ending.children
-        return Ended(ctx, ending.report, Telling(ending.duration_ms, metrics=ctx.metrics), ending.closed)
+        return Ended(ctx, ending.report, RunStats(ending.duration_ms, metrics=ctx.metrics), ending.closed)
 
     @property
     def has_spoilt_child(self) -> bool:
@@ -431,7 +431,7 @@ class _ProcessRun:
     def reaped(self, code: int) -> Ended:
         """Its child is gone."""
         ctx = self.task.ctx
-        return Ended(ctx, self._report_of_exit(code), ctx.telling()._replace(exit_code=code), ctx.closed)
+        return Ended(ctx, self._report_of_exit(code), ctx.stats()._replace(exit_code=code), ctx.closed)
 
     def _report_of_exit(self, code: int) -> Report:
         """What the death of its process means for the run."""

@@ -29,10 +29,10 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from perdure.ids import RunId
-from perdure.job.model import Telling
+from perdure.job.model import RunStats
 from perdure.uninterrupted import Mark, uninterrupted
 from perdure.worker.context import JobContext
-from perdure.worker.executors.loop import Lent, LoopExecutor
+from perdure.worker.executors.loop import LoopCall, LoopExecutor
 from perdure.worker.run import WARN_AT, Assignment, Ended, Inbox, logger, report_of_error, run_plain, warn_of_timeout
 from perdure.worker.signals import Interrupted, Stop
 
@@ -194,7 +194,7 @@ class ThreadExecutor:
         slot.forget_interrupts()
         if ended is None:
             report = report_of_error(task, cut_short or Interrupted(task.ctx.stop))
-            ended = Ended(task.ctx, report, Telling(), task.ctx.closed)
+            ended = Ended(task.ctx, report, RunStats(), task.ctx.closed)
             cut_short = None  # its traceback holds this frame, and all that the handler had
         return ended
 
@@ -215,21 +215,21 @@ class ThreadExecutor:
             self._open.pop(task.claim.run_id, None)
             self._called_off.discard(task.claim.run_id)
 
-    def lend(self, slot: _Slot, awaitable: Awaitable[Any]) -> Any:
+    def call(self, slot: _Slot, awaitable: Awaitable[Any]) -> Any:
         """In the thread of a run whose function returned it: wait for its end on the event loop of the coroutines."""
         if os.getpid() != self._process:
             os._exit(0)  # as in `_leave`; the event loop is not in the copy
         with uninterrupted:
-            lent = self._loop().lend(awaitable)
+            loop_call = self._loop().call(awaitable)
             with self._lock:
-                slot.lent = lent
+                slot.loop_call = loop_call
                 if slot.mark.due is not None:  # it came too early for that
-                    lent.cancel()
+                    loop_call.cancel()
             try:
-                return lent.result()
+                return loop_call.result()
             finally:
                 with self._lock:
-                    slot.lent = None
+                    slot.loop_call = None
 
     @property
     def running(self) -> int:
@@ -247,9 +247,9 @@ class _Slot:
         self.mark: Mark
         """Made by the thread itself, before it takes its first run."""
         self._was_interrupted = False
-        self.lent: Lent | None = None
+        self.loop_call: LoopCall | None = None
         """What its run waits for on the event loop: that is interrupted in the thread's place."""
-        self.run_to_end = partial(pool.lend, self)
+        self.run_to_end = partial(pool.call, self)
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
@@ -263,8 +263,8 @@ class _Slot:
 
     def interrupt(self, *, surely: bool) -> bool:
         """Under the pool's lock, while the run is registered: the exception cannot hit another run."""
-        if self.lent is not None and not self.lent.has_ended:
-            self.lent.cancel()
+        if self.loop_call is not None and not self.loop_call.has_ended:
+            self.loop_call.cancel()
             return True
         self._was_interrupted = True
         return self.mark.raise_in_thread(Interrupted, surely=surely)
