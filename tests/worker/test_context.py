@@ -95,7 +95,7 @@ def test_current_is_the_own_run_among_many_at_once(app: Perdure) -> None:
     assert [app.existing(job).result for job in jobs] == [True] * 4
 
 
-# -- stats ---------------------------------------------------------------------------------------------------------
+# -- saying --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sort", SORTS)

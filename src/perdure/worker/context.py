@@ -170,7 +170,7 @@ class JobContext:
         if self.stop is not None:
             raise Interrupted(self.stop, at_checkpoint=True)
 
-    # -- stats -----------------------------------------------------------------------------------------------------
+    # -- saying ----------------------------------------------------------------------------------------------------
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """How far the work is. Cheap: what is written is the last of what was said in about a second."""
