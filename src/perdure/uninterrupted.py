@@ -12,7 +12,6 @@ Ctrl-C does not ask. What it interrupts must leave nothing behind that the next 
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 from types import TracebackType
@@ -22,7 +21,7 @@ from typing import Any
 class Mark:
     """How deep one thread is inside of marked code, and what it is to raise when it comes out."""
 
-    __slots__ = ("_ident", "depth", "due", "lifted")
+    __slots__ = ("_ident", "_py_object", "_raise", "depth", "due", "lifted")
 
     def __init__(self) -> None:
         """For the thread that makes it: all that it does is marked, but for what it does in `interruptible` blocks."""
@@ -30,7 +29,11 @@ class Mark:
         self.due: type[BaseException] | None = None
         self.lifted: list[int] = []
         """The depths that `interruptible` blocks have lifted, to be put back at their ends."""
+        import ctypes  # some milliseconds that only workers need
+
         self._ident = ctypes.c_ulong(threading.get_ident())
+        self._py_object: Any = ctypes.py_object
+        self._raise = ctypes.pythonapi.PyThreadState_SetAsyncExc
         _here.mark = self
 
     def lift(self) -> None:
@@ -53,21 +56,19 @@ class Mark:
         There is no taking it back: CPython 3.11, told to raise nothing, looks for it at every call of every thread from
         then on, and hangs as soon as anything traces or profiles.
         """
-        thrown: Any = ctypes.py_object(error)
+        thrown = self._py_object(error)
         if self.depth:
             self.due = error
             return True
         if _starting_threads and not surely:
             return False
-        _raise(self._ident, thrown)
+        self._raise(self._ident, thrown)
         return True
 
 
 _starting_threads: dict[object, object] = getattr(threading, "_limbo", {}) if sys.version_info < (3, 12) else {}
 """Before Python 3.12 a thread that is just being started bears its starter's number: an exception meant for the one
 would hit the other, before its first line, and `Thread.start` would wait for it for ever."""
-
-_raise = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class _Here(threading.local):

@@ -6,7 +6,6 @@ written where the operation is.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from copy import copy
@@ -30,7 +29,6 @@ from perdure.store.write import set_aside
 
 P = ParamSpec("P")
 T = TypeVar("T")
-logger = logging.getLogger("perdure.store")
 
 
 class Runner(Protocol):
@@ -154,7 +152,7 @@ def past_damage(method: Callable[Concatenate[SqlStore, P], T]) -> Callable[Conca
             parked = _may_be_damage(error, store) and store.runner.write(partial(set_aside, now))
             if not parked:
                 raise
-            logger.warning("jobs parked for what somebody has written into their rows: %d; see perdure doctor", parked)
+            _warn_of_damage(parked)
             return method(store, *args, **kwargs)
 
     return update_wrapper(again, method)
@@ -164,6 +162,14 @@ def _may_be_damage(error: Exception, store: SqlStore) -> bool:
     if isinstance(error, Serialization):
         return store.single_writer  # so nobody has changed the row: it is not what it was read as
     return not isinstance(error, StoreError) or error.code == "value_invalid"
+
+
+def _warn_of_damage(parked: int) -> None:
+    import logging  # not at the top: `perdure health` needs none of it
+
+    logging.getLogger("perdure.store").warning(
+        "jobs parked for what somebody has written into their rows: %d; see perdure doctor", parked
+    )
 
 
 def _raised(refusal: PerdureError) -> NoReturn:
