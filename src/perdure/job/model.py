@@ -419,7 +419,7 @@ def _refuse(constant: str) -> NoReturn:
 _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
-class _Column(NamedTuple):
+class _ColumnCheck(NamedTuple):
     name: str
     fits: Callable[[Any], bool]
     what: str
@@ -427,20 +427,20 @@ class _Column(NamedTuple):
 
 
 @cache
-def _columns(sort: Any) -> Sequence[_Column]:
+def _columns(sort: Any) -> Sequence[_ColumnCheck]:
     written: dict[str, Any] = sort.__annotations__  # the words of the class, as a named tuple keeps them
     return [_column(name, getattr(type_, "__forward_arg__", type_)) for name, type_ in written.items()]
 
 
-def _column(name: str, written: str) -> _Column:
+def _column(name: str, written: str) -> _ColumnCheck:
     fits, what, instead = _SORTS.get(written.removesuffix(" | None"), (_is_anything, "", _cut))
     if written.endswith(" | None"):
 
         def fits_or_nothing(value: object) -> bool:
             return value is None or fits(value)
 
-        return _Column(name, fits_or_nothing, what, _nothing)
-    return _Column(name, fits, what, instead)
+        return _ColumnCheck(name, fits_or_nothing, what, _nothing)
+    return _ColumnCheck(name, fits, what, instead)
 
 
 def _nothing(_: object) -> None:

@@ -27,7 +27,6 @@ from perdure.store.rows import (
     Fact,
     Failures,
     Finished,
-    Gate,
     Glance,
     JobFilter,
     Kinds,
@@ -38,6 +37,7 @@ from perdure.store.rows import (
     Outstanding,
     Page,
     Place,
+    QueueHold,
     QueueRow,
     Ran,
     Rescued,
@@ -69,7 +69,7 @@ class Bell(Protocol):
     def close(self) -> None: ...
 
 
-class Jobs(Protocol):
+class JobOperations(Protocol):
     """Jobs come into being, and ended ones go."""
 
     def enqueue(self, new: Sequence[NewJob]) -> list[Job]:
@@ -94,7 +94,7 @@ class Jobs(Protocol):
         ...
 
 
-class Control(Protocol):
+class ControlOperations(Protocol):
     """What people decide about single jobs. A repeat changes nothing.
 
     TransitionRefused: the job is in no state for it.
@@ -117,7 +117,7 @@ class Control(Protocol):
         ...
 
 
-class Order(Protocol):
+class OrderOperations(Protocol):
     """Places inside a queue."""
 
     def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None) -> Job:
@@ -129,7 +129,7 @@ class Order(Protocol):
         ...
 
 
-class Claims(Protocol):
+class ClaimOperations(Protocol):
     """Jobs become runs."""
 
     def claim(self, lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> list[Claim]:
@@ -142,7 +142,7 @@ class Claims(Protocol):
         ...
 
 
-class Finishes(Protocol):
+class FinishOperations(Protocol):
     """Runs come back."""
 
     def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
@@ -156,7 +156,7 @@ class Finishes(Protocol):
         ...
 
 
-class Turns(Protocol):
+class TurnOperations(Protocol):
     """What a worker does again and again."""
 
     def turn(self, wanted: Turn, now: Micros) -> Turned:
@@ -176,7 +176,7 @@ class Turns(Protocol):
         ...
 
 
-class Rescue(Protocol):
+class RescueOperations(Protocol):
     """Jobs that would otherwise wait for ever."""
 
     def promote(self, now: Micros, limit: int) -> int:
@@ -199,7 +199,7 @@ class Rescue(Protocol):
         ...
 
 
-class Runs(Protocol):
+class RunOperations(Protocol):
     """The record of attempts."""
 
     def runs(self, wanted: RunFilter, after: Spot | None, size: int) -> Page[Run]:
@@ -211,7 +211,7 @@ class Runs(Protocol):
         ...
 
 
-class Logs(Protocol):
+class LogOperations(Protocol):
     """Captured log lines."""
 
     def append_log(self, lines: Sequence[LogLine]) -> None:
@@ -223,7 +223,7 @@ class Logs(Protocol):
         ...
 
 
-class Reads(Protocol):
+class ReadOperations(Protocol):
     """Looking. Each call sees one consistent snapshot."""
 
     def get(self, job_id: JobId) -> Job | None:
@@ -255,7 +255,7 @@ class Reads(Protocol):
         ...
 
 
-class Queues(Protocol):
+class QueueOperations(Protocol):
     """Whole lanes."""
 
     def queues(self) -> list[QueueRow]:
@@ -267,7 +267,7 @@ class Queues(Protocol):
         ...
 
 
-class Nodes(Protocol):
+class NodeOperations(Protocol):
     """Worker process lifetimes."""
 
     def register(self, node: NewNode) -> None:
@@ -295,7 +295,7 @@ class Nodes(Protocol):
         ...
 
 
-class Locks(Protocol):
+class LockOperations(Protocol):
     """Named leases."""
 
     def take_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
@@ -315,7 +315,7 @@ class Locks(Protocol):
         ...
 
 
-class Questions(Protocol):
+class StatusQueries(Protocol):
     """What is going on.
 
     Each is one query that looks at `cap` rows at most and what belongs to them, however much there is; with fewer than
@@ -357,7 +357,7 @@ class Questions(Protocol):
         """The newest `cap` runs that began since `from_id`, by kind."""
         ...
 
-    def gates(self, queue: str) -> list[Gate]:
+    def queue_holds(self, queue: str) -> list[QueueHold]:
         """What may keep jobs of this queue from being claimed: its own row and that of all queues, if there are."""
         ...
 
@@ -366,7 +366,7 @@ class Questions(Protocol):
         ...
 
 
-class Health(Protocol):
+class HealthOperations(Protocol):
     """What `perdure doctor` and `perdure db` ask. A store may raise NotImplementedError for what it does not have."""
 
     def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
@@ -393,7 +393,7 @@ class Health(Protocol):
         ...
 
 
-class Schema(Protocol):
+class StoreLifecycle(Protocol):
     """The store as a whole."""
 
     @property
@@ -434,22 +434,22 @@ class Schema(Protocol):
 
 
 class Store(
-    Jobs,
-    Control,
-    Order,
-    Claims,
-    Finishes,
-    Turns,
-    Rescue,
-    Runs,
-    Logs,
-    Reads,
-    Queues,
-    Nodes,
-    Locks,
-    Questions,
-    Health,
-    Schema,
+    JobOperations,
+    ControlOperations,
+    OrderOperations,
+    ClaimOperations,
+    FinishOperations,
+    TurnOperations,
+    RescueOperations,
+    RunOperations,
+    LogOperations,
+    ReadOperations,
+    QueueOperations,
+    NodeOperations,
+    LockOperations,
+    StatusQueries,
+    HealthOperations,
+    StoreLifecycle,
     Protocol,
 ):
     """All of it."""

@@ -24,10 +24,10 @@ from perdure.store.rows import (
     Duplicates,
     Durations,
     Failures,
-    Gate,
     JobFilter,
     Outstanding,
     Page,
+    QueueHold,
     Ran,
     RunFilter,
     Spot,
@@ -268,9 +268,9 @@ def ran(from_id: bytes, cap: int) -> Op[list[Ran]]:
     return [readable(Ran, row)[0] for row in (yield Call("ask_ran", {"from_id": from_id, "cap": cap})).rows]
 
 
-def gates(queue: str) -> Op[list[Gate]]:
+def queue_holds(queue: str) -> Op[list[QueueHold]]:
     """The queue, and the row that stands for every queue; each only where it was ever used."""
-    return [readable(Gate, row)[0] for row in (yield Call("read_gates", {"queue": queue})).rows]
+    return [readable(QueueHold, row)[0] for row in (yield Call("read_queue_holds", {"queue": queue})).rows]
 
 
 def live_kinds() -> Op[list[StoredKind]]:

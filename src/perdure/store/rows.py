@@ -270,7 +270,7 @@ EVERY_QUEUE = "*"
 """The queue that stands for all of them where one is paused or reserved."""
 
 
-class Gate(NamedTuple):
+class QueueHold(NamedTuple):
     """What may keep the jobs of a queue from being claimed."""
 
     name: str

@@ -182,7 +182,7 @@ class SqlStore:
         bound.runner = Within(self.runner, tx)
         return bound
 
-    # Jobs, Control, Order
+    # JobOperations, ControlOperations, OrderOperations
     enqueue = writes(_enqueue.enqueue)
     aenqueue = awrites(_enqueue.enqueue)
     edit = writes(control.edit)
@@ -194,7 +194,7 @@ class SqlStore:
     move = writes(control.move)
     set_priority = writes(control.set_priority)
 
-    # Claims, Finishes, Rescue, Turns
+    # ClaimOperations, FinishOperations, RescueOperations, TurnOperations
     claim = past_damage(writes(_claim.claim))
     finish = past_damage(briefly(_finish.finish))
     promote = past_damage(writes(_finish.promote))
@@ -204,13 +204,13 @@ class SqlStore:
     held_by = reads(_turn.held_by)
     overdue = reads(_turn.overdue)
 
-    # Runs, Logs
+    # RunOperations, LogOperations
     runs = reads(read.runs)
     append_artifacts = writes(_turn.append_artifacts)
     append_log = writes(_turn.append_log)
     log = reads(_turn.log)
 
-    # Reads, Queues
+    # ReadOperations, QueueOperations
     get = reads(read.get)
     row = reads(read.row)
     live = reads(read.live)
@@ -220,7 +220,7 @@ class SqlStore:
     queues = reads(admin.queues)
     pause_queue = writes(admin.pause_queue)
 
-    # Nodes, Locks
+    # NodeOperations, LockOperations
     register = writes(admin.register)
     beat = writes(admin.beat)
     stop = writes(admin.stop)
@@ -232,7 +232,7 @@ class SqlStore:
     release_lock = writes(admin.release_lock)
     lock_holder = reads(admin.lock_holder)
 
-    # Questions
+    # StatusQueries
     outstanding = reads(read.outstanding)
     failures = reads(read.failures)
     count_failed = reads(read.count_failed)
@@ -240,10 +240,10 @@ class SqlStore:
     durations = reads(read.durations)
     duplicates = reads(read.duplicates)
     ran = reads(read.ran)
-    gates = reads(read.gates)
+    queue_holds = reads(read.queue_holds)
     live_kinds = reads(read.live_kinds)
 
-    # Health
+    # HealthOperations
     check = reads(_repair.check)
     repair = writes(_repair.repair)
 
@@ -264,7 +264,7 @@ class SqlStore:
             )
         self.runner.back_up(target)
 
-    # Schema
+    # StoreLifecycle
     @property
     def single_writer(self) -> bool:
         return getattr(self.runner, "single_writer", False)  # most runners have nothing to say about it

@@ -1,4 +1,4 @@
-"""`Retry(as_new_job=True)`: every attempt a job of its own. Part of the protocol `Finishes`."""
+"""`Retry(as_new_job=True)`: every attempt a job of its own. Part of the protocol `FinishOperations`."""
 
 from __future__ import annotations
 

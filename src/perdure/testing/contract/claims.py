@@ -1,4 +1,4 @@
-"""Jobs become runs. Protocol `Claims`."""
+"""Jobs become runs. Protocol `ClaimOperations`."""
 
 from __future__ import annotations
 

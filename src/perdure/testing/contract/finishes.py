@@ -1,4 +1,4 @@
-"""Runs come back. Protocol `Finishes`. The fence is the run: who does not hold the job by it changes nothing."""
+"""Runs come back. Protocol `FinishOperations`. The fence: a run that no longer holds the job changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs come into being, are changed before their first claim, and go. Protocol `Jobs`."""
+"""Jobs come into being, are changed before their first claim, and go. Protocol `JobOperations`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotency keys, for ever, and business keys, while a job is live. Part of the protocol `Jobs`."""
+"""Idempotency keys, for ever, and business keys, while a job is live. Part of the protocol `JobOperations`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker process lifetimes. Protocol `Nodes`."""
+"""Worker process lifetimes. Protocol `NodeOperations`."""
 
 from __future__ import annotations
 

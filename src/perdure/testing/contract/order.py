@@ -1,4 +1,4 @@
-"""Places inside a queue: rank, then position, then id. Protocol `Order`."""
+"""Places inside a queue: rank, then position, then id. Protocol `OrderOperations`."""
 
 from __future__ import annotations
 

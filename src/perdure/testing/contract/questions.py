@@ -1,4 +1,4 @@
-"""What is going on. Protocol `Questions`."""
+"""What is going on. Protocol `StatusQueries`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from perdure.store.rows import (
     Duplicates,
     Durations,
     Failures,
-    Gate,
     JobFilter,
     NewNode,
     Outstanding,
+    QueueHold,
     Ran,
     Stuck,
     StuckReason,
@@ -607,12 +607,12 @@ def test_only_runs_that_began_since_then_are_counted(rig: Rig) -> None:
 
 
 def test_the_gates_of_a_queue_are_its_own_row_and_then_that_of_all(rig: Rig) -> None:
-    assert [gate for gate in rig.store.gates(rig.queue) if gate.name == rig.queue] == []
+    assert [gate for gate in rig.store.queue_holds(rig.queue) if gate.name == rig.queue] == []
     rig.enqueue()
-    assert rig.store.gates(rig.queue)[0] == Gate(rig.queue, None, None)
+    assert rig.store.queue_holds(rig.queue)[0] == QueueHold(rig.queue, None, None)
 
     rig.store.pause_queue("*", rig.now)
     try:
-        assert rig.store.gates(rig.queue) == [Gate(rig.queue, None, None), Gate("*", rig.now, None)]
+        assert rig.store.queue_holds(rig.queue) == [QueueHold(rig.queue, None, None), QueueHold("*", rig.now, None)]
     finally:
         rig.store.pause_queue("*", None)

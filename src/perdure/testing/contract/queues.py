@@ -1,4 +1,4 @@
-"""Whole lanes. Protocol `Queues`."""
+"""Whole lanes. Protocol `QueueOperations`."""
 
 from __future__ import annotations
 

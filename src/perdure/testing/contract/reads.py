@@ -1,4 +1,4 @@
-"""Looking at jobs. Protocol `Reads`."""
+"""Looking at jobs. Protocol `ReadOperations`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that would otherwise wait for ever: those that are due, and those whose node is gone. Protocol `Rescue`."""
+"""Jobs that would otherwise wait for ever: due jobs, and jobs of a dead node. Protocol `RescueOperations`."""
 
 from __future__ import annotations
 

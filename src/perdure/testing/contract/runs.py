@@ -1,4 +1,4 @@
-"""The record of attempts: what is read of it, and that a closed run never changes. Protocol `Runs`."""
+"""The record of attempts: what is read of it, and that a closed run never changes. Protocol `RunOperations`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store as a whole: transactions of the caller's own, upgrades, opening and closing. Protocol `Schema`."""
+"""The store as a whole: transactions of the caller's own, upgrades, opening and closing. Protocol `StoreLifecycle`."""
 
 from __future__ import annotations
 

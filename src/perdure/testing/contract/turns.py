@@ -1,4 +1,4 @@
-"""What a worker does again and again. Protocol `Turns`: the turn, the glance before it, and what a node holds."""
+"""What a worker repeats: the turn, the glance before it, and what a node holds. Protocol `TurnOperations`."""
 
 from __future__ import annotations
 
