@@ -65,13 +65,13 @@ class ServerRunner:
             joined = self.joined()
             return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
 
-    def joined(self) -> Transaction | None:
+    def joined(self) -> ServerTransaction | None:
         """The transaction of ours that this thread or task is inside of."""
-        found: Transaction | None = transactions.joined(self)
+        found: ServerTransaction | None = transactions.joined(self)
         return found
 
     @contextmanager
-    def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
+    def transaction(self, *, join: bool = False) -> Generator[ServerTransaction, None, None]:
         """A transaction on a connection of its own, that plain calls join."""
         with uninterrupted:
             yield from open_block(self, _CheckoutBlock(self.pool), join=join)
@@ -116,7 +116,7 @@ class ServerRunner:
         with uninterrupted:
             home = self.pool.identity
             tx = behind_a_job(tx)
-            if isinstance(tx, Transaction):
+            if isinstance(tx, ServerTransaction):
                 return tx.run(lambda: _at_home(make, home))
             connection = driver_connection(tx)
             if not isinstance(connection, self._server.connection_types):
@@ -216,11 +216,11 @@ class _CheckoutBlock:
 
     def __init__(self, pool: Pool) -> None:
         self._lent = Checkout(pool)
-        self._opened: Transaction | None = None
+        self._opened: ServerTransaction | None = None
 
-    def begin(self) -> Transaction:
+    def begin(self) -> ServerTransaction:
         self._lent.begin()
-        self._opened = Transaction(self._lent)
+        self._opened = ServerTransaction(self._lent)
         return self._opened
 
     def commit(self) -> None:
@@ -236,7 +236,7 @@ class _CheckoutBlock:
         self._lent.give_back()
 
 
-class Transaction:
+class ServerTransaction:
     """An open transaction of ours that plain calls on the same thread or task join."""
 
     def __init__(self, checkout: Checkout) -> None:

@@ -21,7 +21,7 @@ from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.gate import gate_for
 from perdure.store.sqlite.group import GroupCommit, Member
 from perdure.store.sqlite.statements import STATEMENTS
-from perdure.store.sqlite.transaction import Transaction
+from perdure.store.sqlite.transaction import SqliteTransaction
 from perdure.store.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
 from perdure.store.transaction import joined, open_block, open_here
 
@@ -37,7 +37,7 @@ MEASURE_EVERY = 24
 """Rows written between two looks at the length of the WAL: eight single enqueues, some sixty frames."""
 
 
-_of_parent: list[Transaction] = []
+_of_parent: list[SqliteTransaction] = []
 """Transactions that a forked child found itself in: kept open, because they are the parent's to end."""
 
 
@@ -77,18 +77,18 @@ class Database:
         inside = self.joined()
         return await self._group.asubmit(make) if inside is None else inside.run(make)
 
-    def joined(self) -> Transaction | None:
+    def joined(self) -> SqliteTransaction | None:
         """The transaction of ours that this thread or task is inside of."""
-        found: Transaction | None = joined(self)
+        found: SqliteTransaction | None = joined(self)
         return found
 
-    def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
+    def transaction(self, *, join: bool = False) -> Generator[SqliteTransaction, None, None]:
         """A write transaction of its own that holds the turn at the file for as long as it is open: yields it once."""
         return open_block(self, _Turn(self), join=join)
 
-    def new_transaction(self, ticket: Ticket) -> Transaction:
+    def new_transaction(self, ticket: Ticket) -> SqliteTransaction:
         """On a connection of its own, not begun yet. It ends the turn that the ticket stands for."""
-        opened = Transaction(connect.open_writer(self.path, self._settings))
+        opened = SqliteTransaction(connect.open_writer(self.path, self._settings))
         opened.let_go = lambda: self.end_turn(ticket)
         return opened
 
@@ -395,9 +395,9 @@ class _Turn:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ticket = new_ticket()
-        self._opened: Transaction | None = None
+        self._opened: SqliteTransaction | None = None
 
-    def begin(self) -> Transaction:
+    def begin(self) -> SqliteTransaction:
         self._database.take_turn(self._ticket)
         self._opened = self._database.new_transaction(self._ticket)
         connect.set_patience(self._opened.connection, 0)

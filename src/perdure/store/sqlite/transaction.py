@@ -27,7 +27,7 @@ T = TypeVar("T")
 INTERRUPT_EVERY_S = 0.05
 
 
-class Transaction:
+class SqliteTransaction:
     """An open transaction. One of ours is joined by plain calls on the same thread or task."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -160,7 +160,7 @@ class Transaction:
 def write_within(tx: object, make: Make[T], path: Path) -> T:
     """Run an operation inside the user's transaction, in a savepoint; on an error nothing of it remains."""
     tx = behind_a_job(tx)
-    if isinstance(tx, Transaction):
+    if isinstance(tx, SqliteTransaction):
         with translated(path):
             _check_file(tx.connection, path)
         return tx.run(make)
@@ -185,7 +185,7 @@ def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
             if began:
                 _begin(connection)
             tame(connection)
-        answer = Transaction(connection).run(make)
+        answer = SqliteTransaction(connection).run(make)
         if isinstance(answer, PerdureError):
             raise answer  # here, so that a transaction that had to be begun for it ends with it
     except BaseException:
