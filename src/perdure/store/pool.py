@@ -42,7 +42,7 @@ class Session(Protocol):
         ...
 
     def begin(self, *, reading: bool, brief: bool) -> None:
-        """Open a transaction: one that may write, or one that reads a single snapshot. `brief`: wait little for locks."""
+        """Open a transaction that may write, or one that reads a single snapshot. `brief`: wait little for locks."""
         ...
 
     def commit(self) -> None:
