@@ -1,7 +1,6 @@
-"""`SqlStore`: every protocol of `store/protocols`, one line per operation of this folder, run by a database's runner.
+"""`SqlStore`: every protocol of `store/protocols`, one line per operation of this folder. Made by `open`.
 
-Made by `open`. The runner knows the database, the operations know the statements, and an operation's signature is
-written where the operation is.
+The runner knows the database, the operations know the statements; each signature is written once, at its operation.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Runner(Protocol):
     def write(self, make: Make[T], *, brief: bool = False) -> T:
         """Run the operation in a transaction and return when it is durable. On an error nothing of it remains.
 
-        `brief`: wait no longer than a moment for what others have locked, and throw `Locked` into the operation. Means
-        nothing where there is one writer at a time, nor inside a transaction that is joined.
+        `brief`: wait only a moment for locks of others, then raise `Locked` inside the operation. No effect with a
+        single writer, or inside a joined transaction.
         """
         ...
 
@@ -77,7 +76,7 @@ class FileRunner(Protocol):
 
 
 class Within:
-    """The runner of a store that is bound to the user's transaction: whatever it runs is a part of that."""
+    """The runner of a store that is bound to the user's transaction: every operation is a part of it."""
 
     def __init__(self, runner: Runner, tx: object) -> None:
         self._runner = runner
@@ -103,7 +102,7 @@ class Within:
 
 
 def writes(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate[SqlStore, P], T]:
-    """A method that runs the operation in a transaction of its own, durable when it returns."""
+    """A method that runs the operation in its own transaction, durable when it returns."""
 
     def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         result = store.runner.write(partial(operation, *args, **kwargs))
@@ -113,7 +112,7 @@ def writes(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate
 
 
 def briefly(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T]:
-    """The same for workers, who have other things to do than to wait for somebody's open transaction."""
+    """The same for workers, which must not wait long for someone's open transaction."""
 
     def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return store.runner.write(partial(operation, *args, **kwargs), brief=True)
@@ -141,9 +140,9 @@ def reads(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T
 
 
 def past_damage(method: Callable[Concatenate[SqlStore, P], T]) -> Callable[Concatenate[SqlStore, P], T]:
-    """What a row stops that somebody else has written into is done again once such rows are set aside.
+    """If a row that another program has damaged stops the method, park such rows and run the method again.
 
-    Nothing is looked at before: rows of our own need no look.
+    Rows are checked only after an error: rows that Perdure wrote need no check.
     """
 
     def again(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -154,7 +153,7 @@ def past_damage(method: Callable[Concatenate[SqlStore, P], T]) -> Callable[Conca
             parked = _may_be_damage(error, store) and store.runner.write(partial(set_aside, now))
             if not parked:
                 raise
-            logger.warning("jobs parked for what somebody has written into their rows: %d; see perdure doctor", parked)
+            logger.warning("jobs parked because another program has damaged their rows: %d; see perdure doctor", parked)
             return method(store, *args, **kwargs)
 
     return update_wrapper(again, method)
@@ -162,12 +161,12 @@ def past_damage(method: Callable[Concatenate[SqlStore, P], T]) -> Callable[Conca
 
 def _may_be_damage(error: Exception, store: SqlStore) -> bool:
     if isinstance(error, Serialization):
-        return store.single_writer  # so nobody has changed the row: it is not what it was read as
+        return store.single_writer  # then nobody can have changed the row meanwhile, so it is damaged
     return not isinstance(error, StoreError) or error.code == "value_invalid"
 
 
 def _raised(refusal: PerdureError) -> NoReturn:
-    """An operation returns a refusal as a value; here, outside the transaction, it becomes the error."""
+    """An operation returns a refusal as a value; here, outside the transaction, it is raised."""
     raise refusal
 
 
@@ -267,7 +266,7 @@ class SqlStore:
     # StoreLifecycle
     @property
     def single_writer(self) -> bool:
-        return getattr(self.runner, "single_writer", False)  # most runners have nothing to say about it
+        return getattr(self.runner, "single_writer", False)  # most runners do not define it
 
     @property
     def in_transaction(self) -> bool:
