@@ -197,7 +197,7 @@ class PostgresSession:
 
 
 def _durability(settings: StoreSettings, *, lax: bool) -> str:
-    """ "full" means what the server promises, but at least a flushed log."""
+    """`full` means what the server promises, but at least a flushed log."""
     if settings.durability != "full":
         return "; SET LOCAL synchronous_commit = off"
     return "; SET LOCAL synchronous_commit = on" if lax else ""

@@ -1,4 +1,4 @@
-"""The contract suite: what every store must do, whatever it keeps its jobs in.
+"""The contract suite: what every store must do, in whatever database it keeps its jobs.
 
 From the command line, against an empty database: `python -m perdure.testing.contract postgresql://…`, with `--store
 package.module:function` for a store of your own. From pytest, with a fixture that gives a `Rig`:

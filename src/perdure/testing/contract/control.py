@@ -31,7 +31,7 @@ BY_HAND: dict[Verb, Callable[[Rig, JobId], Job]] = {
 """The verbs of this protocol and of `OrderOperations`; `edit` is in `jobs`."""
 
 REPEATS = {(Verb.CANCEL, State.CANCELLED)} | {(Verb.RESUME, state) for state in LIVE - TRANSITIONS[Verb.RESUME].sources}
-"""Outside the table, but no mistake: the job already is what is asked for."""
+"""Not in the table, but no error: the job is already in the state asked for."""
 
 LEGAL = [(verb, state) for verb in BY_HAND for state in State if state in TRANSITIONS[verb].sources]
 REFUSED = [
