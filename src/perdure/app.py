@@ -502,8 +502,8 @@ class Perdure:
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction on the app's database: `tx.execute(…)` for your rows, and every call on the app joins it.
 
-        Commits at the end of the block; an exception rolls everything back. On SQLite it keeps all other writers out,
-        so keep it short.
+        Commits at the end of the block; an exception rolls everything back. On SQLite it blocks all other writers, so
+        keep it short.
         """
         return self.store.transaction()
 

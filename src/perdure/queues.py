@@ -37,7 +37,7 @@ class Queue:
 
 
 class Queues:
-    """List, pause and resume queues. The queue `*` stands for all of them."""
+    """List, pause and resume queues. The name `*` means all queues."""
 
     def __init__(self, app: Perdure) -> None:
         self._app = app

@@ -180,7 +180,7 @@ def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
     if last.successor is not None:
         why = f"job {to_uuid(last.successor)} already continues its work; retry the newest of the chain"
     elif last.superseded_by is not None:
-        why, remedy = f"job {to_uuid(last.superseded_by)} took its place", _as_new(row.id, "all the same")
+        why, remedy = f"job {to_uuid(last.superseded_by)} took its place", _as_new(row.id, "anyway")
     elif last.state not in (State.FAILED, State.CANCELLED):
         why, remedy = f"it is {last.state}", _as_new(row.id, "again as a new job")
     else:

@@ -117,13 +117,13 @@ class Pool:
         checkout = Checkout(self)
         try:
             checkout.begin(reading=reading, brief=brief)
-            answer = work(checkout)
+            result = work(checkout)
         except PerdureError:
             checkout.at_rest = True
             raise
         else:
             checkout.at_rest = True
-            return answer
+            return result
         finally:
             try:
                 checkout.give_back()

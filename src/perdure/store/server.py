@@ -78,9 +78,9 @@ class ServerRunner:
 
     def _write(self, make: Make[T], *, brief: bool) -> T:
         def work(checkout: Checkout) -> T:
-            answer = drive(make(), checkout.session.writer)
+            result = drive(make(), checkout.session.writer)
             checkout.commit()
-            return answer
+            return result
 
         return self.pool.run(work, brief=brief)
 
@@ -123,9 +123,9 @@ class ServerRunner:
                 raise unknown(tx, self._server.wanted)
             known = _seen.get(connection) == home
             checked = make if known else lambda: _at_home(make, home)
-            answer = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
+            result = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
             _seen[connection] = home
-            return answer
+            return result
 
     # -- the database as a whole -------------------------------------------------------------------------------------
 
@@ -297,14 +297,14 @@ def in_savepoint(make: Make[T], driver: Driver) -> T:
     """Run an operation in a savepoint; on an error nothing of it remains, and the transaction can continue."""
     driver.execute(BEGIN_OPERATION)
     try:
-        answer = drive(make(), driver)
+        result = drive(make(), driver)
     except BaseException:
         with suppress(StoreError):  # a lost connection has nothing left to roll back
             driver.execute(UNDO_OPERATION)
             driver.execute(END_OPERATION)
         raise
     driver.execute(END_OPERATION)
-    return answer
+    return result
 
 
 # -- what a worker sleeps on -----------------------------------------------------------------------------------------

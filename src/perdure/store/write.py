@@ -160,8 +160,8 @@ def _close_runs(closings: Sequence[RunClosing]) -> Op[bool]:
     ]
     if plain and (yield Call("close_run_plainly", plain)).changed != len(plain):
         return False
-    told = [run for run in closings if run[3:9] != _SIX_EMPTY] if len(plain) < len(closings) else []
-    return not told or (yield Call("close_run", told)).changed == len(told)
+    detailed = [run for run in closings if run[3:9] != _SIX_EMPTY] if len(plain) < len(closings) else []
+    return not detailed or (yield Call("close_run", detailed)).changed == len(detailed)
 
 
 def _insert_outcomes(outcomes: Sequence[OutcomeRow]) -> Op[None]:

@@ -301,4 +301,4 @@ class Drain:
 
 
 def _ring() -> None:
-    """Nobody sleeps."""
+    """No thread sleeps on it."""

@@ -141,8 +141,8 @@ def not_among(app: Perdure, kind: AnyKind, arguments: Mapping[str, object]) -> s
     if of_kind:
         return f"no {kind.name} job was enqueued{wanted}; these were:\n{_lines(of_kind)}"
     others = Counter(job.kind for job in jobs_of(app, None, {}))
-    told = ", ".join(f"{name} ({times})" for name, times in sorted(others.items()))
-    return f"no {kind.name} job was enqueued{wanted}; " + (f"others were: {told}" if told else "nothing was at all")
+    counts = ", ".join(f"{name} ({times})" for name, times in sorted(others.items()))
+    return f"no {kind.name} job was enqueued{wanted}; " + (f"others were: {counts}" if counts else "nothing was at all")
 
 
 def among(kind: AnyKind | None, arguments: Mapping[str, object], found: Sequence[Job]) -> str:

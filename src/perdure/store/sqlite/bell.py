@@ -72,7 +72,7 @@ class SqliteBell:
         woken = False
         try:
             if slot:
-                board[slot] = board[SLEEPERS] = 1  # before the look: whoever commits after it sees the bytes
+                board[slot] = board[SLEEPERS] = 1  # before the check: a commit after it sees the bytes
             while not (self._rung or (not rung_only and self._changed())):
                 left = deadline - time.monotonic()
                 if left <= 0:

@@ -310,7 +310,7 @@ class Database:
         connection, driver = self._take_reader()
         try:
             connection.execute("BEGIN")
-            answer = drive(make(), driver)
+            result = drive(make(), driver)
             connection.execute("COMMIT")
         except BaseException as error:
             self._looked_until = 0.0
@@ -319,7 +319,7 @@ class Database:
                 raise translate(error, str(self.path)) from error
             raise
         self._give_back(connection, driver)
-        return answer
+        return result
 
     def _take_reader(self) -> tuple[sqlite3.Connection, SqliteDriver]:
         with suppress(IndexError):
@@ -428,14 +428,14 @@ class _Turn:
 def _in_a_savepoint(member: Member[Any], driver: SqliteDriver) -> object:
     driver.execute(BEGIN_OPERATION)
     try:
-        answer = drive(member.make(), driver)
+        result = drive(member.make(), driver)
     except Exception as error:  # noqa: BLE001 - any error goes to the member's caller
         driver.execute(UNDO_OPERATION)
         driver.execute(END_OPERATION)
         member.fail(error)
         return None
     driver.execute(END_OPERATION)
-    return answer
+    return result
 
 
 def _robbed(path: Path) -> DatabaseUnavailable:

@@ -161,7 +161,7 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_CORRUPT: (
         DatabaseUnavailable,
         "database_corrupt",
-        "stop writing, keep the files as they are, and restore a backup (perdure db check tells more)",
+        "stop writing, keep the files as they are, and restore a backup (see perdure db check)",
     ),
     sqlite3.SQLITE_NOTADB: (
         DatabaseUnavailable,

@@ -84,7 +84,7 @@ class _Awaited(Member[T]):
 
     def wake(self) -> bool:
         try:
-            self.loop.call_soon_threadsafe(self._told)
+            self.loop.call_soon_threadsafe(self._woken)
         except RuntimeError:  # the loop was closed while the operation ran
             return False
         return True
@@ -95,7 +95,7 @@ class _Awaited(Member[T]):
         except RuntimeError:  # the loop is about to close and takes no more work, but others wait behind this one
             self._group.lead(self)
 
-    def _told(self) -> None:
+    def _woken(self) -> None:
         if self.answered:
             if not self.future.done():
                 self.future.set_result(None)
@@ -162,7 +162,7 @@ class GroupCommit:
             self._run(group)
         except BaseException as error:
             if isinstance(own, _Awaited):  # a thread gets the error by itself
-                self._tell(own, error)
+                self._fail_leader(own, error)
             raise
         finally:
             try:
@@ -179,7 +179,7 @@ class GroupCommit:
                 group.append(waiting[0])  # append before pop: an interrupt between the two loses no member
                 waiting.popleft()
 
-    def _tell(self, own: _Awaited[Any], error: BaseException) -> None:
+    def _fail_leader(self, own: _Awaited[Any], error: BaseException) -> None:
         """Give the error to the coroutine that led, unless its operation is done. No one else runs it later."""
         with self._lock:
             if own in self._waiting:

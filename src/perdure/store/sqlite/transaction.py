@@ -84,14 +84,14 @@ class SqliteTransaction:
         self._check_open()
         self.driver.execute(BEGIN_OPERATION)
         try:
-            answer = drive(make(), self.driver)
+            result = drive(make(), self.driver)
         except BaseException:
             if self.connection.in_transaction:
                 self.driver.execute(UNDO_OPERATION)
                 self.driver.execute(END_OPERATION)
             raise
         self.driver.execute(END_OPERATION)
-        return answer
+        return result
 
     def commit(self, path: str) -> None:
         """Make it durable. After an error nothing of it is."""
@@ -185,14 +185,14 @@ def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
             if began:
                 _begin(connection)
             tame(connection)
-        answer = SqliteTransaction(connection).run(make)
-        if isinstance(answer, PerdureError):
-            raise answer  # here, so that a transaction that was begun for it is rolled back
+        result = SqliteTransaction(connection).run(make)
+        if isinstance(result, PerdureError):
+            raise result  # here, so that a transaction that was begun for it is rolled back
     except BaseException:
         if began and connection.in_transaction:
             connection.rollback()
         raise
-    return answer
+    return result
 
 
 def _begin(connection: Any) -> None:

@@ -93,7 +93,7 @@ class WalMeter:
         return kept
 
     def frames(self) -> int:
-        """Committed frames that are not yet in the database file, whoever wrote them. 0 when there is no log.
+        """Committed frames of all processes that are not yet in the database file. 0 if there is no log.
 
         Without a usable `-shm` (no one has the file open, exclusive locking mode) it is computed from the size of
         `-wal`: never too few, but frames already copied count too.

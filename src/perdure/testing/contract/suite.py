@@ -114,7 +114,7 @@ def _judge(case: Case, rig: Rig) -> Judged:
         run_case(case, rig)
     except (NotSupported, NotImplementedError) as reason:
         return Judged(case, Verdict.NOT_SUPPORTED, str(reason))
-    except Exception:  # noqa: BLE001 - whatever a test raises is the answer
+    except Exception:  # noqa: BLE001 - any error of a test is its result
         return Judged(case, Verdict.FAILED, traceback.format_exc())
     return Judged(case, Verdict.PASSED)
 
