@@ -1,6 +1,6 @@
 """Perdure: durable jobs for Python on one SQLite file, or on PostgreSQL by changing the URL.
 
-All but the errors are loaded when they are first asked for: `perdure --help` and probes need few of them.
+All names but the errors are imported on first use: `perdure --help` and probes need few of them.
 """
 
 from importlib import import_module
@@ -107,7 +107,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # else every name would be there, mistyped ones too
+if not TYPE_CHECKING:  # else type checkers would accept any name, misspelt ones too
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

@@ -1,5 +1,5 @@
-"""`app.aio`: the app's verbs as coroutines. Nothing is written twice: each runs the plain verb in the loop's default
-executor, but for enqueueing, where no thread waits for the shared commit."""
+"""`app.aio`: the app's verbs as coroutines. Each runs the verb itself in the loop's default executor; only enqueueing
+does not, so that no thread waits for the shared commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Async(Generic[S]):
 
 
 def _coroutine(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, T]]:
-    """The verb, in the executor. With `tx=` here and now: the caller's connection belongs to the caller's thread."""
+    """The verb, in the executor. With `tx=` it runs in this thread, which owns the caller's connection."""
 
     @wraps(verb)
     async def run(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -44,7 +44,7 @@ def _coroutine(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_As
 def _stepwise(
     listing: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[_Async[S], P], AsyncIterator[T]]:
-    """The items one by one, each step in the executor: only the first of a page reads the database."""
+    """The items one by one, each step in the executor; only the first item of a page reads the database."""
 
     @wraps(listing)
     def begin(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:

@@ -1,4 +1,4 @@
-"""`Perdure`: the front door. Brings kinds, options and codec together and hands the store what it is to do.
+"""`Perdure`: the front door. Brings kinds, options and codec together and calls the store.
 
 Nothing is opened, read or started before the first call that needs the database.
 """
@@ -61,9 +61,9 @@ logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless
 class Perdure:
     """A job queue in one database.
 
-    `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. `store` is a store of
-    your own for it, or what opens one: see docs/stores.md. The other arguments are the fields of `Config`. Safe to
-    share between threads, and to use in a process forked from the one that made it.
+    `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. `store` is your own
+    store for it, or a function that opens one: see docs/stores.md. The other arguments are the fields of `Config`.
+    Safe to share between threads, and to use in a process forked from the one that made it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Perdure:
 
     @property
     def owner(self) -> str:
-        """Whose jobs these are."""
+        """The owner of the jobs that this app enqueues."""
         return self.config.name
 
     @property
@@ -99,12 +99,12 @@ class Perdure:
     def url(self, url: str | os.PathLike[str]) -> None:
         """Use another database from now on. Inside a `testing()` block nothing changes."""
         if self.kit is not None:
-            return  # start-up code that is under test must not lead it to a real database
+            return  # start-up code under test must not switch the app to a real database
         self.close()
         self.__dict__.pop("store", None)
         self._url = url
         if not callable(self._given_store):
-            self._given_store = None  # it is the store of the URL before
+            self._given_store = None  # it belongs to the old URL
 
     @lazy
     def store(self) -> Store:
@@ -181,8 +181,7 @@ class Perdure:
     # -- enqueue -----------------------------------------------------------------------------------------------------
 
     def enqueue(self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]) -> Job:
-        """Enqueue a job by its kind's name. When this returns it is in the database for good (with `tx=`: once you
-        commit)."""
+        """Enqueue a job by its kind's name. When this returns, the job is durable (with `tx=`: once you commit)."""
         return self.enqueue_arguments(*self.draft(kind, arguments, options))
 
     def draft(self, kind: str, arguments: Mapping[str, Any] | None, options: OptionFields) -> Draft:
@@ -192,7 +191,7 @@ class Perdure:
     def enqueue_arguments(
         self, kind: Kind[..., Any, ..., Any], arguments: Mapping[str, Any], options: Options, plan: Plan
     ) -> Job:
-        """What a draft holds, without one: every enqueue comes this way."""
+        """Every single enqueue comes here; the arguments are the fields of a `Draft`."""
         now = self.clock.now()  # before the id, whose time since= compares with created_at
         new = new_job(kind, arguments, options, plan, JobId(self.ids.new()), now)
         tx = options.tx
@@ -231,7 +230,7 @@ class Perdure:
         """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order.
 
         Filters: state, queue, kind, owner, tag, business_key, idempotency_key, since, until (aware datetimes, compared
-        with the time of creation). One that is None means any. A kind's name stands for its aliases too.
+        with the time of creation). None means any. A kind's name also finds jobs under its aliases.
         """
         return list_jobs(self, filters, limit)
 
@@ -250,7 +249,7 @@ class Perdure:
         return pages(read, None)
 
     def explain(self, job: JobLike) -> Explanation:
-        """Why the job is where it is, and what would move it on."""
+        """Why the job is in its state, and what would change that."""
         from perdure.ops.explain import explain
 
         return explain(self.store, self.existing(job), self.clock.now())
@@ -265,9 +264,9 @@ class Perdure:
         return found
 
     def looks(self, job: JobLike, timeout: float | None) -> Iterator[tuple[Job, float]]:
-        """The job as it is now, look after look, each with how long to pause before the next. WaitTimeout: time is up.
+        """Polls the job: yields it as it is now and the pause before the next look. WaitTimeout: time is up.
 
-        It is polled, because any process may end the job.
+        Polled, because any process may end the job.
         """
         if timeout is not None:
             must_be = "seconds, not negative, or None to wait for ever"
@@ -319,7 +318,7 @@ class Perdure:
         if as_new:
             new_id = JobId(self.ids.new())
             again = self._store_of(tx).retry_as_new(job_id_of(job), new_id, self.clock.now())
-            return self._told(Verb.RETRY, again, tx, retry_of=str(again.retry_of))
+            return self._logged(Verb.RETRY, again, tx, retry_of=str(again.retry_of))
         return self._by_hand(Verb.RETRY, job, lambda: self._store_of(tx).retry(job_id_of(job), self.clock.now()), tx)
 
     def move(
@@ -332,7 +331,7 @@ class Perdure:
         expect_version: int | None = None,
         tx: Any = None,
     ) -> Job:
-        """Give a waiting job another place among those of its queue and priority."""
+        """Give a waiting job another place among the jobs of its queue and priority."""
         from perdure.store.rows import Place
 
         if to is not None:
@@ -346,7 +345,7 @@ class Perdure:
         return self._by_hand(Verb.MOVE, job, lambda: self._store_of(tx).move(job_id, place, now, expect_version), tx)
 
     def set_priority(self, job: JobLike, priority: int, *, expect_version: int | None = None, tx: Any = None) -> Job:
-        """Give a waiting job another priority; it goes to the back of it."""
+        """Give a waiting job another priority; it becomes the last job of that priority."""
         rank = rank_of(Options(priority=priority).priority)
         job_id, now = job_id_of(job), self.clock.now()
 
@@ -359,24 +358,24 @@ class Perdure:
         """Put another job in this one's place; returns the superseded job, whose `superseded_by` names the new one.
 
         A waiting job is cancelled at once. A running one is asked to stop, and the replacement waits for its end. The
-        business key goes over, unless the replacement brings its own.
+        replacement takes over the business key, unless it has its own.
         """
         tx = common_tx([replacement], tx)
         now = self.clock.now()
         new = new_job(*replacement, JobId(self.ids.new()), now)
         old = self._store_of(tx).supersede(job_id_of(job), new, now)
         is_repeat = old.row.superseded_by != new.id
-        return old if is_repeat else self._told(Verb.SUPERSEDE, old, tx, superseded_by=str(old.superseded_by))
+        return old if is_repeat else self._logged(Verb.SUPERSEDE, old, tx, superseded_by=str(old.superseded_by))
 
     def edit(self, /, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
         """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
         current = self.existing(job, tx)
         edit = edited(self, current, changes, self._store_of(tx))
-        return current if edit is None else self._told(Verb.EDIT, self._store_of(tx).edit(edit, current.version), tx)
+        return current if edit is None else self._logged(Verb.EDIT, self._store_of(tx).edit(edit, current.version), tx)
 
     def delete(self, job: JobLike, *, tx: Any = None) -> Job:
         """Remove an ended job with its runs; returns it as it was. Its idempotency key stays taken."""
-        return self._told("delete", self._store_of(tx).delete(job_id_of(job)), tx)
+        return self._logged("delete", self._store_of(tx).delete(job_id_of(job)), tx)
 
     def _change(self, job: JobLike, verb: Verb, decide: Any, expect_version: int | None, tx: Any) -> Job:
         job_id, now = job_id_of(job), self.clock.now()
@@ -385,14 +384,14 @@ class Perdure:
         )
 
     def _by_hand(self, verb: Verb, job: JobLike, change: Callable[[], Job], tx: Any) -> Job:
-        """Make a change that may find nothing to do, and log it if it did something and anybody listens."""
+        """Make a change, and log it if logging is on and the job has really changed."""
         if not logs_verbs():
             return change()
         before = self._store_of(tx).get(job_id_of(job))
         after = change()
-        return after if before is not None and after.version == before.version else self._told(verb, after, tx)
+        return after if before is not None and after.version == before.version else self._logged(verb, after, tx)
 
-    def _told(self, verb: str, job: Job, tx: Any, **facts: str) -> Job:
+    def _logged(self, verb: str, job: Job, tx: Any, **facts: str) -> Job:
         if logs_verbs():
             log_verb(verb, job, in_transaction=tx is not None or self.store.in_transaction, **facts)
         return job
@@ -402,7 +401,7 @@ class Perdure:
     def cancel_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
         """Cancel every live job that fits the filters, at most `limit`; returns how many. Without filters: all jobs.
 
-        The filters are those of `jobs`; one that is given and None is refused, here and in the other bulk verbs.
+        The filters are those of `jobs`. A filter that is None is refused, here and in the other bulk verbs.
         """
         return change_all(self, Verb.CANCEL, filters, limit)
 
@@ -435,7 +434,7 @@ class Perdure:
         return AsyncPerdure(self)
 
     def lock(self, name: str, *, ttl: float) -> Lock:
-        """A named lease, held by at most one at a time, in any process: `with app.lock("report", ttl=60): …`."""
+        """A named lease with one holder at a time across all processes: `with app.lock("report", ttl=60): …`."""
         from perdure.lock import Lock
 
         return Lock(self, name, ttl)
@@ -446,7 +445,7 @@ class Perdure:
         concurrency: int | None = None,
         **options: Unpack[WorkerFields],
     ) -> Worker:
-        """Something that runs jobs: `app.worker().run()`, or `with app.worker().running(): …` beside other code.
+        """A worker, which runs jobs: `app.worker().run()`, or `with app.worker().running(): …` beside other code.
 
         `queues`: all of them in turn by default; a list is served strictly in its order (or order="round_robin"); a
         dict also says how many jobs of each queue may run at once. `concurrency`: how many jobs in all, 10 by default,
@@ -463,12 +462,12 @@ class Perdure:
         """Called again when a worker starts: it may have been made before the block."""
         if self.kit is not None:
             raise PerdureError(
-                "inside app.testing() there is no worker, since its clock stands still; run what is due with t.drain()",
+                "no worker can run inside app.testing(), because its clock does not move; run due jobs with t.drain()",
                 code="testing_worker",
             )
 
     def parts(self) -> Parts:
-        """What jobs of this app run with: in a worker, in its child processes, in `testing()`. Opens nothing."""
+        """What jobs of this app need to run: in a worker, in its child processes, in `testing()`. Opens nothing."""
         from perdure.worker.options import Parts
 
         self.import_kinds()
@@ -490,7 +489,8 @@ class Perdure:
         return new_job(*draft, JobId(self.ids.new()), now)
 
     def middleware(self, function: M) -> M:
-        """`@app.middleware` above a context manager made of a run's context: every handler of this app runs inside it.
+        """`@app.middleware` above a function that takes a run's context and returns a context manager: every handler
+        of this app runs inside it.
 
         The first one declared is the outermost. An asynchronous one wraps coroutine handlers only.
         """
@@ -502,26 +502,26 @@ class Perdure:
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction on the app's database: `tx.execute(…)` for your rows, and every call on the app joins it.
 
-        Commits at the end of the block; an exception rolls everything back. On SQLite it keeps all other writers out,
-        so keep it short.
+        Commits at the end of the block; an exception rolls everything back. On SQLite it blocks all other writers, so
+        keep it short.
         """
         return self.store.transaction()
 
     def testing(
         self, *, start: datetime | None = None, state: Mapping[str, Any] | None = None
     ) -> AbstractContextManager[Kit]:
-        """`with app.testing() as t:` the app is on a temporary file, with a clock that stands still, for this process.
+        """`with app.testing() as t:` uses a temporary file and a clock that does not move, for this whole process.
 
-        Its own database is not touched, and is the app's again when the block ends, as are its clock and ids. Kinds and
-        middleware declared inside stay declared: a module is imported once. `start`: the time at its beginning, now by
-        default; `state`: what handlers find as `ctx.state`. See docs/testing.md.
+        The app's own database is not touched. When the block ends, the app has its database, clock and ids again. Kinds
+        and middleware declared inside stay declared: a module is imported once. `start`: the time at the beginning, now
+        by default; `state`: what handlers find as `ctx.state`. See docs/testing.md.
         """
         from perdure.testing.kit import testing
 
         return testing(self, start, state)
 
     def close(self) -> None:
-        """Give back what the app holds open. Using it again opens it again."""
+        """Close the app's connections. They are opened again on the next use."""
         if "store" in self.__dict__:
             self.store.close()
 
@@ -534,7 +534,6 @@ class Perdure:
 
 
 def job_id_of(job: JobLike) -> JobId:
-    """The id of whatever stands for a job."""
     if isinstance(job, Job):
         return job.row.id
     return JobId(parse_id(job))

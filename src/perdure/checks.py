@@ -1,5 +1,5 @@
-"""Is it a number, a name, a time, one of a set: what users pass, checked once. Called wherever values come in from
-outside; calls `clock` and `errors`. Each returns the value, or raises an error that names it and what it must be."""
+"""Checks for values that users pass: numbers, names, times, choices. Each returns the value, or raises an error that
+names it and says what it must be. Called wherever values come in from outside; calls `clock` and `errors`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.errors import InvalidInput, InvalidOption, PerdureError, not_among,
 NAME_LIMIT = 128
 KEY_LIMIT = 255
 ABOVE_ZERO = math.ulp(0.0)
-"""As the least of a number that must be more than 0."""
+"""The `least` for a number that must be more than 0."""
 
 T = TypeVar("T")
 Error = type[PerdureError]
@@ -24,7 +24,7 @@ Error = type[PerdureError]
 def refused(
     what: str, must_be: str, value: object, *, code: str | None = None, error: Error = InvalidOption, hint: str = ""
 ) -> PerdureError:
-    """The one sentence for a value that cannot be: which it is, what it must be, and what to do."""
+    """The error for a wrong value: which option, what it must be, what it was, and what to do."""
     return error(f"{what} must be {must_be}, not {shown(value)}{hint}", code=code, option=what)
 
 
@@ -38,7 +38,7 @@ def check_whole(
     code: str | None = None,
     error: Error = InvalidOption,
 ) -> int:
-    """A whole number from `least` to `most`. True and False are none."""
+    """A whole number from `least` to `most`. True and False are refused."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         bounds = f"from {least} on" if most is None else f"from {least} to {most}"
         raise refused(what, must_be or f"a whole number {bounds}", value, code=code, error=error)
@@ -55,14 +55,14 @@ def check_number(
     code: str | None = None,
     error: Error = InvalidOption,
 ) -> float:
-    """A number from `least` to `most`; the comparison also refuses NaN. True and False are none."""
+    """A number from `least` to `most`; the comparison also refuses NaN. True and False are refused."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise refused(what, must_be or f"a number from {least:g} to {most:g}", value, code=code, error=error)
     return value
 
 
 def check_time(value: object, what: str, *, code: str | None = None, hint: str = "") -> Micros:
-    """An aware datetime, as the instant it names."""
+    """An aware datetime, in microseconds."""
     if not isinstance(value, datetime):
         raise refused(what, "a datetime with a time zone", value, code=code, hint=hint)
     return to_micros(value)
@@ -96,7 +96,7 @@ def check_known(
 
 
 def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
-    """Text that can be a name: not empty, not too long, and without characters that a database may not keep."""
+    """A name: text that is not empty, not too long, and without characters that some databases cannot store."""
     if not isinstance(value, str):
         raise InvalidOption(f"{what} must be text, not {type(value).__name__}", code="name_invalid", option=what)
     if not value.strip():
@@ -109,7 +109,7 @@ def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
         )
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise InvalidOption(
-            f"{what} contains a NUL or half a surrogate pair, which not every database keeps: {value[:40]!r}",
+            f"{what} contains a NUL or half a surrogate pair, which not every database can store: {value[:40]!r}",
             code="name_invalid",
             option=what,
         )
@@ -119,21 +119,20 @@ def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
 def check_names(
     values: object, what: str, check: Callable[[object], str], *, of: str = "names", code: str | None = None
 ) -> tuple[str, ...]:
-    """A list of names, each once. One name alone is refused: to Python a text is a list of its letters."""
+    """A list of names, without repeats. A single string is refused: Python would iterate over its letters."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise refused(what, f"a list of {of}", values, code=code, hint=f"; write {what}=[{shown(values)}]")
     return tuple(dict.fromkeys(map(check, cast("Iterable[object]", values))))
 
 
 def check_list(values: object, wanted: str) -> list[Any]:
-    """A list, or anything else that a `for` takes. `wanted` completes "expected …"."""
+    """Any iterable, as a list. `wanted` completes "expected …"."""
     if not isinstance(values, Iterable):
         raise InvalidInput(f"expected {wanted}, not {shown(values)}")
     return list(cast("Iterable[Any]", values))  # type: ignore[redundant-cast]  # for pyright
 
 
 def check_type(value: object, what: str, wanted: type | UnionType, must_be: str, *, code: str | None = None) -> None:
-    """A value of that type."""
     if not isinstance(value, wanted):
         raise refused(what, must_be, value, code=code)
 
@@ -141,7 +140,6 @@ def check_type(value: object, what: str, wanted: type | UnionType, must_be: str,
 def check_function(
     value: object, what: str, must_be: str, *, code: str | None = None, hint: str = ""
 ) -> Callable[..., Any]:
-    """Something that can be called."""
     if not callable(value):
         raise refused(what, must_be, value, code=code, hint=hint)
     return value

@@ -40,7 +40,7 @@ class Clock(Protocol):
         ...
 
     def wait(self, seconds: float) -> None:
-        """Return once `seconds` have passed on `boottime`; at once if that is zero or less."""
+        """Return after `seconds` on `boottime`; at once if that is zero or less."""
         ...
 
 
@@ -59,10 +59,10 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it.
+    """A clock that moves only when a test moves it.
 
-    `wait` blocks until another thread has advanced the clock far enough; `until_waiting` lets that thread know when
-    to. With a single thread nothing would ever end a wait.
+    `wait` blocks until another thread has advanced the clock far enough; `until_waiting` tells that thread when to do
+    so. With a single thread nothing would ever end a wait.
     """
 
     def __init__(self, start: datetime | Micros) -> None:
@@ -110,7 +110,7 @@ class ManualClock:
             self._changed.notify_all()
 
     def step(self, *, seconds: float) -> None:
-        """Set the wall clock forward or, if negative, back, as an operator or NTP would; boottime does not notice."""
+        """Set the wall clock forward or, if negative, back, as an operator or NTP would; boottime does not change."""
         with self._changed:
             self._now = _shifted(self._now, timedelta(seconds=seconds))
 
@@ -120,7 +120,7 @@ def _shifted(instant: Micros, by: timedelta) -> Micros:
 
 
 def to_micros(value: datetime) -> Micros:
-    """The exact instant of an aware datetime, whatever its zone. Naive ones are refused, never guessed."""
+    """The exact instant of an aware datetime in any zone. A naive datetime is refused, never guessed."""
     if value.utcoffset() is None:
         raise InvalidOption(
             f"The datetime {value.isoformat()} has no time zone, so it names no instant. "
@@ -147,5 +147,5 @@ def to_datetime(instant: Micros) -> datetime:
 
 
 def iso(instant: Micros) -> str:
-    """ISO 8601 in UTC with six decimals and `Z`: one width for all, so that texts sort as instants do."""
+    """ISO 8601 in UTC with six decimals and `Z`: all texts have one width, so they sort by time."""
     return to_datetime(instant).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

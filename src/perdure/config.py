@@ -1,4 +1,4 @@
-"""`Config`: every knob in one frozen object, checked once. Built by `app`."""
+"""`Config`: every setting in one frozen object, checked once. Built by `app`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Config:
 
     @classmethod
     def of(cls, knobs: dict[str, Any]) -> Config:
-        """A checked config. Unknown knobs and impossible values are refused by name."""
+        """A checked config. Unknown settings and impossible values are refused by name."""
         known = [field.name for field in fields(cls)]
         check_known(knobs, known, "setting", code="config_unknown", error=ConfigError)
         config = cls(**knobs)
@@ -49,7 +49,7 @@ class Config:
         return config
 
     def check(self) -> None:
-        """Refuse values that cannot work, naming the knob."""
+        """Refuse values that cannot work; the error names the setting."""
         from perdure.options import check_queue  # not at the top: probes need only the name of a variable
 
         check_choice(self.durability, "durability", DURABILITIES, error=ConfigError)

@@ -1,5 +1,5 @@
-"""From a draft to a new job: arguments checked, keys derived, times fixed; and from changes to an edited one. Called by
-`app` and the worker; writes nothing."""
+"""Makes a new job from a draft (arguments checked, keys derived, times fixed), or an edited job from changes. Called
+by `app` and the worker; writes nothing."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
-"""On whose behalf jobs are enqueued from here on, unless an option says otherwise."""
+"""For whom jobs are enqueued in this context, unless an option says otherwise."""
 
 
 def common_tx(drafts: Sequence[object], tx: Any) -> Any:
-    """The one transaction that these drafts are to be written in: the one given, or the one their options name."""
+    """The one transaction for these drafts: the one given, or the one in their options."""
     for draft in drafts:
         if not isinstance(draft, Draft):
             raise InvalidInput(
@@ -90,9 +90,9 @@ def _keyed(new: NewJob, kind: Kind[..., Any, ..., Any], options: Options) -> New
 
 
 def _derived_key(unique: Unique, plan: Plan, payload: str, secrets: str | None) -> str:
-    """The same text for the same arguments of the same kind; a digest, so that neither length nor secrets show.
+    """The same text for the same arguments of the same kind; a digest, so that it is short and shows no secrets.
 
-    Under the oldest name of the kind: a release that knows it by that name only derives the same.
+    It uses the oldest name of the kind: a release that knows only that name derives the same key.
     """
     kind = plan.names[-1]
     arguments: dict[str, Any] = json.loads(payload)
@@ -119,7 +119,7 @@ EDITABLE = ("payload", "params", "tags", "principal", "queue", "run_at", "delay"
 
 
 def edited(app: Perdure, job: Job, changes: Mapping[str, Any], store: Store) -> Edit | None:
-    """The rows as they will be, of the job as `store` sees it. None: nothing to change."""
+    """The rows after the changes, from the job as `store` sees it. None: nothing to change."""
     check_known(changes, EDITABLE)
     if not changes:
         return None
@@ -153,7 +153,7 @@ def edited(app: Perdure, job: Job, changes: Mapping[str, Any], store: Store) -> 
 
 
 def _with_timeout(stored: str | None, timeout_ms: int | None) -> str | None:
-    """The stored options, so that a retry by hand knows the new time-out too."""
+    """The stored options with the new time-out: a retry by hand reads it from there."""
     kept: dict[str, Any] = json.loads(stored) if stored else {}
     kept.pop("timeout_ms", None)
     if timeout_ms is not None:

@@ -1,7 +1,7 @@
 """Every error a user can meet, in one tree. Raised everywhere; imports nothing.
 
 PerdureError
-├── ConfigError             a setting, URL or knob that cannot work
+├── ConfigError             a setting or URL that cannot work
 ├── KindError               a kind that is unknown, declared twice, or cannot be a job
 ├── InvalidInput            refused before anything was written
 │   ├── InvalidPayload      the arguments do not fit the kind, or are not JSON
@@ -16,12 +16,12 @@ PerdureError
     ├── DatabaseUnavailable     cannot be opened, read or written at all
     ├── DatabaseBusy            locked for longer than the time-out; nothing was written
     ├── SchemaError             the file's schema is not one this version can use
-    └── TransactionError        the transaction handed in with `tx=` cannot carry a job
-        └── TransactionTooLong      it kept all other writers out for too long and was rolled back
+    └── TransactionError        the transaction given as `tx=` cannot be used
+        └── TransactionTooLong      it blocked all other writers for too long and was rolled back
 
 Each error has a stable `code` (see docs/errors.md) and a message that says what happened, which value it was, and what
-to do next. Codes are finer than classes: catch the class, report the code. Where the command line says it in other
-words, the error carries them: `option` and `remedy`.
+to do next. Codes are finer than classes: catch the class, report the code. `option` and `remedy` let the command line
+say the same in its own words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import ClassVar, NamedTuple
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: short, and never a failure of its own (an int of 5,000 digits has no repr)."""
+    """A value as messages show it: short, and it never fails (an int of 5,000 digits has no repr)."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a repr may do anything
@@ -40,7 +40,7 @@ def shown(value: object) -> str:
 
 
 def not_among(what: str, value: object, known: Sequence[str]) -> str:
-    """That a setting has a value that is none of those it can have: what it is, which there are, and the nearest."""
+    """The message for a value that is not one of the known ones, with the nearest of them."""
     from difflib import get_close_matches
 
     *others, last = (f'"{one}"' for one in known)
@@ -53,7 +53,7 @@ def not_among(what: str, value: object, known: Sequence[str]) -> str:
 class Remedy(NamedTuple):
     """What to do next: `python` for a program, `shell` for someone at a terminal.
 
-    In `shell`, `{database}` stands where a command takes the options that name the database.
+    In `shell`, `{database}` is replaced by the options that name the database.
     """
 
     python: str
@@ -63,8 +63,8 @@ class Remedy(NamedTuple):
 class PerdureError(Exception):
     """The root of every error Perdure raises on purpose.
 
-    `option`: the option or setting that is wrong; its name is the beginning of the message. `remedy`: its `python` is
-    the end of the message, after a semicolon.
+    `option`: the option or setting that is wrong; the message begins with its name. `remedy`: the message ends with
+    its `python`, after a semicolon.
     """
 
     default_code: ClassVar[str] = "perdure_error"
@@ -98,7 +98,7 @@ class InvalidInput(PerdureError, ValueError):
 
 
 class Problem(NamedTuple):
-    """What is wrong with one argument: where it is, quoted, and where a value is wrong, that value as it is shown."""
+    """What is wrong with one argument: its place, quoted, and the wrong value, if there is one, as messages show it."""
 
     place: str
     wrong: str
@@ -111,7 +111,7 @@ class Problem(NamedTuple):
 
 
 class InvalidPayload(InvalidInput):
-    """`kind`, `problems` and `parameters` (the text of the signature): of arguments that do not fit their kind."""
+    """For arguments that do not fit their kind: `kind`, `problems`, and `parameters`, the text of the signature."""
 
     default_code = "payload_invalid"
     kind: str | None = None

@@ -1,4 +1,4 @@
-"""Ids that sort by creation: UUIDv7 (RFC 9562) as 16 plain bytes. App, store and worker make them; calls `clock`.
+"""Ids that sort by creation: UUIDv7 (RFC 9562) as 16 bytes. Made by app, store and worker; calls `clock`.
 
 From the left: 48 bits unix milliseconds, 4 bits version 7, 12 bits counter within the millisecond, 2 bits variant,
 62 random bits.
@@ -43,9 +43,10 @@ class IdFactory:
 
     Ids rise strictly, over all threads, while the clock does not step back, and are never ahead of it: a millisecond
     holds 4096 ids, the next one waits for the tick. After a step back they follow the new clock; the random bits keep
-    them unique. A forked child starts with a lock and random bits of its own.
+    them unique. A forked child starts with its own lock and random bits.
 
-    `pause` is called between looks at the clock while waiting; with a clock that stands still it must move it.
+    `pause` is called between two looks at the clock while waiting; a clock that does not move by itself must be moved
+    there.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class IdFactory:
         randomness: Callable[[int], bytes] = os.urandom,
         pause: Callable[[], None] = _short_sleep,
     ) -> None:
-        # In nanoseconds, as the system's clock has them: one call less for every id.
+        # In nanoseconds, as the system's clock gives them: one call less for every id.
         self._clock_ns = time.time_ns if clock_ms is None else lambda: clock_ms() * 1_000_000
         self._randomness = randomness
         self._pause = pause
@@ -67,13 +68,13 @@ class IdFactory:
         """Forget what a parent process may share: called in a forked child, before any of its code runs."""
         # Reentrant: a signal handler or finaliser that enqueues may interrupt its own thread inside the lock.
         self._lock = threading.RLock()
-        # Stock for `new`: drawing 64 at a time costs 0.9 µs an id, one at a time 1.5.
+        # Random bits in stock for `new`: drawing 64 at a time costs 0.9 µs an id, one at a time 1.5.
         self._lows: list[int] = []
 
     def new(self) -> bytes:
         """One id, greater than every earlier one unless the clock has stepped back."""
         with self._lock:
-            # `_take` written out: 1.0 µs an id; calling it makes that 1.5.
+            # `_take` inlined: 1.0 µs an id; calling it makes that 1.5.
             ms = self._clock_ns() // 1_000_000
             if ms != self._ms:
                 self._open(ms)
@@ -129,7 +130,7 @@ class IdFactory:
             )
         self._next = ms << 16 | _VERSION
         self._end = self._next + _IDS_PER_MS
-        # Last: whoever is interrupted before this line leaves a millisecond that the next call opens again.
+        # Last: after an interrupt before this line, the next call opens the millisecond again.
         self._ms = ms
 
 
@@ -145,7 +146,7 @@ os.register_at_fork(after_in_child=_start_afresh)
 
 
 def parse_id(text: str | uuid.UUID | bytes) -> bytes:
-    """The 16 bytes of an id in any form a user may hold it. Any UUID passes, not only those made here."""
+    """The 16 bytes of an id, from any form a user may have. Any UUID passes, not only those made here."""
     if isinstance(text, uuid.UUID):
         return text.bytes
     if isinstance(text, bytes) and len(text) == 16:
@@ -176,6 +177,6 @@ def timestamp_of(id: bytes | uuid.UUID | str) -> datetime:
 
 
 def id_floor(micros: int) -> bytes:
-    """The smallest id of that millisecond: ids made in it or later are >=, earlier ones <. Clamped to what ids hold."""
+    """The smallest id of that millisecond: ids made in it or later are >=, earlier ones <. Clamped to the id range."""
     ms = min(max(micros // 1_000, 0), _LAST_MS)
     return _two_words(ms << 16 | _VERSION, _VARIANT)

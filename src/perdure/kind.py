@@ -1,5 +1,5 @@
-"""`Kind`: a function that can be enqueued, and the kinds of one app by name. Made by `app.job`; a kind hands what it is
-enqueued with back to its app."""
+"""`Kind`: a function that can be enqueued, and `Registry`: the kinds of one app by name. Made by `app.job`; enqueues
+through its app."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 """What the function is called with: the same, and perhaps a context."""
 R = TypeVar("R")
-"""What a run of it results in."""
+"""The result of a run."""
 C = TypeVar("C")
-"""What a plain call gives: the result, or a coroutine of it."""
+"""What a direct call returns: the result, or a coroutine of it."""
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 Isolation = Literal["process"]
@@ -77,8 +77,8 @@ class Declaration(NamedTuple):
     def checked(cls, name: object, aliases: object, version: object, upgrades: object, isolation: object) -> Self:
         """Raises InvalidInput for what no kind can have."""
         if upgrades is not None and not isinstance(upgrades, Mapping):
-            told = "upgrades must say from which version each leads, as in {1: function}"
-            raise InvalidInput(f"{told}; not {shown(upgrades)}", code="version_invalid")
+            must_be = "upgrades must be a dict from a version to a function, as in {1: function}"
+            raise InvalidInput(f"{must_be}; not {shown(upgrades)}", code="version_invalid")
         if isolation is not None:
             hint = "; leave it out for a thread or the event loop"
             check_choice(isolation, "isolation", get_args(Isolation), hint=hint)
@@ -100,7 +100,7 @@ class Bound(Generic[P, R]):
         self._plan = options.plan(kind.names, kind.version, kind.app.owner)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Enqueue one job. When this returns, it is in the database for good (with `tx=`: once you commit)."""
+        """Enqueue one job. When this returns, the job is durable (with `tx=`: once you commit)."""
         kind = self._kind
         return kind.app.enqueue_arguments(kind, kind.codec.bind(args, kwargs), self._options, self._plan)
 
@@ -122,13 +122,13 @@ class Bound(Generic[P, R]):
         return Bound(self._kind, self._options.changed(for_a_job(changes)))
 
     def draft(self, arguments: Mapping[str, Any]) -> Draft:
-        """The same as `new` from arguments by name."""
+        """Like `new`, from arguments by name."""
         return Draft(self._kind, arguments, self._options, self._plan)
 
 
 class Kind(Bound[P, R], Generic[P, R, Q, C]):
-    """A function whose calls can be enqueued as jobs, by itself with the options it was declared with. Still a plain
-    function when called."""
+    """A function whose calls can be enqueued as jobs, with the options it was declared with. Called directly, it is
+    the function itself."""
 
     def __init__(
         self, app: Perdure, function: Callable[Q, C], declared: Declaration, defaults: Options, context_type: type
@@ -144,12 +144,12 @@ class Kind(Bound[P, R], Generic[P, R, Q, C]):
         self.defaults = defaults
         self._context_type = context_type
         self.is_async = is_coroutine_function(function)
-        """It runs on the event loop. A plain function may return a coroutine still, which is then awaited."""
+        """It runs on the event loop. A function that is not async may still return a coroutine, which is awaited."""
         super().__init__(cast("Kind[P, R, ..., Any]", self), defaults)
         update_wrapper(self, function, WRAPPER_ASSIGNMENTS, updated=())
         for note, value in vars(function).items() if inspect.isfunction(function) else ():
             if not hasattr(type(self), note):
-                self.__dict__.setdefault(note, value)  # whatever was noted on the function, but never in our place
+                self.__dict__.setdefault(note, value)  # attributes set on the function, but never over our own
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
         return self.function(*args, **kwargs)
@@ -167,7 +167,7 @@ class Kind(Bound[P, R], Generic[P, R, Q, C]):
 
     @lazy
     def codec(self) -> Codec:
-        """Built on first use: annotations may name what is defined further down."""
+        """Built on first use: annotations may name things defined later in the module."""
         from perdure.payload.codec import Codec
 
         return Codec(self.function, self.name, self._context_type, max_bytes=self.app.config.max_payload_bytes)
@@ -199,7 +199,7 @@ class Kind(Bound[P, R], Generic[P, R, Q, C]):
 
     @property
     def place(self) -> str:
-        """Where the function stands, for messages."""
+        """The file and line of the function, for messages."""
         return place_of(self.function)
 
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ class Kind(Bound[P, R], Generic[P, R, Q, C]):
 
 
 class Declare(Protocol):
-    """The decorator `app.job(…)` gives: a kind with the function's own types, less the context."""
+    """The decorator that `app.job(…)` returns: gives a kind with the function's own types, without the context."""
 
     @overload
     def __call__(
@@ -224,14 +224,14 @@ class Declare(Protocol):
 
 
 def _checked_function(function: object) -> Callable[..., Any]:
-    """What is called for a job. KindError: nothing that could be."""
+    """The function to call for a job. KindError: it cannot be one."""
     if isinstance(function, staticmethod):
         function = cast("staticmethod[..., Any]", function).__func__
     if isinstance(function, Kind):  # of another app
         function = cast("Kind[..., Any, ..., Any]", function).function
     if isinstance(function, classmethod):
         raise KindError(
-            "a classmethod has no class yet inside of it, so it cannot be called; declare it below the class, as in"
+            "a classmethod cannot be called before its class exists; declare it below the class, as in"
             " app.job(Mailer.send)"
         )
     if isinstance(function, type) or not callable(function):
@@ -244,7 +244,7 @@ def _refuse_generator(function: Callable[..., Any]) -> None:
     for one in (function, call_of(function)):
         if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
             raise KindError(
-                f"{place_of(function)} is a generator: a call of it runs nothing, and nobody would take what it yields;"
+                f"{place_of(function)} is a generator: calling it runs nothing, and nobody would read what it yields;"
                 " do the work in the function, and return a list"
             )
 
@@ -253,8 +253,7 @@ def _name_of(function: Callable[..., Any]) -> str:
     name: str | None = getattr(function, "__name__", None)
     if name is None or name == "<lambda>":
         raise KindError(
-            f"{shown(function)} ({place_of(function)}) has no name of its own to be a kind by; give it one with"
-            " app.job(name=…)",
+            f"{shown(function)} ({place_of(function)}) has no name; give it one with app.job(name=…)",
             code="kind_invalid",
         )
     return check_name(name, "the kind's name")
@@ -266,15 +265,15 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """Whether a call gives a coroutine for sure. Decorators that turn one into a plain function are taken at their
-    word: what they wrap does not count."""
+    """Whether a call surely returns a coroutine. If a decorator turned it into a normal function, it does not count as
+    one, whatever it wraps."""
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
 
 
 def _given(function: Callable[..., Any]) -> tuple[str, ...]:
-    """What `functools.partial` has given it already: two of the same function are not the same kind."""
+    """The arguments that `functools.partial` has set: two partials of one function are different kinds."""
     given: list[str] = []
     while isinstance(function, partial):
         given += [shown(function.args), shown(function.keywords)]
@@ -289,7 +288,7 @@ class Registry:
         self._kinds: dict[str, Kind[..., Any, ..., Any]] = {}
 
     def add(self, kind: Kind[..., Any, ..., Any]) -> None:
-        """Make a kind known. The same name from two places is refused; the same place again is a module reload."""
+        """Add a kind. The same name from two places is refused; the same place again is a module reload."""
         for name in kind.names:
             known = self._kinds.get(name)
             if known is not None and (known.place, _given(known.function)) != (kind.place, _given(kind.function)):
@@ -302,7 +301,6 @@ class Registry:
             self._kinds[name] = kind
 
     def get(self, name: str) -> Kind[..., Any, ..., Any]:
-        """The kind of that name or alias."""
         kind = self.find(name)
         if kind is None:
             raise self._unknown(name)
@@ -319,8 +317,8 @@ class Registry:
         return self._kinds.get(name) if isinstance(name, str) else None
 
     def meant_by(self, name: str | None) -> tuple[str | None, ...]:
-        """The names under which what is asked for by one may be stored: a kind's current name stands for all of its
-        names, any other only for itself."""
+        """The stored names that a filter for this name means: for a kind's current name all its names, else only the
+        name itself."""
         kind = self.find(name)
         return kind.names if kind is not None and kind.name == name else (name,)
 

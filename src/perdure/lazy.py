@@ -1,4 +1,4 @@
-"""Attributes worked out on first use. Used wherever an object is shared between threads or inherited by a fork."""
+"""Attributes computed on first use. Used wherever an object is shared between threads or inherited by a fork."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 class lazy(Generic[T]):  # noqa: N801 - used as a decorator
     """As `functools.cached_property`, without the lock that it has before Python 3.12.
 
-    A child forked while another thread held that lock would wait for it for ever. Here two threads may both work the
-    value out; the first to finish stores it, and all see that one.
+    A child forked while another thread held that lock would wait for it for ever. Here two threads may both compute the
+    value; the first to finish stores it, and all see that one.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

@@ -1,4 +1,4 @@
-"""Many jobs or runs: filters, lazy pages, and verbs for all that fit. Called by `app` and the command line."""
+"""Lists of jobs and runs: filters, lazy pages, and bulk verbs. Called by `app` and the command line."""
 
 from __future__ import annotations
 
@@ -68,10 +68,7 @@ PAGE = 200
 
 
 def pages(read: Callable[[M | None, int], tuple[list[S], M | None]], limit: int | None) -> Iterator[S]:
-    """Page after page, each read when it is wanted, until one says that there is no next one.
-
-    Pages that hold little or nothing do not show: the iterator continues.
-    """
+    """The items of all pages, each page read only when needed. An empty page is not the end: only a missing mark is."""
     mark: M | None = None
     left = limit
     while left is None or left > 0:
@@ -105,7 +102,7 @@ def list_runs(app: Perdure, job_id: JobId | None, filters: Mapping[str, Any], li
 
 
 def _merged(listings: Sequence[Iterator[V]], left: int | None, order: Callable[[V], Any] | None) -> Iterator[V]:
-    """The listings under all names of a kind as one. Each is in this order, or newest first."""
+    """Merge the listings for all names of a kind. Each is in this order, or newest first."""
     if len(listings) == 1:
         return listings[0]
     return islice(merge(*listings, key=order or _id_of, reverse=order is None), left)
@@ -120,7 +117,7 @@ def _place_of(job: Job) -> tuple[int, int, bytes]:
 
 
 def under_all_names(app: Perdure, wanted: W) -> list[W]:
-    """This filter for each name that its kind has had."""
+    """One filter for each name that its kind has had."""
     return [wanted._replace(kind=name) for name in app.kinds.meant_by(wanted.kind)]
 
 
@@ -130,7 +127,7 @@ def checked_limit(limit: int | None) -> int | None:
 
 
 TOGETHER = 500
-"""How many jobs one transaction takes."""
+"""How many jobs one transaction changes."""
 
 
 def _sources(verb: Verb, *but: State) -> tuple[State, ...]:
@@ -147,13 +144,13 @@ TAKEN: Mapping[Verb, tuple[State, ...]] = {
     Verb.PAUSE: _sources(Verb.PAUSE, State.PAUSED),
     Verb.RETRY: _sources(Verb.RETRY, State.CANCELLED),
 }
-"""The states from which a verb takes jobs if none is asked for: who cancelled a job did it on purpose."""
+"""The states from which a verb takes jobs if the filter names none: a job was cancelled on purpose."""
 
 
 def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int | None) -> int:
-    """Apply a verb to the jobs that fit; one that has moved on meanwhile is left out. Without filters: to all jobs.
+    """Apply a verb to the jobs that fit; a job that has changed meanwhile is skipped. Without filters: to all jobs.
 
-    A filter that is there and None is refused: in a listing it means any, here it is mostly a forgotten variable.
+    A filter that is None is refused: in a listing it means any, here it is mostly a forgotten variable.
     """
     left = checked_limit(limit)
     wanted = job_filter(filters)
@@ -183,10 +180,8 @@ def _refuse_nothing(verb: Verb, filters: Mapping[str, Any]) -> None:
 
 
 def change_these(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[JobId]) -> int:
-    """Apply a verb to these jobs and no others, and return how many it changed.
-
-    One that is gone, is in none of these states any more, or has nothing to be changed is left as it is.
-    """
+    """Apply a verb to these jobs only, and return how many it changed. A job that is gone, or no longer in one of these
+    states, is skipped."""
     return sum(_apply(app, verb, states, ids[first : first + TOGETHER]) for first in range(0, len(ids), TOGETHER))
 
 

@@ -1,4 +1,4 @@
-"""`app.lock`: a named lease that one process at a time holds. Calls the store."""
+"""`app.lock`: a named lease with one holder at a time. Calls the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Lock:
     """A lease by name: held until released, or until `ttl` seconds have passed without `renew`.
 
-    Whoever works longer than the lease must renew it, and stop when that fails: another may hold it by then.
+    Work that takes longer than the lease must renew it, and stop when that fails: another process may hold it by then.
     """
 
     def __init__(self, app: Perdure, name: str, ttl: float) -> None:

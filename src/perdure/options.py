@@ -1,4 +1,4 @@
-"""How a job is to be enqueued: everything but its arguments. Used by `kind` and `app`."""
+"""The options of a job: everything but its arguments. Used by `kind` and `app`."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class OptionFields(TypedDict, total=False):
 class Unique:
     """Derives a key from the arguments, so that equal work is enqueued once.
 
-    `by`: "payload" for all arguments, or the names of those that count. `until`: "final" for as long as such a job is
-    live, "ever" for good. The job that is there already is returned, marked `deduplicated`, or raised as a conflict.
+    `by`: "payload" for all arguments, or the names of those that count. `until`: "final" while such a job is live,
+    "ever" for ever. The existing job is returned, marked `deduplicated`, or a KeyConflict is raised.
     """
 
     by: str | Sequence[str] = "payload"
@@ -82,7 +82,7 @@ class Unique:
 
 @dataclass(frozen=True)
 class Options:
-    """Checked options. What the database needs of them is worked out once for all jobs enqueued with them."""
+    """Checked options. What the database needs of them is computed once for all jobs enqueued with them."""
 
     delay: float | timedelta | None = None
     run_at: datetime | None = None
@@ -118,7 +118,7 @@ class Options:
         _ = self.params_json, self.timeout_ms
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
-        """These options with others in their place. An unknown name is refused."""
+        """These options with some replaced. An unknown name is refused."""
         check_known(changes, OPTION_NAMES)
         return replace(self, **changes) if changes else self
 
@@ -159,7 +159,7 @@ class Options:
 
     @lazy
     def stored(self) -> str | None:
-        """What a retry by hand needs to know again, as JSON; None where all is as by default."""
+        """The options that a retry by hand reads again, as JSON; None: all are defaults."""
         kept: dict[str, Any] = {}
         if self.policy != DEFAULT_RETRY:
             kept["retry"] = self.policy.to_json()
@@ -170,7 +170,7 @@ class Options:
         return json.dumps(kept, separators=(",", ":")) if kept else None
 
     def plan(self, names: tuple[str, ...], version: int, owner: str) -> Plan:
-        """What every job of this kind enqueued with these options shares. `names[0]` is the kind's current name."""
+        """What all jobs of this kind with these options share. `names[0]` is the kind's current name."""
         policy = self.policy
         plain = (self.params_json, self.stored, self.principal, self.timeout_ms) == (None,) * 4
         unbound = (self.idempotency_key, self.business_key, self.unique, self.delay, self.run_at) == (None,) * 5
@@ -203,14 +203,14 @@ def check_queue(value: object) -> str:
     name = check_name(value, "queue")
     if name == EVERY_QUEUE:
         raise InvalidOption(
-            f"queue {name!r} would be all of them, so none can be called that; a worker that is given no queues serves"
-            " all",
+            f"queue {name!r} means all queues, so no single queue can have this name; a worker without queues= serves"
+            " all of them",
             code="name_invalid",
             option="queue",
         )
     if name.startswith("-"):
         raise InvalidOption(
-            f"queue {name!r} would be taken for an option where commands are typed; choose another name",
+            f"queue {name!r} looks like an option on the command line; choose another name",
             code="name_invalid",
             option="queue",
         )
@@ -228,7 +228,7 @@ def _check_tag(tag: object) -> str:
 
 
 def for_a_job(options: OptionFields) -> OptionFields:
-    """Refuse what a stored job cannot carry: exception classes are code and stay with the kind."""
+    """Refuse what cannot be stored with a job: exception classes are code and belong to the kind."""
     retry = options.get("retry")
     if isinstance(retry, Retry) and (retry.on is not None or retry.never):
         raise InvalidOption(

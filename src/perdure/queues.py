@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Queue:
     """A queue as it was when it was read. `live` counts every job that has not ended.
 
-    Counting ends where it would take long, at 10,000 or, with many queues, before: `more_queued` and `more_live` say
-    that there are more than `queued` and `live`.
+    Counting stops at 10,000, with many queues earlier: `more_queued` and `more_live` say that there are more than
+    `queued` and `live`.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Queue:
 
 
 class Queues:
-    """List, pause and resume queues. The queue `*` stands for all of them."""
+    """List, pause and resume queues. The name `*` means all queues."""
 
     def __init__(self, app: Perdure) -> None:
         self._app = app

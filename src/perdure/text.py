@@ -1,5 +1,5 @@
-"""Times, numbers and ids as people read them. Used by `ops`, `worker/lifecycle` and the command line: whatever is said
-to a person about the same thing reads the same everywhere."""
+"""Times, numbers and ids as people read them, the same everywhere. Used by `ops`, `worker/lifecycle` and the command
+line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TAIL = 8
 
 
 def span(seconds: float) -> str:
-    """A length of time, in one unit: 12 ms, 1.5 s, 45 s, 3 min, 5 h, 12 d. The one way it is written."""
+    """A length of time, in one unit: 12 ms, 1.5 s, 45 s, 3 min, 5 h, 12 d."""
     if 0 < seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
@@ -52,7 +52,7 @@ def size(count: int) -> str:
 
 
 def short_id(id: bytes) -> str:
-    """The end of an id, which differs where its beginning, the time, may not."""
+    """The end of an id: its beginning is the time, which many ids may share."""
     return to_uuid(id).hex[-_TAIL:]
 
 

@@ -1,13 +1,13 @@
-"""Where a thread must not be broken off. Marked by the stores' runners; asked by whoever stops a handler in its thread.
+"""Code in which a thread must not be interrupted. Marked by the stores' runners; checked before a handler is stopped.
 
-A handler in a thread is stopped by an exception that is raised in that thread from outside, at whatever line it is. In
-the middle of a call on a database that leaves a statement half read or a lock taken, for everybody. So each such call
-is marked, per thread: an exception that comes meanwhile is raised on the way out.
+A handler in a thread is stopped by an exception that another thread raises in it, at any line. In the middle of a
+database call that would leave a statement half read, or a lock taken, for everybody. So each such call is marked, per
+thread: an exception that comes meanwhile is raised when the call ends.
 
-The look at `depth` and what follows from it are one step for the other thread: CPython passes its lock on when a
-function begins, when a call of C code has returned and when a loop jumps back, and there is none of these in between.
+Reading `depth` and acting on it are one step for the other thread: CPython hands its lock over when a function begins,
+when a C call has returned and when a loop jumps back, and none of these is in between.
 
-Ctrl-C does not ask. What it interrupts must leave nothing behind that the next call stumbles over.
+Ctrl-C does not respect the marks. What it interrupts must leave nothing behind that disturbs the next call.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 
 
 class Mark:
-    """How deep one thread is inside of marked code, and what it is to raise when it comes out."""
+    """How deep one thread is inside marked code, and what it must raise when it comes out."""
 
     __slots__ = ("_ident", "_py_object", "_raise", "depth", "due", "lifted")
 
     def __init__(self) -> None:
-        """For the thread that makes it: all that it does is marked, but for what it does in `interruptible` blocks."""
+        """For the thread that makes it: all its code is marked, except in `interruptible` blocks."""
         self.depth = 1
         self.due: type[BaseException] | None = None
         self.lifted: list[int] = []
@@ -37,24 +37,23 @@ class Mark:
         _here.mark = self
 
     def lift(self) -> None:
-        """In its thread: from here on it can be interrupted, until `depth` is set again. Raises what is due already."""
+        """In its thread: from here on it can be interrupted, until `depth` is set again. Raises what is due."""
         self.depth = 0
         if self.due is not None:
             _raise_due(self)
 
     def clear(self) -> None:
-        """In its thread, when no exception can come any more: nothing reaches what the thread does next."""
+        """In its thread, when no exception can come any more: protects what the thread does next."""
         self.depth = 1
         self.due = None
         self.lifted.clear()
 
     def raise_in_thread(self, error: type[BaseException], *, surely: bool = False) -> bool:
-        """Raise it in the thread, now or when it leaves the marked code. False: it might hit another one; try again.
+        """Raise it in the thread, now or when it leaves the marked code. False: it might hit another thread; try again
+        later, or with `surely`, which raises it in any case.
 
-        With `surely` it is raised all the same.
-
-        There is no taking it back: CPython 3.11, told to raise nothing, looks for it at every call of every thread from
-        then on, and hangs as soon as anything traces or profiles.
+        It cannot be undone: CPython 3.11, asked to raise nothing, checks for it at every call of every thread from then
+        on, and hangs as soon as anything traces or profiles.
         """
         thrown = self._py_object(error)
         if self.depth:
@@ -67,8 +66,8 @@ class Mark:
 
 
 _starting_threads: dict[object, object] = getattr(threading, "_limbo", {}) if sys.version_info < (3, 12) else {}
-"""Before Python 3.12 a thread that is just being started bears its starter's number: an exception meant for the one
-would hit the other, before its first line, and `Thread.start` would wait for it for ever."""
+"""Before Python 3.12 a thread that is just starting has the id of the thread that starts it: an exception meant for one
+would hit the other, before its first line, and `Thread.start` would wait for ever."""
 
 
 class _Here(threading.local):
@@ -79,7 +78,7 @@ _here = _Here()
 
 
 class _Uninterrupted:
-    """`with uninterrupted:` around code that must not be broken off."""
+    """`with uninterrupted:` around code that must not be interrupted."""
 
     __slots__ = ()
 
@@ -96,7 +95,7 @@ class _Uninterrupted:
 
 
 class _Interruptible:
-    """`with interruptible:` around the user's own code, inside of `uninterrupted`."""
+    """`with interruptible:` around the user's own code, inside `uninterrupted`."""
 
     __slots__ = ()
 

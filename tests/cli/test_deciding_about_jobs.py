@@ -89,9 +89,7 @@ def test_what_is_impossible_is_said_in_commands_not_in_python(
     assert f"it is failed, which is final; perdure retry {broken.id} runs it again" in said("pause", str(broken.id))
     assert f"cannot set the priority of job {queued.id}" in said("priority", str(queued.id), "3")
     replaced = here.supersede(here.enqueue("resize", {"width": 1}), here.kinds.get("resize").new(width=2))
-    assert f"took its place; perdure retry {replaced.id} --as-new runs it all the same" in said(
-        "retry", str(replaced.id)
-    )
+    assert f"took its place; perdure retry {replaced.id} --as-new runs it anyway" in said("retry", str(replaced.id))
     with_priority = here.enqueue("resize", {"width": 1}, priority=3)
     near = said("move", str(again.id), "--before", str(with_priority.id))
     assert "they have different priorities; perdure priority gives both the same [move_refused]" in near

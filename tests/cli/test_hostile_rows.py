@@ -292,7 +292,7 @@ def test_whatever_jobs_say_and_are_called_a_worker_prints_only_what_a_terminal_s
         lines = [json.loads(line, parse_constant=_not_json) for line in (out + err).splitlines()]
         told = {line.get("event") for line in lines}
         assert {"completed", "failed", "parked", "cancelled"} <= told
-    for said in ("fail_async", "fail_apart", "leave", "heard", "UserWarning", "Bad", "written into their rows: 1;"):
+    for said in ("fail_async", "fail_apart", "leave", "heard", "UserWarning", "Bad", "damaged their rows: 1;"):
         assert said in err, ascii(err)
     assert err.count("evil") >= 12
     with closing(sqlite3.connect(bad_shop / "jobs.db")) as raw:

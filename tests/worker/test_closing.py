@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perdure import Done, JobContext, Perdure, PerdureError, Retry, TransactionError, TransactionTooLong
-from perdure.store.sqlite.transaction import Transaction
+from perdure.store.sqlite.transaction import SqliteTransaction
 from perdure.worker import services
 from tests.worker.bodies import SORTS, declared, last_run, messages, ran, take_over
 from tests.worker.patience import eventually
@@ -285,15 +285,15 @@ def test_one_that_commits_in_the_last_moment_is_not_said_to_be_rolled_back(
     app: Perdure, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, committed = threading.Event(), threading.Event()
-    give_up, answers = Transaction.give_up, list[bool]()
+    give_up, answers = SqliteTransaction.give_up, list[bool]()
 
-    def late(transaction: Transaction, reason: str) -> bool:
+    def late(transaction: SqliteTransaction, reason: str) -> bool:
         asked.set()
         assert committed.wait(30)
         answers.append(give_up(transaction, reason))
         return answers[-1]
 
-    monkeypatch.setattr(Transaction, "give_up", late)
+    monkeypatch.setattr(SqliteTransaction, "give_up", late)
 
     def body(ctx: JobContext) -> None:
         with ctx.transaction() as tx:

@@ -1,7 +1,7 @@
-"""The values that travel between the front door, the pure decisions and the store.
+"""The values that app, transitions and store exchange. Ids are 16 bytes, times integer microseconds UTC.
 
-Rows are named tuples with one field per column, in column order: the drivers hand out and take in plain tuples, and a
-frozen dataclass of this width costs ten times as much to build. Ids are 16 bytes, times integer microseconds UTC.
+Rows are named tuples with one field per column, in column order: drivers take and return tuples, and a frozen dataclass
+of this width costs ten times as much to build.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JobRow(NamedTuple):
 
 
 class LiveJob(NamedTuple):
-    """The hot row: how a live job stands. Gone when the job ends. What a claim changes comes last, in one piece."""
+    """The hot row: the state of a live job. Deleted when the job ends. The columns that a claim changes come last."""
 
     job_id: JobId
     queue: str
@@ -89,7 +89,7 @@ class LiveJob(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What all jobs enqueued with the same kind and options share; worked out once.
+    """What all jobs enqueued with the same kind and options share; computed once.
 
     `names` are all names of the kind, current first: a key used under an old name still counts.
     """
@@ -116,7 +116,7 @@ class Plan(NamedTuple):
 
 
 class NewJob(NamedTuple):
-    """A job that does not exist yet. Its place in the queue is given by the store."""
+    """A job that does not exist yet. The store gives it its place in the queue."""
 
     id: JobId
     plan: Plan
@@ -137,7 +137,7 @@ class NewJob(NamedTuple):
 
 
 class JobView(NamedTuple):
-    """All that can be read of a job without its secrets; the columns of the `job_view` fragment, in order."""
+    """Everything about a job but its secrets; the columns of the `job_view` fragment, in order."""
 
     id: JobId
     kind: str
@@ -228,7 +228,7 @@ class OutcomeRow(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A job taken to be run: the live row after the claim, and what its handler needs."""
+    """A claimed job: the live row after the claim, and what its handler needs."""
 
     live: LiveJob
     payload: str
@@ -256,7 +256,7 @@ _NEW = {"attempts": 0, "crashes": 0, "life": 1, "chain_attempt": 1, "paused": 0,
 
 
 def row_of_new(sort: type[R], new: NewJob, **known: object) -> R:
-    """The row of that sort of a job that nothing has happened to yet. What is not known of it stays empty."""
+    """The row of this type for a new job. Unknown columns are None."""
     fields = {**_NEW, **new.plan._asdict(), **new._asdict(), "job_id": new.id, "queued_at": new.created_at}
     fields |= {"updated_at": new.created_at, **known}
     make: Any = sort
@@ -265,7 +265,7 @@ def row_of_new(sort: type[R], new: NewJob, **known: object) -> R:
 
 
 def _without_secrets(row: JobRow | NewJob | Claim) -> str:
-    """For logs and tracebacks: the secret arguments stay where they are."""
+    """The repr for logs and tracebacks: it hides the secret arguments."""
     fields = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
     return f"{type(row).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
@@ -280,7 +280,7 @@ class Failure(NamedTuple):
 
 
 class RunStats(NamedTuple):
-    """What an executor can tell about a run besides how it ended."""
+    """What an executor knows about a run besides how it ended."""
 
     duration_ms: int | None = None
     exit_code: int | None = None
@@ -313,7 +313,7 @@ class Successor(NamedTuple):
 class Transition(NamedTuple):
     """One decided change of one job: the only way a live job is ever written.
 
-    Applied in one transaction or not at all, and only while the job is still at the version it was decided on.
+    Applied in one transaction or not at all, and only if the job still has the version that the decision was based on.
     """
 
     verb: Verb
@@ -341,13 +341,13 @@ GAP = 100
 """Positions rise by this much, so that a job can be moved between two others without touching them."""
 
 RESPACE = 64
-"""How many neighbours a spent gap may renumber."""
+"""How many neighbours may be renumbered when a gap is used up."""
 
 PRIORITY_LIMIT = 2**31 - 1
 
 
 class Priority(IntEnum):
-    """Names for the usual priorities. Any 32-bit integer is one; higher goes first."""
+    """Names for the usual priorities. Any 32-bit integer is allowed; higher goes first."""
 
     LOWEST = -2
     LOW = -1
@@ -366,7 +366,7 @@ def priority_of(rank: int) -> int:
 
 
 def between(left: int | None, right: int | None) -> int | None:
-    """A position strictly between two neighbours, or None when the gap is spent. None stands for no neighbour."""
+    """A position strictly between two neighbours (None: there is no neighbour). Returns None if the gap is used up."""
     if left is None and right is None:
         return GAP
     if left is None:
@@ -378,19 +378,19 @@ def between(left: int | None, right: int | None) -> int | None:
     return middle if left < middle < right else None
 
 
-# -- rows that somebody else may have written ------------------------------------------------------------------------
+# -- rows that other programs may have changed ------------------------------------------------------------------------
 
 
 Damage = dict[str, str]
-"""By the name of a column, what is wrong with its value."""
+"""Column name → what is wrong with its value."""
 
 
 def readable(sort: type[R], row: Sequence[object], keep: str = "") -> tuple[R, Damage]:
-    """The row for somebody to look at, and which of its values cannot be what they should be.
+    """The row for display, and which of its values are impossible.
 
-    An SQLite column takes a value of any type, and any column a number that no time or count can have. Such a value is
-    replaced, by nothing where that is allowed, else by 0, an empty id or the value as text, so that the row can be
-    shown, and those beside it. The column `keep` stays as it is: the next page continues from there.
+    An SQLite column accepts a value of any type, and any column a number that is no time or count. Such a value is
+    replaced by None where that is allowed, else by 0, an empty id or the value as text, so that this row and the others
+    can be shown. The column `keep` is not changed: the next page continues from there.
     """
     damage: Damage = {}
     values = list(row)
@@ -405,7 +405,7 @@ def readable(sort: type[R], row: Sequence[object], keep: str = "") -> tuple[R, D
 
 
 def json_of(text: str | None) -> Any:
-    """What is in a column that holds JSON, None where it is empty. ValueError: that cannot be read."""
+    """The value in a JSON column; None if it is empty. ValueError: it cannot be read."""
     try:
         return None if text is None else _JSON.decode(text)
     except RecursionError:
@@ -419,7 +419,7 @@ def _refuse(constant: str) -> NoReturn:
 _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
-class _Column(NamedTuple):
+class _ColumnCheck(NamedTuple):
     name: str
     fits: Callable[[Any], bool]
     what: str
@@ -427,20 +427,20 @@ class _Column(NamedTuple):
 
 
 @cache
-def _columns(sort: Any) -> Sequence[_Column]:
-    written: dict[str, Any] = sort.__annotations__  # the words of the class, as a named tuple keeps them
+def _columns(sort: Any) -> Sequence[_ColumnCheck]:
+    written: dict[str, Any] = sort.__annotations__  # as text: a named tuple keeps them unresolved
     return [_column(name, getattr(type_, "__forward_arg__", type_)) for name, type_ in written.items()]
 
 
-def _column(name: str, written: str) -> _Column:
+def _column(name: str, written: str) -> _ColumnCheck:
     fits, what, instead = _SORTS.get(written.removesuffix(" | None"), (_is_anything, "", _cut))
     if written.endswith(" | None"):
 
         def fits_or_nothing(value: object) -> bool:
             return value is None or fits(value)
 
-        return _Column(name, fits_or_nothing, what, _nothing)
-    return _Column(name, fits, what, instead)
+        return _ColumnCheck(name, fits_or_nothing, what, _nothing)
+    return _ColumnCheck(name, fits, what, instead)
 
 
 def _nothing(_: object) -> None:

@@ -1,7 +1,6 @@
-"""What a run has to say when it comes back, and the transition it leads to.
+"""How a run ended, and the transition that follows. Built by the worker for `store/finish`.
 
-Built by the worker, handed to `store/finish`, which asks `after_run` again whenever the job has changed since the
-claim: a report stays true, a decision may not.
+The store calls `after_run` again whenever the job has changed since the claim: a report stays true, a decision may not.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ class Snoozed(NamedTuple):
 
 
 class Released(NamedTuple):
-    """The node gives the job back. `counts`: the handler had started and left by no checkpoint."""
+    """The node gives the job back. `counts`: the handler had started and did not stop at a checkpoint."""
 
     counts: bool = False
 
 
 class Cancelled(NamedTuple):
-    """The handler let go because the job was cancelled, or cancels it itself and says why."""
+    """The handler stopped because the job was cancelled, or cancels the job itself and says why."""
 
     reason: str | None = None
 
@@ -69,7 +68,7 @@ Report = Completed | Failed | TimedOut | Snoozed | Released | Cancelled | Skippe
 
 
 class Finish(NamedTuple):
-    """One run's report, with the job as its claim left it. `next_id` names the successor, should one be needed."""
+    """One run's report, with the job as it was after the claim. `next_id`: the id of a successor, if one is needed."""
 
     live: LiveJob
     report: Report
@@ -80,7 +79,7 @@ class Finish(NamedTuple):
 
 
 def after_run(finish: Finish, live: LiveJob, now: Micros) -> Transition:
-    """What becomes of `live`, the job as it is now, given what its run reports."""
+    """The transition of `live`, the job as it is now, after this report."""
     _, report, next_id, stats, _ = finish
     match report:
         case Completed(result):

@@ -1,4 +1,4 @@
-"""How often and how late a failed job runs again. Pure: `transitions` asks, `options` stores it; calls `checks`."""
+"""How often and how late a failed job runs again. Pure. Used by `options` and the worker; calls `checks`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Retry:
 
     `max_attempts` counts runs, so 1 means never again. `backoff` grows from `base`: not at all (`none` waits 0,
     `fixed` waits `base`), by `base` each time (`linear`), or by `factor` (`exponential`); no wait exceeds `cap`.
-    `on` names the exceptions worth another run, None meaning every Exception; `never` wins over it. With
-    `as_new_job` each further attempt is a job of its own.
+    `on` names the exceptions worth another run (None: every Exception); `never` wins over it. With `as_new_job` each
+    further attempt is a new job.
     """
 
     max_attempts: int = 3
@@ -61,8 +61,8 @@ class Retry:
     def delay(self, attempt: int, jitter_unit: float) -> float:
         """Seconds to wait after the failure of attempt number `attempt`, counted from 1.
 
-        `jitter_unit` in [0, 1) picks the place in the jitter's spread; 0.5 is the middle. Never negative, never above
-        `cap`, jitter included, for any number of attempts.
+        `jitter_unit` in [0, 1) picks a value in the range of the jitter; 0.5 is the middle. The result is never
+        negative and never above `cap`, jitter included, for any number of attempts.
         """
         spread = 1.0 + self.jitter * (2.0 * jitter_unit - 1.0)
         return min(float(self.cap), min(self.cap, self._growing(attempt)) * spread)
@@ -79,24 +79,24 @@ class Retry:
                 return self.base * _power(self.factor, attempt - 1)
 
     def retries(self, error: BaseException) -> bool:
-        """Whether this error is worth another run, budget aside. Never for what is no Exception (exits, interrupts)."""
+        """Whether this error is worth another run, if attempts are left. Never for exits and interrupts."""
         if isinstance(error, self.never):
             return False
         return isinstance(error, Exception if self.on is None else self.on)
 
     def counting(self, other: Retry) -> Retry:
-        """This policy with the exceptions that another one names."""
+        """This policy with the `on` and `never` of another one."""
         return replace(self, on=other.on, never=other.never)
 
     def to_json(self) -> dict[str, Any]:
-        """The data of the policy for storing it with a job. Exception classes are code and stay with the kind."""
+        """The policy as stored with a job. Exception classes are code and belong to the kind."""
         return {name: getattr(self, name) for name in _DATA}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The policy stored by `to_json`, with the default `on` and `never`.
 
-        Names it does not know are left out: a newer version may have written them.
+        Unknown names are ignored: a newer version may have written them.
         """
         return cls(**{name: data[name] for name in _DATA if name in data})
 

@@ -1,7 +1,6 @@
 """The states of jobs and runs, and TRANSITIONS: the only list of legal moves.
 
-`transitions` asks this table before it decides; the SQL statements, the contract suite and the documentation are
-compared with it by tests.
+`transitions` checks this table; tests compare the SQL statements, the contract suite and the documentation with it.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ class State(StrEnum):
     RUNNING = "running"
     """Claimed; one run of it is open."""
     PARKED = "parked"
-    """A node that reached it could not run it; the reason is kept."""
+    """The node that found it could not run it; the reason is kept."""
     COMPLETED = "completed"
     """Ended with success."""
     FAILED = "failed"
-    """Ended without success; nobody tries again by themselves."""
+    """Ended without success; it does not run again unless someone retries it."""
     CANCELLED = "cancelled"
     """Ended because someone asked for it."""
     SKIPPED = "skipped"
-    """Ended because it decided that there was nothing to do."""
+    """Ended because there was nothing to do."""
 
 
 class RunState(StrEnum):
-    """How one attempt stands."""
+    """The state of one attempt."""
 
     RUNNING = "running"
     """Open: its node holds the job."""
@@ -51,7 +50,7 @@ class RunState(StrEnum):
     SKIPPED = "skipped"
     """The handler asked for the job to be skipped."""
     TIMED_OUT = "timed_out"
-    """Went past its time-out."""
+    """Ran longer than its time-out."""
     LOST = "lost"
     """Its node died."""
     RELEASED = "released"
@@ -94,22 +93,22 @@ class Park(StrEnum):
     """Why a job is parked."""
 
     UNKNOWN_KIND = "unknown_kind"
-    """The node knew no kind of that name; a node that does takes it."""
+    """The node knew no kind of that name; a node that knows it takes the job."""
     NEWER_VERSION = "newer_version"
-    """The payload was written by newer code; a node that has it takes it."""
+    """The payload was written by newer code; a node with that code takes the job."""
     UNREADABLE = "unreadable"
-    """The payload could not be decoded; only resume or cancel lead out."""
+    """The payload could not be decoded; only resume or cancel ends this state."""
 
 
 class Suspicion(IntEnum):
-    """Whether a node may have died of a job."""
+    """Whether a job may have killed its node."""
 
     NONE = 0
     """No node has died while it ran."""
     CRASHED = 1
-    """A node died while it ran, once: as likely of any other job, or of none. It runs as every job does."""
+    """A node died once while it ran: the cause may be any other job, or none. It runs like every job."""
     SUSPECT = 2
-    """That happened again; or if it does, the job fails. It runs beside no other job that has seen a node die."""
+    """That happened again, or one more crash would fail the job. It never runs beside another job that has crashed."""
 
 
 FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED, State.SKIPPED})
@@ -122,7 +121,7 @@ LANDING = frozenset({State.PAUSED, State.BLOCKED, State.SCHEDULED, State.HELD, S
 
 
 class Move(NamedTuple):
-    """From where to where a verb may take a job. An empty `sources` means that the job did not exist before."""
+    """The states a verb leads from and to. Empty `sources`: the job did not exist before."""
 
     sources: frozenset[State]
     targets: frozenset[State]

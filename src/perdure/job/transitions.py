@@ -1,8 +1,7 @@
-"""What becomes of a job: one pure function per verb, each giving a `Transition` for the store to apply.
+"""What becomes of a job: one pure function per verb, each returns a `Transition` for the store to apply.
 
-Called by `reports` (a run came back), `store` (claim, promote, rescue) and the verbs of the front door. None of
-them reads a clock, a database or a random number: the same arguments give the same transition. A function that returns
-None says that there is nothing to do: the job already is what was asked for.
+Called by `reports` (a run ended), `store` (claim, promote, rescue) and the verbs of `app`. None of them reads a clock,
+a database or a random number: the same arguments give the same transition. None: there is nothing to do.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Susp
 
 LAST_ERROR_LIMIT = 500
 CRASHES_AT_LARGE = 1
-"""Crashes after which a job still runs as every other: most nodes die of no job, and all they ran continues at once."""
+"""After so few crashes a job still runs like any other: most nodes die of no job, and their jobs continue at once."""
 NO_STATS = RunStats()
 NO_FAILURE = (None, None, None, False)
 _TEXT = {state: state.value for states in (State, RunState) for state in states}  # .value is a slow property
@@ -26,7 +25,7 @@ INTERRUPTED = Failure("Interrupted", "the run was interrupted and no attempt is 
 
 
 def waiting_state(live: LiveJob, now: Micros) -> State:
-    """Where a job that is not running waits: the one rule behind every way into and back to the queue."""
+    """The state of a job that waits: the one rule for every way into the queue and back to it."""
     if live.paused:
         return State.PAUSED
     if live.waits_for > 0:
@@ -39,7 +38,7 @@ def waiting_state(live: LiveJob, now: Micros) -> State:
 
 
 def require(verb: Verb, live: LiveJob) -> None:
-    """Refuse a verb that the job's state does not allow, naming both."""
+    """Refuse a verb that the job's state does not allow; the error names both."""
     sources = TRANSITIONS[verb].sources
     if live.state not in sources:
         allowed = ", ".join(sorted(sources))
@@ -51,7 +50,7 @@ def require(verb: Verb, live: LiveJob) -> None:
 
 
 def land(live: LiveJob, now: Micros) -> LiveJob:
-    """The row of a job that goes (back) to where it waits. Its place in the queue is kept."""
+    """The row of a job that goes (back) to waiting. It keeps its place in the queue."""
     row = live._replace(
         node_id=None,
         run_id=None,
@@ -75,7 +74,7 @@ def promote(live: LiveJob, now: Micros) -> Transition | None:
 
 
 def unblock(live: LiveJob, now: Micros) -> Transition:
-    """One of the jobs this one waits for has ended. A job that is paused, or waits for more, stays where it is."""
+    """One of the jobs this one waits for has ended. A job that is paused, or waits for more, keeps its state."""
     row = live._replace(waits_for=max(0, live.waits_for - 1))
     if live.state != State.BLOCKED or row.waits_for:
         return Transition(Verb.UNBLOCK, live, after=row._replace(updated_at=now, version=live.version + 1))
@@ -85,7 +84,7 @@ def unblock(live: LiveJob, now: Micros) -> Transition:
 def claim(row: Sequence[Any], run_id: RunId, node_id: NodeId, now: Micros, lease_us: int) -> LiveJob:
     """The row of a job that `node_id` starts to run. The caller has seen it queued (or parked and now runnable).
 
-    `row` begins with the columns of a LiveJob. Not made into one first: this is on the way of every job.
+    `row` begins with the columns of a LiveJob. It is not made into one first: this runs for every job.
     """
     limit = row[_TIMEOUT]
     deadline_at = None if limit is None else now + limit * 1000 + lease_us
@@ -101,7 +100,7 @@ _FIRST_CLAIMED, _STARTED, _ATTEMPTS, _TIMEOUT, _VERSION = map(
 
 
 def park(live: LiveJob, reason: Park, now: Micros, message: str | None = None) -> Transition:
-    """Set a job aside that this node cannot run. A running one gives its attempt back and closes its run."""
+    """Set aside a job that this node cannot run. A running one gives its attempt back and closes its run."""
     require(Verb.PARK, live)
     failure = Failure("Unreadable", message) if message else None
     if live.cancel_requested:
@@ -132,7 +131,7 @@ def end(
     superseded_by: JobId | None = None,
     successor: Successor | None = None,
 ) -> Transition:
-    """The one ending: run closed, outcome recorded, hot row gone. Every verb that ends a job comes here."""
+    """Every verb that ends a job comes here: the run is closed, the outcome recorded, the hot row deleted."""
     outcome = OutcomeRow(
         live.job_id,
         live.life,
@@ -158,7 +157,7 @@ def end(
 
 
 def complete(live: LiveJob, result: str | None, now: Micros, stats: RunStats = NO_STATS) -> Transition:
-    """The handler returned. Counts even where a cancel was asked for meanwhile: the work is done."""
+    """The handler returned. This counts even if a cancel was requested meanwhile: the work is done."""
     require(Verb.COMPLETE, live)
     return end(Verb.COMPLETE, live, State.COMPLETED, now, run_state=RunState.COMPLETED, result=result, stats=stats)
 
@@ -171,7 +170,7 @@ def skip(live: LiveJob, reason: str | None, now: Micros, stats: RunStats = NO_ST
 
 
 def cancel(live: LiveJob, now: Micros) -> Transition | None:
-    """Someone wants the job gone. A waiting one ends at once; a running one is told, and ends when it lets go."""
+    """Someone cancels the job. A waiting one ends at once; a running one is asked to stop, and ends when it does."""
     if live.state != State.RUNNING:
         return end(Verb.CANCEL, live, State.CANCELLED, now)
     if live.cancel_requested:
@@ -182,7 +181,7 @@ def cancel(live: LiveJob, now: Micros) -> Transition | None:
 
 
 def cancelled(live: LiveJob, reason: str | None, now: Micros, stats: RunStats = NO_STATS) -> Transition:
-    """The running job let go because it was cancelled, or cancelled itself."""
+    """The running job stopped because it was cancelled, or cancelled itself."""
     require(Verb.COMPLETE, live)
     failure = Failure("Cancelled", reason) if reason else None
     state = State.CANCELLED
@@ -211,7 +210,7 @@ def fail(
     verb: Verb = Verb.FAIL,
     run_state: RunState = RunState.FAILED,
 ) -> Transition:
-    """An attempt failed. Permanent failures and spent budgets end the job; otherwise it waits for its next attempt."""
+    """An attempt failed. A permanent failure, or no attempt left, ends the job; else it waits for its next attempt."""
     require(verb, live)
     if live.cancel_requested:
         return end(verb, live, State.CANCELLED, now, run_state=run_state, failure=failure, stats=stats)
@@ -247,7 +246,7 @@ def release(
 def rescue(live: LiveJob, failure: Failure, max_crashes: int | None, now: Micros, next_id: JobId) -> Transition:
     """The job's node died. The attempt counts, the place is kept, there is no backoff.
 
-    `max_crashes` None: however often that happened, only spent attempts end the job.
+    `max_crashes` None: crashes never end the job, only the attempts do.
     """
     require(Verb.RESCUE, live)
     crashed = live._replace(crashes=live.crashes + 1)
@@ -260,10 +259,10 @@ def rescue(live: LiveJob, failure: Failure, max_crashes: int | None, now: Micros
 
 
 def suspicion(crashes: int, attempt: int, max_attempts: int, max_crashes: int) -> Suspicion:
-    """How a run of a job with so many crashes is looked at; `attempt` is the number of that run.
+    """How suspect a job with this many crashes is; `attempt` is the number of its next run.
 
-    Whoever dies of what runs beside it must not fail for it. So a job that another crash would end is a suspect, and a
-    suspect runs beside no job that has crashed: the one it crashed with is among those.
+    A job must not fail because of a job that ran beside it. So a job that another crash would end is a suspect, and a
+    suspect runs beside no job that has crashed: the job that it crashed with is one of those.
     """
     if not crashes:
         return Suspicion.NONE
@@ -272,9 +271,9 @@ def suspicion(crashes: int, attempt: int, max_attempts: int, max_crashes: int) -
 
 
 def retry(last: OutcomeRow, live: LiveJob, now: Micros) -> LiveJob:
-    """The row of a new life for an ended job, on someone's order. Attempts and crashes start over.
+    """The row of a new life for an ended job, retried by hand. Attempts and crashes start again at 0.
 
-    `live` carries what the cold row knows (queue, kind, keys, budget); place and rank are those the job ended with.
+    `live` has what the cold row knows (queue, kind, keys, budget); place and rank are those the job ended with.
     """
     row = live._replace(
         rank=last.rank, position=last.position, life=last.life + 1, run_at=now, queued_at=now, version=last.version + 1
@@ -294,7 +293,7 @@ def pause(live: LiveJob, now: Micros) -> Transition | None:
 
 
 def resume(live: LiveJob, now: Micros) -> Transition | None:
-    """Let a paused or parked job continue from where it waits. Nothing to do for a job that is neither."""
+    """Let a paused or parked job continue. Nothing to do for a job that is neither."""
     if live.state not in TRANSITIONS[Verb.RESUME].sources:
         return None
     return Transition(Verb.RESUME, live, after=land(live._replace(paused=0), now))
@@ -317,7 +316,7 @@ def is_waiting(live: LiveJob) -> bool:
 
 
 class _Close(NamedTuple):
-    """How the run closes on a way back."""
+    """How the run of a job that goes back to waiting closes."""
 
     state: RunState
     now: Micros
@@ -326,7 +325,7 @@ class _Close(NamedTuple):
 
 
 def _back(verb: Verb, live: LiveJob, again: LiveJob, chain_end: State, next_id: JobId, close: _Close) -> Transition:
-    """Back to where it waits: the same job, or its successor where every attempt is to be a job of its own."""
+    """Back to waiting: the same job, or its successor if every attempt is a new job."""
     state, now, stats, failure = close
     if live.as_new_job:
         following = Successor(_successor(again, now, next_id), live.job_id)

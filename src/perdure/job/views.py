@@ -1,5 +1,4 @@
-"""`Job` and `Run`: a job and one attempt at it as users see them. Made by the store from rows, or from what was just
-enqueued."""
+"""`Job` and `Run`: a job and one attempt at it, as users see them. Made by the store."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _RUN_STATES = frozenset(state.value for state in RunState)
 
 
 class _Column(Generic[T]):
-    """The column of the same name in the view's row, as it is, or as `read` gives it to users."""
+    """The column of the same name in the view's row, as it is, or converted by `read`."""
 
     def __init__(self, read: Callable[[Any], T] | None = None) -> None:
         self._read = read
@@ -46,7 +45,7 @@ class _Column(Generic[T]):
         return cast("T", value) if self._read is None else self._read(value)
 
     def __set__(self, view: object, value: Never) -> None:
-        """For type checkers, to whom a view would not be frozen without; `__setattr__` comes first."""
+        """For type checkers: without it a view would not look frozen. `__setattr__` comes first."""
 
 
 def _time(micros: Micros | None) -> datetime | None:
@@ -58,12 +57,12 @@ def _uuid(value: bytes | None) -> UUID | None:
 
 
 class Job:
-    """A job as it was when it was read. Frozen: ask again to see what became of it.
+    """A job as it was when it was read. Frozen: read it again to see what became of it.
 
-    Two are equal when they are the same version of the same job. Secret arguments are not in it.
+    Two are equal if they are the same version of the same job. It does not hold secret arguments.
     """
 
-    # A view over one row, decoded on demand: enqueue_many makes thousands of which most are not looked at.
+    # A view of one row, decoded on demand: enqueue_many makes thousands, and most are never looked at.
     __slots__ = ("_damage", "_new", "_position", "_row", "deduplicated")
 
     _damage: Damage
@@ -71,7 +70,7 @@ class Job:
     _position: int
     _row: JobView | None
     deduplicated: bool
-    """True where enqueue found this job under the key instead of making a new one."""
+    """True: enqueue found this job under the key and made no new one."""
 
     def __init__(self, row: JobView, *, deduplicated: bool = False, damage: Damage | None = None) -> None:
         _set(self, "_damage", damage or {})
@@ -81,7 +80,7 @@ class Job:
 
     @classmethod
     def read(cls, columns: Sequence[object], *, deduplicated: bool = False) -> Job:
-        """The job of a row in the database, whatever somebody has written into that."""
+        """The job of a row in the database, also of one that another program has damaged."""
         row, damage = _readable(JobView, columns, _STATES, State.PARKED, State.FAILED)
         return cls(row, deduplicated=deduplicated, damage=damage)
 
@@ -98,7 +97,7 @@ class Job:
 
     @classmethod
     def pruned(cls, job_id: JobId, like: NewJob, state: State) -> Job:
-        """What is left of a job that was deleted while its idempotency key lives on: no payload, no times."""
+        """What is left of a deleted job whose idempotency key is still taken: no payload, no times."""
         view = _view_of_new(like, 0)._replace(id=job_id, payload=None, params=None, principal=None, state=state.value)
         return cls(view, deduplicated=True)
 
@@ -118,10 +117,10 @@ class Job:
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """What is wrong with the stored row, by column: a value that somebody else has written there. Empty: nothing.
+        """What is wrong with the stored row, by column: a value that another program has written. Empty: nothing.
 
-        A number, time or id that cannot be one is shown as 0 or None here, a state that does not exist as parked or
-        failed; payload, params and result that are not JSON raise InvalidPayload. `perdure doctor` finds such rows.
+        An impossible number, time or id is shown as 0 or None, an unknown state as parked or failed; payload, params
+        and result that are not JSON raise InvalidPayload. `perdure doctor` finds such rows.
         """
         found = dict(self._damage)
         for name in ("payload", "params", "result"):
@@ -136,8 +135,8 @@ class Job:
             return json_of(getattr(self.row, name))
         except ValueError as error:
             raise InvalidPayload(
-                f"the {name} of job {self.id} cannot be read ({error}); it was not written by Perdure, or changed"
-                " since: look at the row, cancel the job and enqueue it again",
+                f"the {name} of job {self.id} cannot be read ({error}): another program wrote or changed it; look at"
+                " the row, cancel the job and enqueue it again",
                 code="payload_unreadable",
             ) from error
 
@@ -146,7 +145,8 @@ class Job:
         if value is None or isinstance(value, dict):
             return cast("dict[str, Any] | None", value)
         raise InvalidPayload(
-            f"the {name} of job {self.id} are no JSON object; they were not written by Perdure, or changed since",
+            f"the {name} of job {self.id} is not a JSON object: another program wrote or changed it; look at the row,"
+            " cancel the job and enqueue it again",
             code="payload_unreadable",
         )
 
@@ -172,7 +172,7 @@ class Job:
     version = _Column[int]()
     """Rises with every change of the job; for `expect_version=`."""
     position = _Column[int]()
-    """Opaque: only its order among jobs of one queue and priority means anything."""
+    """Opaque: only the order among jobs of one queue and priority has a meaning."""
     principal = _Column[str | None]()
     idempotency_key = _Column[str | None]()
     business_key = _Column[str | None]()
@@ -181,9 +181,9 @@ class Job:
     max_attempts = _Column[int]()
     crashes = _Column[int]()
     life = _Column[int]()
-    """1 at first; each retry by hand opens another."""
+    """1 at first; each retry by hand adds 1."""
     error = _Column[str | None]()
-    """While live, the last attempt's; after the end, why it ended that way."""
+    """While live, the error of the last attempt; after the end, why the job ended that way."""
     error_type = _Column[str | None]()
     park_reason = _Column[str | None]()
     cancel_requested = _Column(bool)
@@ -199,11 +199,11 @@ class Job:
 
     retry_of = _Column(_uuid)
     root_id = _Column(_uuid)
-    """The first of a chain of retries; None for a job that is no retry."""
+    """The first job of a chain of retries; None for a job that is no retry."""
     parent_id = _Column(_uuid)
     superseded_by = _Column(_uuid)
     successor = _Column(_uuid)
-    """The job that went on with this one's work (`Retry(as_new_job=True)`)."""
+    """The job that continues this one's work (`Retry(as_new_job=True)`)."""
     node_id = _Column(_uuid)
     run_id = _Column(_uuid)
     """The open run, while the job is running."""
@@ -220,7 +220,7 @@ class Job:
     def payload(self) -> dict[str, Any] | None:
         """The arguments as passed, without secret ones. None: the job was deleted and only its key is left.
 
-        InvalidPayload: what is stored cannot be read.
+        InvalidPayload: the stored text cannot be read.
         """
         return self._object("payload")
 
@@ -258,7 +258,7 @@ def _view_of_new(new: NewJob, position: int) -> JobView:
 def _readable(
     sort: type[R], columns: Sequence[object], states: frozenset[str], live: StrEnum, ended: StrEnum
 ) -> tuple[R, Damage]:
-    """The row, and what is wrong with it. A state that does not exist is shown as one of two others."""
+    """The row, and what is wrong with it. An unknown state is shown as `live` or `ended`."""
     row, damage = readable(sort, columns, keep="id")
     if row.state not in states:
         damage["state"] = f"{row.state!r} is no state"
@@ -281,14 +281,14 @@ class Run:
 
     @classmethod
     def read(cls, columns: Sequence[object]) -> Run:
-        """The run of a row in the database, whatever somebody has written into that."""
+        """The run of a row in the database, also of one that another program has damaged."""
         return cls(*_readable(RunRow, columns, _RUN_STATES, RunState.RUNNING, RunState.LOST))
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """What is wrong with the stored row, by column: a value that somebody else has written there. Empty: nothing.
+        """What is wrong with the stored row, by column: a value that another program has written. Empty: nothing.
 
-        A number, time or id that cannot be one is shown as 0 or None here, artifacts and metrics as none.
+        An impossible number, time or id is shown as 0 or None, artifacts and metrics as empty.
         """
         return self._damage | self._json("artifacts", list)[1] | self._json("metrics", dict)[1]
 
@@ -318,7 +318,7 @@ class Run:
     started_at = _Column(to_datetime)
     finished_at = _Column(_time)
     wait_ms = _Column[int]()
-    """How long the job could have started before it did."""
+    """How long the job was ready to start before it started."""
     duration_ms = _Column[int | None]()
     """By the monotonic clock of the node that ran it."""
     exit_code = _Column[int | None]()

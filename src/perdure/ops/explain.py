@@ -13,7 +13,7 @@ from perdure.job.states import Park, State
 from perdure.job.views import Job
 from perdure.ops.workers import Crew, about, crew_for, kind_of, name_of, silence, summary
 from perdure.store.protocols import Store
-from perdure.store.rows import EVERY_QUEUE, Gate, NodeRow
+from perdure.store.rows import EVERY_QUEUE, NodeRow, QueueHold
 from perdure.text import counted, distance, first_line, length, moment
 
 START_A_WORKER = "perdure worker MODULE:APP"
@@ -42,11 +42,11 @@ def last_error(job: Job) -> Facts:
     return (("last error", first_line(job.error)),) if job.error else ()
 
 
-def gate_facts(gates: Sequence[Gate], now: Micros) -> Facts:
+def gate_facts(gates: Sequence[QueueHold], now: Micros) -> Facts:
     return tuple(("closed", closed.why) for gate in gates if (closed := closure(gate, now)))
 
 
-def closure(gate: Gate, now: Micros) -> Explanation | None:
+def closure(gate: QueueHold, now: Micros) -> Explanation | None:
     """What keeps all jobs of a queue from being claimed. None: it is open."""
     name = "every queue" if gate.name == EVERY_QUEUE else f"queue {gate.name!r}"
     if gate.paused_at is not None:
@@ -73,7 +73,7 @@ COUNTED = 10_000
 
 def queued(store: Store, job: Job, now: Micros) -> Explanation:
     ahead = store.count_ahead(job, COUNTED)
-    gates = store.gates(job.queue)
+    gates = store.queue_holds(job.queue)
     crew = crew_for(store, job, now)
     facts = (
         ("queued since", moment(max(job.row.queued_at, job.row.run_at))),
@@ -138,7 +138,7 @@ def scheduled(store: Store, job: Job, now: Micros) -> Explanation:
     facts = (
         ("run_at", f"{moment(run_at)} ({distance(run_at, now)})"),
         *last_error(job),
-        *gate_facts(store.gates(job.queue), now),
+        *gate_facts(store.queue_holds(job.queue), now),
         ("who could run it", summary(crew, job, now)),
     )
     why = f"it may not start before {moment(run_at)}"
@@ -176,7 +176,7 @@ def blocked(store: Store, job: Job, now: Micros) -> Explanation:
     if job.row.run_at > now:
         facts.append(("run_at", f"{moment(job.row.run_at)} ({distance(job.row.run_at, now)})"))
         then += f", and not before {moment(job.row.run_at)}"
-    return Explanation(State.BLOCKED, why, then, (*facts, *gate_facts(store.gates(job.queue), now)))
+    return Explanation(State.BLOCKED, why, then, (*facts, *gate_facts(store.queue_holds(job.queue), now)))
 
 
 def held(store: Store, job: Job) -> Explanation:
@@ -223,7 +223,7 @@ def parked(store: Store, job: Job, now: Micros) -> Explanation:
     if reason is Park.UNREADABLE:
         return parked._replace(facts=facts, remedy=f"perdure resume {job.id}")
     crew = crew_for(store, job, now)
-    facts = (*facts, *gate_facts(store.gates(job.queue), now), ("who could run it", summary(crew, job, now)))
+    facts = (*facts, *gate_facts(store.queue_holds(job.queue), now), ("who could run it", summary(crew, job, now)))
     if crew.ready:
         return parked._replace(next="A live worker has it and takes the job at its next turn", facts=facts)
     return parked._replace(facts=facts, remedy=START_A_WORKER)

@@ -1,4 +1,4 @@
-"""Arguments and results as JSON text and back, one codec per kind. Built by kind; calls signature and json_form.
+"""Arguments and results to JSON text and back, one codec per kind. Built by `kind`; calls `signature` and `json_form`.
 
 Loads pydantic (50 ms and more): import it where a kind is first used, never while `import perdure` runs.
 """
@@ -32,7 +32,7 @@ _ELSEWHERE = "Store the data elsewhere and pass a reference to it (a path, a key
 
 
 class Encoded(NamedTuple):
-    """A job's arguments as they are stored. `secrets` has a column of its own."""
+    """A job's arguments as they are stored. `secrets` is a separate column."""
 
     payload: str
     secrets: str | None
@@ -44,9 +44,9 @@ class Encoded(NamedTuple):
 class Codec:
     """What one kind's function takes and returns, to JSON and back. Threads may share it.
 
-    What `encode` accepts, `decode` reads back as the declared type. Where none is declared (no annotation, `Any`, a
-    container of that) only what JSON gives back as it is is accepted. In a union of types written alike (`str | UUID`)
-    the first that fits is read. No error, cause or repr holds a secret.
+    What `encode` accepts, `decode` reads back as the declared type. Without a declared type (no annotation, `Any`, a
+    container of that) only values that JSON gives back unchanged are accepted. In a union of types with the same JSON
+    form (`str | UUID`) the first that fits is read. No error, cause or repr holds a secret.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Codec:
         return self.signature.takes_context
 
     def encode(self, arguments: Mapping[str, object]) -> Encoded:
-        """Check the arguments and write them down, without defaults for those not passed.
+        """Check the arguments and encode them, without defaults for those not passed.
 
         Raises InvalidPayload: `payload_invalid`, `payload_untyped`, `payload_not_json` or `payload_too_large`.
         """
@@ -102,7 +102,7 @@ class Codec:
             if len(raw) + len(hidden) <= self._max_bytes:
                 return Encoded(raw.decode(), hidden.decode() if hidden else None)
             refusal = self._too_large(len(raw) + len(hidden))
-        # Here and below raised outside the handler: pydantic's error holds the input and must not become the context.
+        # Raised outside the handler, here and below: pydantic's error holds the input and must not become the context.
         raise refusal
 
     def _check_named(self, arguments: object) -> None:
@@ -110,7 +110,7 @@ class Codec:
             raise self.signature.refusal([Problem(_short(arguments), "is no dict of arguments by name")])
 
     def decode(self, payload: str, secrets: str | None) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The stored arguments, checked again, as the function is called with them (after its context).
+        """The stored arguments, checked again, as the function takes them (after its context).
 
         Raises InvalidPayload: `payload_unreadable` if it is not JSON at all, `payload_invalid` if it does not fit.
         """
@@ -124,15 +124,15 @@ class Codec:
         raise refusal
 
     def fingerprint(self, payload: str, secrets: str | None) -> str:
-        """SHA-256 of the arguments, in hex: the same for equal arguments, whatever order they came in."""
+        """SHA-256 of the arguments, in hex: the same for equal arguments in any order."""
         return sha256(canonical(self._merged(payload, secrets)).encode()).hexdigest()
 
     def encode_result(self, value: object, *, is_shown: bool = True) -> str | None:
         """What the function returned, as JSON text; None stays None.
 
-        `is_shown` False: no error quotes any of it, not even cut short, since it may hold a secret.
+        `is_shown` False: no error quotes any part of it, since it may hold a secret.
 
-        Raises InvalidPayload: `result_invalid` if it is not what the function says it returns, `result_not_json` or
+        Raises InvalidPayload: `result_invalid` if it does not fit the return annotation, `result_not_json` or
         `result_too_large`.
         """
         if value is None:
@@ -155,7 +155,7 @@ class Codec:
         raise refusal
 
     def decode_result(self, text: str | None) -> object:
-        """What the function returned, as its annotation says, or plain JSON without one.
+        """What the function returned, as its annotation says; without one, the JSON value.
 
         Raises InvalidPayload: `result_unreadable` or `result_invalid`.
         """
@@ -292,7 +292,7 @@ def _unknown_type(signature: Signature) -> str | None:
 
 
 def _is_open(returns: object) -> bool:
-    """Whether it is `Done`, or perhaps `Done`: what a result inside of that is like, it does not say."""
+    """Whether it is `Done`, or a union with `Done`, which does not say the type of the result inside."""
     return any(getattr(part, "__perdure_result__", False) for part in (returns, *get_args(returns)))
 
 

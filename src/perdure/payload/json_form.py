@@ -1,7 +1,7 @@
-"""JSON text that reads back as the value it was made from, or a refusal. Called by codec; calls pydantic.
+"""JSON text that reads back as the same value, or an error. Called by `codec`; calls pydantic.
 
-Left alone, pydantic stores NaN as null, bytes as text, a secret as asterisks and a set in an order that differs from
-process to process, all in silence. Plain values are checked cheaply; everything else is compared part by part.
+By itself pydantic silently stores NaN as null, bytes as text, a secret as asterisks and a set in an order that differs
+between processes. Simple values get a cheap check; everything else is compared part by part.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Misfit(Exception):
 
 
 class Untyped(Misfit):
-    """A part that JSON would give back as another type, because none is declared for it."""
+    """A part that JSON would give back as another type, because no type is declared for it."""
 
 
 Check: TypeAlias = Callable[[object, Path], None]
-"""Raises Untyped for what JSON would not give back as it is."""
+"""Raises Untyped for what JSON would not give back unchanged."""
 
 
 class JsonForm:
@@ -76,7 +76,7 @@ class JsonForm:
     def __init__(
         self, given: object, traits: Trait, *, stored: object = None, secret: frozenset[str] = frozenset()
     ) -> None:
-        """`given` is the type as values come in, `stored` as they are written and read back, if that differs."""
+        """`given` is the type of incoming values; `stored` the type for writing and reading back, if it differs."""
         given_schema = _schema(given)
         stored_schema = given_schema if stored is None else _schema(stored)
         self.validate = SchemaValidator(given_schema).validate_python
@@ -87,7 +87,7 @@ class JsonForm:
         self._secret = secret
 
     def write(self, value: object, closely: bool) -> bytes:
-        """The JSON text of a validated value; `closely` is what `look_over` said of it before.
+        """The JSON text of a validated value; `closely` is what `look_over` returned for it.
 
         Raises Misfit for what JSON cannot hold, PydanticSerializationError for what pydantic cannot write.
         """
@@ -101,9 +101,9 @@ class JsonForm:
         return raw if sound else to_json(self._checked(value, raw))
 
     def tree(self, value: object) -> Any:
-        """What the JSON text of a validated value holds, with sets in order and secret parameters laid open.
+        """The JSON tree of a validated value, with sets sorted and secret parameters in clear text.
 
-        Reading it back gives the same tree again. Raises as `write` does.
+        Reading it back gives the same tree. Raises as `write` does.
         """
         return self._checked(value, self._written(value))
 
@@ -122,7 +122,7 @@ class JsonForm:
         raise Misfit(path, _UNSTABLE)
 
     def fault_of(self, name: str, value: object) -> str | None:
-        """Why this argument alone cannot be written, or None. For error texts: says nothing of the others."""
+        """Why this argument alone cannot be written, or None. For error texts."""
         try:
             self._mirrored({name: value}, self._written({name: value}))
         except Misfit as misfit:
@@ -153,15 +153,15 @@ def _schema(annotation: object) -> CoreSchema:
 
 
 def are_plain(values: Iterable[object]) -> bool:
-    """Whether all are plain values, which `look_over` would find nothing in."""
+    """Whether all are simple values, in which `look_over` would find nothing."""
     return _PLAIN.issuperset(map(type, values))
 
 
 def look_over(value: object, path: Path) -> bool:
     """Whether `value`, not validated yet, holds anything but plain values, lists and dicts with text keys.
 
-    Raises Misfit for bytes, times that pydantic would change, and nesting too deep, before pydantic turns the first
-    into text, the second into others and fails on the third.
+    Raises Misfit for bytes, for times that pydantic would change, and for too deep nesting. This must come before
+    pydantic, which turns bytes into text, changes such times, and fails on deep nesting.
     """
     children: Iterable[tuple[object, object]]
     own_type = type(value)
@@ -193,7 +193,7 @@ def look_over(value: object, path: Path) -> bool:
 
 
 def _check_times(value: object, path: Path) -> None:
-    """The same for the times inside a model or dataclass, whose other parts its own type sees to."""
+    """The same for the times inside a model or dataclass; its own type checks the other parts."""
     parts: Iterable[tuple[object, object]]
     if isinstance(value, (datetime, time)):
         _check_offset(value, path)
@@ -217,10 +217,7 @@ def _check_offset(value: datetime | time, path: Path) -> None:
 
 
 def check_of(annotation: object) -> Check | None:
-    """What to check values so annotated with, in as far as nothing declares what JSON is to be read back as.
-
-    None: everything is declared.
-    """
+    """The check for the parts of this annotation that declare no type for JSON to be read back as. None: all do."""
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is Any or annotation is object:
         return _check_untyped
@@ -260,7 +257,7 @@ def _check_key(key: object, path: Path) -> None:
 
 
 def _by_type(checks: Mapping[object, Check]) -> Check:
-    """For a union: whichever part the value is of."""
+    """For a union: the check of the part that has the value's type."""
 
     def check(value: object, path: Path) -> None:
         fitting = checks.get(type(value))
@@ -330,7 +327,7 @@ def _parsed(raw: bytes) -> Any:
 
 
 def _mirror(value: object, form: object, path: Path, *, reveal: bool) -> Any:
-    """`form`, the JSON form of `value`, with sets put in order and secrets laid open. Raises Misfit where it lies."""
+    """`form`, the JSON form of `value`, with sets sorted and secrets in clear text. Raises Misfit where it is wrong."""
     if isinstance(value, float) and not math.isfinite(value) and not isinstance(form, str):
         raise Misfit(path, _NOT_FINITE)
     if isinstance(value, (datetime, time)):
@@ -354,7 +351,7 @@ def _mirror(value: object, form: object, path: Path, *, reveal: bool) -> Any:
 
 
 def _members(value: object, form: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The parts of a dict, model or dataclass by the key each has in JSON."""
+    """The parts of a dict, model or dataclass, by their JSON keys."""
     if not _is_dict(value):
         return _fields(value)
     if _TEXT.issuperset(map(type, value)):

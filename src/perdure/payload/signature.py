@@ -1,4 +1,4 @@
-"""What a kind's function asks for, and which arguments fit it by name. Called by codec; loads no pydantic.
+"""The parameters of a kind's function, and which arguments fit them. Called by `codec`; does not import pydantic.
 
 Read when the codec is built, on first use of the kind: annotations may name things defined later.
 """
@@ -34,18 +34,18 @@ class Secret:
 
 
 class Trait(Flag):
-    """What an annotation means for the way its values are stored."""
+    """What an annotation means for storing its values."""
 
     NONE = 0
     LOOSE = auto()  # the value decides whether JSON can hold it: Any, float, a bare container, an unknown class
-    FOREIGN = auto()  # a type with JSON rules of its own: a model, a set, a validator
+    FOREIGN = auto()  # a type with its own JSON rules: a model, a set, a validator
     SECRET = auto()  # a secret, or something that holds one
     ONCE = auto()  # can be read only once, and is checked only then: an iterator
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameters a job is enqueued with: those of the function, but for its context."""
+    """The parameters a job is enqueued with: those of the function, without its context."""
 
     kind: str
     annotations: dict[str, object]
@@ -59,7 +59,7 @@ class Signature:
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
         """The arguments by name, as passed and without defaults; `kwargs` itself if there are no others.
 
-        Says nothing about their types. Raises InvalidPayload for too many, unknown, missing or doubled arguments.
+        Does not check types. Raises InvalidPayload for too many, unknown, missing or doubled arguments.
         """
         if not kwargs and len(args) == len(self.annotations) == len(self.by_position):
             return dict(zip(self.by_position, args, strict=False))
@@ -81,11 +81,11 @@ class Signature:
         return arguments | kwargs if kwargs else arguments
 
     def unknown(self, names: Iterable[str]) -> list[Problem]:
-        """Those of the names that no parameter has."""
+        """The names that are no parameters."""
         return [Problem(repr(name), UNKNOWN) for name in names if name not in self.annotations]
 
     def refusal(self, problems: Sequence[Problem], code: str = "payload_invalid") -> InvalidPayload:
-        """The error for arguments that do not fit, ending with what would."""
+        """The error for arguments that do not fit; it ends with the expected signature."""
         said = "; ".join(map(str, problems))
         error = InvalidPayload(f"Job {self.kind!r} cannot take its arguments: {said}. Expected {self.text}.", code=code)
         error.kind, error.problems, error.parameters = self.kind, problems, self.text.removeprefix(self.kind)[1:-1]
@@ -94,7 +94,7 @@ class Signature:
     def call(self, values: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments as the function takes them, after its context if it has one.
 
-        A positional-only parameter left out before one that was passed is given its default.
+        A positional-only parameter that was left out before one that was passed gets its default.
         """
         if not self.only_by_position:
             return (), values
@@ -106,7 +106,7 @@ class Signature:
 
 
 def read_signature(function: Callable[..., object], kind: str, context_type: type | None) -> Signature:
-    """Read what `function` asks for. Raises KindError for a signature whose arguments cannot be stored by name."""
+    """The signature of `function`. Raises KindError if its arguments cannot be stored by name."""
     parameters, hints = _resolve(function, kind, context_type)
     takes_context = _takes_context(parameters, hints, context_type)
     if takes_context:
@@ -126,8 +126,8 @@ def read_signature(function: Callable[..., object], kind: str, context_type: typ
 
 
 def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that is written somewhere: without `functools.partial`, the object it is bound to, or the
-    decorators around it that say what they wrap; of an object that can be called, its `__call__`."""
+    """The function as written in the source: without `functools.partial`, bound object, and decorators that set
+    `__wrapped__`; for a callable object, its `__call__`."""
     seen: set[int] = set()
     while id(function) not in seen:
         seen.add(id(function))
@@ -141,7 +141,7 @@ def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call_of(function: object) -> Any:
-    """`__call__` of an object that is no function. None: it is one, or its class has none that is written in Python."""
+    """`__call__` of an object that is no function. None: it is a function, or its class has no `__call__` in Python."""
     call = None if inspect.isroutine(function) else inspect.getattr_static(type(function), "__call__", None)
     return call if inspect.isfunction(call) else None
 
@@ -150,7 +150,7 @@ def _resolve(
     function: Callable[..., object], kind: str, context_type: type | None
 ) -> tuple[list[inspect.Parameter], dict[str, object]]:
     inner = innermost(function)
-    # The context's name is known even where it was imported for type checkers only.
+    # The context's name is known even if it was imported for type checkers only.
     known: dict[str, Any] = {} if context_type is None else {context_type.__name__: context_type}
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -167,7 +167,7 @@ def _resolve(
 
 
 def _result_type(returns: object) -> object:
-    """`int` of a plain function that says it returns `Coroutine[Any, Any, int]` or `Awaitable[int]`."""
+    """`int` for a function annotated with `Coroutine[Any, Any, int]` or `Awaitable[int]`."""
     return get_args(returns)[-1] if get_origin(returns) in (Coroutine, Awaitable) else returns
 
 
@@ -200,7 +200,7 @@ def _check(parameter: inspect.Parameter, hints: Mapping[str, object], kind: str,
 
 
 class _SomeDefault:
-    """Stands for any default in an error text: the real one may be a secret."""
+    """Shown for any default in an error text: the real one may be a secret."""
 
     def __repr__(self) -> str:
         return "..."
@@ -218,7 +218,7 @@ def _text(parameters: list[inspect.Parameter], hints: Mapping[str, object]) -> s
 
 
 def traits(*annotations: object) -> Trait:
-    """What storing values so annotated takes. A secret is found however deep it sits, also in a model's fields."""
+    """The traits of these annotations together. A secret is found at any depth, also in a model's fields."""
     found = Trait.NONE
     for part in _parts(annotations):
         found |= _own_traits(part)
@@ -226,7 +226,7 @@ def traits(*annotations: object) -> Trait:
 
 
 def field_names(*annotations: object) -> frozenset[str]:
-    """The names by which values so annotated keep their parts: fields of models, dataclasses and typed dicts."""
+    """The names of all fields in these annotations: of models, dataclasses and typed dicts."""
     found: set[str] = set()
     for part in _parts(annotations):
         owner = get_origin(part) or part
@@ -243,7 +243,7 @@ def _aliases(field: object) -> Iterator[str]:
 
 
 def _parts(annotations: Iterable[object]) -> Iterator[object]:
-    """These annotations and all that they are made of, each once."""
+    """These annotations and all their parts, each once."""
     seen, ahead = dict[int, object](), list(annotations)
     while ahead:
         part = ahead.pop()
@@ -276,7 +276,7 @@ def _own_traits(annotation: object) -> Trait:
 
 
 def _is_known_by_parts(named: object) -> bool:
-    """Whether the parts that `_inside` gives, or an enum's members, are all a value can hold."""
+    """Whether a value can hold nothing but the parts that `_inside` gives, or an enum's members."""
     if getattr(named, "model_config", {}).get("extra") == "allow":
         return False
     return (
@@ -290,7 +290,7 @@ def _is_secret_type(annotation: object) -> bool:
 
 
 def _inside(annotation: object) -> Iterator[object]:
-    """The annotations this one is made of: arguments, fields, what an alias stands for."""
+    """The parts of this annotation: arguments, fields, the target of an alias."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Literal or _is_secret_type(annotation):
         return

@@ -1,1 +1,1 @@
-"""Where a job lives: the protocols a store fulfils, and the SQL store that fulfils them."""
+"""Where jobs are kept: the protocols of a store, and the SQL store that implements them."""

@@ -1,4 +1,4 @@
-"""Queues (listing, pausing), nodes (one row per worker process lifetime) and named locks. Called through `store`."""
+"""Queues (list, pause), nodes (one row per worker process lifetime) and named locks. Called through `store`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from perdure.store.rows import NewNode, NodeRow, QueueRow
 EVERYTHING = "*"
 
 COUNTED = 10_000
-"""How far jobs are counted that are due later, of all queues together; and how far those that are set aside."""
+"""Counting stops here: for scheduled jobs of all queues together, and for those set aside (paused, parked, …)."""
 COUNTED_TOGETHER = 25_000
 CAPS = (10_000, 5_000, 2_000, 1_000, 500, 200, 100)
-"""How far the queued jobs of a queue are counted: the first that keeps all queues below that, or the last."""
+"""Limits for counting the queued jobs of one queue: the first that keeps all queues together below
+COUNTED_TOGETHER, or the last."""
 
 
 def queues() -> Op[list[QueueRow]]:
-    """Every queue ever used, by name; `*` (everything) is among them once it was paused."""
+    """Every queue ever used, by name; also `*` (all queues) once it was paused."""
     rows = (yield Call("list_queues")).rows
     cap = next((cap for cap in CAPS if cap * len(rows) <= COUNTED_TOGETHER), CAPS[-1])
     queued: dict[str, int] = dict((yield Call("count_queued", {"cap": cap + 1})).rows)
@@ -48,7 +49,7 @@ def _counted(
 def pause_queue(queue: str, paused_at: Micros | None) -> Op[bool]:
     """From the commit on no claim takes a job of a paused queue; running jobs are not stopped.
 
-    False: it was a repeat, which keeps the first time.
+    False: nothing changed; a repeat keeps the time of the first pause.
     """
     yield Call("ensure_queue", {"queue": queue})
     paused_since = (yield Call("read_queue", {"queue": queue})).rows[0][1]
@@ -64,7 +65,7 @@ def register(node: NewNode) -> Op[None]:
 
 
 def beat(node_id: NodeId, now: Micros) -> Op[bool]:
-    """False: the node was declared dead, or stopped; it must come back under a new id."""
+    """False: the node was declared dead, or stopped; it must register again under a new id."""
     return (yield Call("beat_node", {"node_id": node_id, "now": now})).changed == 1
 
 
@@ -91,19 +92,19 @@ def nodes(limit: int) -> Op[list[NodeRow]]:
 
 
 def take_lock(name: str, owner: str, now: Micros, ttl_us: int) -> Op[bool]:
-    """True: held by `owner` until now + ttl. A lease that ran out can be taken; one's own is extended."""
+    """True: held by `owner` until now + ttl. An expired lease can be taken; the owner's own is extended."""
     params = {"name": name, "owner": owner, "now": now, "expires_at": now + ttl_us}
     return (yield Call("take_lock", params)).changed == 1
 
 
 def renew_lock(name: str, owner: str, now: Micros, ttl_us: int) -> Op[bool]:
-    """False: the lease had run out or belongs to someone else; nothing was changed."""
+    """False: the lease has expired or belongs to someone else; nothing was changed."""
     params = {"name": name, "owner": owner, "now": now, "expires_at": now + ttl_us}
     return (yield Call("renew_lock", params)).changed == 1
 
 
 def release_lock(name: str, owner: str) -> Op[bool]:
-    """False: it was not ours to release."""
+    """False: `owner` did not hold it."""
     return (yield Call("release_lock", {"name": name, "owner": owner})).changed == 1
 
 

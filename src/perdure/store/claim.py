@@ -1,4 +1,4 @@
-"""Claiming: jobs into runs. Called by the worker through `store`."""
+"""Claiming: jobs become runs. Called by the worker through `store`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from perdure.store.write import apply_to_read, open_runs
 
 ANY_CRASHES = 2**63 - 1
 PARKED_AT_ONCE = 1_000
-"""Jobs set aside in one look at a lane: 0.1 s. A node that meets a million it does not know parks them turn by turn; in
-one transaction everybody else would wait for a minute, and the watchdog take the node for hung."""
+"""Jobs parked in one look at a lane: 0.1 s. A node that finds a million unknown jobs parks them over many turns; in one
+transaction everybody else would wait for a minute, and the watchdog would think that the node hangs."""
 Row = tuple[Any, ...]
-"""A job as it was read: the columns of a LiveJob, then the rest of a Claim. Made into one only once it is claimed."""
+"""A job as it was read: the columns of a LiveJob, then the rest of a Claim. It becomes one when it is claimed."""
 
 _WIDTH = len(LiveJob._fields)
 _JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES, _ATTEMPTS, _MAX_ATTEMPTS = map(
@@ -29,14 +29,14 @@ _JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES, _ATTEMPTS, _MAX_ATTEMPTS = ma
 
 
 def claim(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[list[Claim]]:
-    """The runs that `take` opens."""
+    """See `take`."""
     return (yield from take(lanes, claimer, now)).claims
 
 
 def take(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
     """Take up to `room` jobs per lane, in queue order, and open a run for each.
 
-    Jobs this node cannot run are parked on the way and the lane is filled up behind them. A queue that is named twice
+    Jobs that this node cannot run are parked, and the jobs behind them are taken instead. A queue that is named twice
     is one lane with the room of both.
     """
     found: list[Row] = []
@@ -59,11 +59,10 @@ def _each_queue_once(lanes: Sequence[Lane]) -> Sequence[Lane]:
 
 
 def _fill(lane: Lane, claimer: Claimer, now: Micros, before: Sequence[Row], aside: list[LiveJob]) -> Op[list[Row]]:
-    """A suspect is taken only where no job that has crashed is, or comes, beside it: else the innocent would fail with
-    the guilty. Those that crashed once go first, all together.
+    """A suspect is taken only if no other job that has crashed runs beside it: else an innocent job could fail with
+    the guilty one. Jobs that crashed once go first, all together.
 
-    Who may not come yet stays in its place, and whoever stands behind comes up. Jobs that are parked on the way are
-    added to `aside`.
+    A job that may not run yet keeps its place, and jobs behind it are taken. Parked jobs are added to `aside`.
     """
     head = (yield from _head(lane, claimer, now, Suspicion.SUSPECT, aside))[: lane.room]
     if not any(row[_CRASHES] for row in head):
@@ -85,7 +84,7 @@ def _suspicion(row: Row, claimer: Claimer) -> Suspicion:
 
 
 def _up_to(most: Suspicion, claimer: Claimer) -> dict[str, object]:
-    """The same in the words of the statements: how often a job may have crashed, and if this may be its last run."""
+    """The same as parameters: how often a job may have crashed, and whether this may be its last run."""
     if most is Suspicion.SUSPECT:
         return {"most_crashes": ANY_CRASHES, "last_attempts": 1}
     at_large = min(transitions.CRASHES_AT_LARGE, claimer.max_crashes - 2) if most else 0
@@ -95,7 +94,7 @@ def _up_to(most: Suspicion, claimer: Claimer) -> dict[str, object]:
 def _head(lane: Lane, claimer: Claimer, now: Micros, most: Suspicion, aside: list[LiveJob]) -> Op[list[Row]]:
     """The jobs of a lane that this node can run, in order: at least as many as there is room for, if there are.
 
-    Fewer where very many had to be parked: those behind them come up the next time.
+    Fewer if very many had to be parked: the jobs behind them are found next time.
     """
     more = _up_to(most, claimer)
     parked = yield from _parked(lane, claimer, now, more)

@@ -1,7 +1,7 @@
 """What people decide about jobs: cancel, pause, retry, supersede, edit, delete, move. Called by `app` through `store`.
 
-Each reads the job, asks a pure function of `job/transitions`, and has `write` write the result under its guard. A
-refusal is returned as the error to raise, so that it disturbs nobody who shares the transaction.
+Each reads the job, calls a pure function of `job/transitions`, and lets `write` store the result, guarded by the job's
+version. A refusal is returned as an error to raise later, so that others in the same transaction are not disturbed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Seen = Job | PerdureError
 
 
 def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None) -> Op[Seen]:
-    """Let `decide` say what becomes of a live job, and write it. An ended job is refused, unless it ended that way."""
+    """Write what `decide` says about a live job. An ended job is refused, unless it ended that very way."""
     live = yield from read.live(job_id)
     if live is None:
         return (yield from _ended(job_id, verb))
@@ -43,7 +43,7 @@ def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_versio
 
 
 def seen(job_id: JobId) -> Op[Seen]:
-    """The job as it now is, or the error that says there is none."""
+    """The job as it is now, or the error that there is none."""
     job = yield from read.get(job_id)
     return job if job is not None else not_found(job_id)
 
@@ -53,13 +53,13 @@ def expect(live: LiveJob, version: int | None) -> None:
     if version is not None and live.version != version:
         raise TransitionRefused(
             f"job {to_uuid(live.job_id)} is at version {live.version}, not {version}: someone changed it; read it again"
-            " and decide anew",
+            " and decide again",
             code="version_changed",
         )
 
 
 def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
-    """Cancelling the cancelled, superseding the superseded is a repeat; anything else on an ended job is impossible."""
+    """Cancelling a cancelled job, or superseding a superseded one, is a repeat; all else on an ended job is refused."""
     job = yield from read.get(job_id)
     if job is None:
         return not_found(job_id)
@@ -76,9 +76,8 @@ def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
 
 
 def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
-    """Put another job in this one's place: cancelled if it waits; if it runs, told to stop and waited for.
-
-    The business key goes to the replacement in the same transaction.
+    """Put another job in this one's place. A waiting job is cancelled; a running one is asked to stop, and the
+    replacement waits for it. The replacement gets the business key in the same transaction.
     """
     live = yield from read.live(job_id)
     if live is None:
@@ -96,7 +95,7 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
         raise inserted
     if inserted[0].deduplicated:
         raise KeyConflict(
-            f"cannot supersede job {to_uuid(job_id)}: the replacement's key belongs to job {inserted[0].id} already",
+            f"cannot supersede job {to_uuid(job_id)}: the replacement's key is already held by job {inserted[0].id}",
             code="supersede_conflict",
         )
     if running:
@@ -105,13 +104,13 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
 
 
 def _inheriting(new: NewJob, old: LiveJob, *, blocked: bool) -> NewJob:
-    """The replacement takes over the business key, unless it brings one, and waits for a job that still runs."""
+    """The replacement takes over the business key, unless it has its own, and waits for a job that still runs."""
     new = new._replace(business_key=new.business_key or old.business_key)
     return new._replace(waits_for=1, state=State.BLOCKED.value) if blocked else new
 
 
 def retry(job_id: JobId, now: Micros) -> Op[Seen]:
-    """Open a new life for a failed or cancelled job. A job that is already in a later life is left as it is."""
+    """Open a new life for a failed or cancelled job. A job that is already in a later life is not changed."""
     live = yield from _read_to_revive(job_id)
     if live is not None:
         return (yield from _already_live(live))
@@ -132,7 +131,7 @@ def retry(job_id: JobId, now: Micros) -> Op[Seen]:
 
 
 def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
-    """A new job with the shape of an ended one, linked by retry_of. Works from any final state."""
+    """A new job like an ended one, linked by retry_of. Works from any final state."""
     if (yield from _read_to_revive(job_id)) is not None:
         return TransitionRefused(
             f"cannot retry job {to_uuid(job_id)}: it has not ended yet", code=f"{Verb.RETRY}_refused"
@@ -155,7 +154,7 @@ def _read_to_revive(job_id: JobId) -> Op[LiveJob | None]:
     live = yield from read.live(job_id)
     if live is not None:
         return live
-    yield from read.row(job_id)  # a lock, where the database locks rows; another retry may just have let go of it
+    yield from read.row(job_id)  # locks it, if the database locks rows; another retry may just have released it
     return (yield from read.live(job_id))
 
 
@@ -181,7 +180,7 @@ def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
     if last.successor is not None:
         why = f"job {to_uuid(last.successor)} already continues its work; retry the newest of the chain"
     elif last.superseded_by is not None:
-        why, remedy = f"job {to_uuid(last.superseded_by)} took its place", _as_new(row.id, "all the same")
+        why, remedy = f"job {to_uuid(last.superseded_by)} took its place", _as_new(row.id, "anyway")
     elif last.state not in (State.FAILED, State.CANCELLED):
         why, remedy = f"it is {last.state}", _as_new(row.id, "again as a new job")
     else:
@@ -195,7 +194,7 @@ def _as_new(job_id: JobId, how: str) -> Remedy:
 
 
 def _reborn(row: JobRow, last: OutcomeRow, job_id: JobId, now: Micros) -> LiveJob:
-    """A live row as enqueue would make it, from what the cold row and the last outcome remember."""
+    """A live row as enqueue would make it, from the cold row and the last outcome."""
     options: dict[str, Any] = json.loads(row.options) if row.options else {}
     return LiveJob(
         job_id=job_id,
@@ -249,9 +248,9 @@ def _take_key_again(live: LiveJob) -> Op[TransitionRefused | None]:
 
 
 def edit(edited: Edit, expect_version: int) -> Op[Seen]:
-    """Give a job that was never claimed another shape. `expect_version` is the version the edit was made from.
+    """Change a job that was never claimed. `expect_version` is the version the edit was made from.
 
-    In another queue it goes to the back: its old place means nothing there.
+    In another queue it goes to the back: its old place has no meaning there.
     """
     job_id = edited.row.id
     live = yield from read.live(job_id)
@@ -277,7 +276,7 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
 
 
 def never_claimed(live: LiveJob) -> None:
-    """Refuse where a run may have seen the job's payload: what ran stays what is recorded."""
+    """Refuse if a run may have seen the job's payload: the record must show what ran."""
     if live.started_at is not None or live.life > 1:
         raise TransitionRefused(
             f"cannot edit job {to_uuid(live.job_id)}: it was claimed before, and its record must show what ran;"
@@ -288,7 +287,7 @@ def never_claimed(live: LiveJob) -> None:
 
 def delete(job_id: JobId) -> Op[Seen]:
     """Remove an ended job with its runs, outcomes, tags and log lines. Its idempotency key stays taken for ever."""
-    yield from read.row(job_id)  # a lock, where the database locks rows: nobody revives the job meanwhile
+    yield from read.row(job_id)  # locks it, if the database locks rows: nobody revives the job meanwhile
     job = yield from seen(job_id)
     if isinstance(job, PerdureError):
         return job
@@ -306,7 +305,7 @@ def delete(job_id: JobId) -> Op[Seen]:
 
 
 def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | None = None) -> Op[Job | PerdureError]:
-    """Give a waiting job another priority; it goes to the back of it. The same priority again changes nothing."""
+    """Give a waiting job another priority; it becomes the last job of it. The same priority changes nothing."""
     live = yield from read.live(job_id)
     if live is None or live.rank == rank:
         return (yield from change(job_id, Verb.SET_PRIORITY, lambda _live, _now: None, now, expect_version))
@@ -326,7 +325,7 @@ def set_priority(job_id: JobId, rank: int, now: Micros, expect_version: int | No
 
 
 def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None = None) -> Op[Job | PerdureError]:
-    """Give a waiting job another place within its priority; where the gap is spent, at most 64 neighbours shift."""
+    """Give a waiting job another place within its priority. If the gap is used up, at most 64 neighbours are moved."""
     live = yield from _alone_in_lane(job_id)
     if live is None:
         return (yield from change(job_id, Verb.MOVE, lambda _live, _now: None, now))
@@ -346,19 +345,19 @@ def move(job_id: JobId, to: Place, now: Micros, expect_version: int | None = Non
 
 
 def _alone_in_lane(job_id: JobId) -> Op[LiveJob | None]:
-    """The live row, locked, while nobody else moves jobs of its queue: a place between two jobs is one only as long as
-    these stay where they are. The queue first: whoever has it may need our row."""
+    """The live row, locked, while nobody else moves jobs of its queue: the two neighbours of a place must not move.
+    The queue is locked first: its holder may need our row."""
     seen_in = yield from read.live_unlocked(job_id)
     if seen_in is not None:
         yield Call("lock_order", {"queue": seen_in.queue})
     live = yield from read.live(job_id)
     if live is not None and seen_in is not None and live.queue != seen_in.queue:
-        raise Serialization("the job went to another queue while it was to be moved; the move runs again")
+        raise Serialization("the job went to another queue while it was being moved; the move runs again")
     return live
 
 
 def _refusal(live: LiveJob, verb: Verb, expect_version: int | None) -> TransitionRefused | None:
-    """Asked before any place is taken or made, so that a refusal leaves nothing behind."""
+    """Checked before any place is taken or made, so that a refusal leaves nothing behind."""
     try:
         expect(live, expect_version)
         transitions.require(verb, live)
@@ -422,13 +421,13 @@ def _beside(live: LiveJob, target: LiveJob, now: Micros, *, in_front: bool) -> O
         return free
     made = yield from _respace(target.position, rows, now, in_front=in_front)
     if isinstance(made, int) and not in_front:
-        pushed = made + GAP * (len(rows) + 1)  # at most: the next job enqueued must not overtake those that shifted
+        pushed = made + GAP * (len(rows) + 1)  # at most: the next new job must not overtake those that were moved
         yield Call("keep_counter_ahead", {"queue": live.queue, "position": pushed})
     return made
 
 
 def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front: bool) -> Op[int | PerdureError]:
-    """Spread the neighbours on one side of the spent gap over the room up to the first that stays where it is."""
+    """Spread the neighbours on one side of the gap over the room up to the first that is not moved."""
     sign = -1 if in_front else 1
     neighbours = cast("list[tuple[JobId, int, int]]", rows[:RESPACE])
     step = GAP
@@ -436,7 +435,7 @@ def _respace(edge: int, rows: list[tuple[object, ...]], now: Micros, *, in_front
         step = abs(cast("int", rows[RESPACE][1]) - edge) // (RESPACE + 2)
     if step < 1:
         return TransitionRefused(
-            f"cannot move there: {RESPACE} jobs stand too close together; move the job to the front or the back",
+            f"cannot move there: {RESPACE} jobs are too close together; move the job to the front or the back",
             code="gap_spent",
         )
     places = [(edge + sign * step * (nth + 2), job_id, version) for nth, (job_id, _, version) in enumerate(neighbours)]

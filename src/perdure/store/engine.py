@@ -1,8 +1,8 @@
-"""Operations and what carries them to a database. Used by everything in this folder.
+"""Operations, and how they run on a database. Used by everything in this folder.
 
 An operation (`enqueue`, `claim`, `finish`, …) is a generator: it yields a `Call` and receives a `Result`, so it is
-written once and runs on any connection, also on the user's own. A database's driver executes calls; its runner owns
-BEGIN, COMMIT and the retry of whole operations.
+written once and runs on any connection, also on the user's own. A driver executes calls; a runner begins, commits and
+retries whole operations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Params = tuple[object, ...] | Mapping[str, object]
 class Call(NamedTuple):
     """One named statement with its parameters: by name, or a tuple in the order of their first appearance.
 
-    A list means the same statement once per element, in one round trip where the database can; it returns no rows.
+    A list runs the statement once per element, in one round trip if the database can; it returns no rows.
     """
 
     name: str
@@ -28,11 +28,10 @@ class Call(NamedTuple):
 
 
 Blob = bytearray
-"""An id as a parameter, where every microsecond counts: before `sqlite3` binds bytes it looks for an adapter, which
-takes half a microsecond to find none."""
+"""An id as a parameter on hot paths: for bytes `sqlite3` first looks for an adapter, which costs half a microsecond."""
 
 Pair = tuple[str, Params | Sequence[Params]]
-"""A call, or where every microsecond counts the same without the name `Call`."""
+"""A call; on hot paths a tuple, without the cost of a `Call`."""
 
 
 class Result(NamedTuple):
@@ -43,8 +42,8 @@ class Result(NamedTuple):
 
 
 Op = Generator[Pair, Result, T]
-"""An operation that returns T. It may yield savepoints, never BEGIN or COMMIT. It is run again from the start after a
-serialisation failure, so what it is given must not be used up by running it."""
+"""An operation that returns T. It may yield savepoints, never BEGIN or COMMIT. After a serialisation failure it runs
+again from the start, so its arguments must not be consumed by running it."""
 
 
 class UniqueViolation(StoreError):
@@ -54,7 +53,7 @@ class UniqueViolation(StoreError):
 
 
 class Serialization(DatabaseBusy):
-    """The database chose this transaction to give way; running it again is safe."""
+    """The database aborted this transaction in favour of another; running it again is safe."""
 
     default_code = "serialization_failure"
 
@@ -63,12 +62,12 @@ class Driver(Protocol):
     """Executes calls on one connection, inside a transaction that someone else began."""
 
     def execute(self, call: Pair) -> Result:
-        """Run the call to its end. Raises the errors above, or another StoreError, never the driver's own."""
+        """Run the call. Raises the errors above, or another StoreError, never the database module's own."""
         ...
 
 
 def drive(op: Op[T], driver: Driver) -> T:
-    """Run an operation to its end on one connection. A failed call is raised inside the operation, at its `yield`."""
+    """Run an operation on one connection. A failed call is raised inside the operation, at its `yield`."""
     execute = driver.execute
     try:
         call = next(op)
@@ -85,7 +84,7 @@ def drive(op: Op[T], driver: Driver) -> T:
 
 
 Make = Callable[[], Op[T]]
-"""Begins an operation afresh; called again when the operation has to be run again."""
+"""Starts an operation; called again when the operation has to run again."""
 
 
 BEGIN_OPERATION = Call("begin_operation")
@@ -100,4 +99,4 @@ ROLLBACK_TO = Call("rollback_to")
 BEGIN_PART = Call("begin_part")
 END_PART = Call("end_part")
 UNDO_PART = Call("undo_part")
-"""Around a part of an operation that may break off anywhere, savepoints of its own open; UNDO is followed by END."""
+"""Around a part of an operation that may fail anywhere, also with open savepoints; UNDO is followed by END."""

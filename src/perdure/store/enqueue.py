@@ -19,13 +19,13 @@ from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op, Seri
 from perdure.store.write import insert, insert_one
 
 ROUNDS = 10
-"""How often a key may be found free and be taken by somebody else in the next instant."""
+"""How often a key may be found free and then be taken by someone else before we reserve it."""
 
 
 def enqueue(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
     """Insert all of these jobs, in order, each at the back of its queue, or none of them.
 
-    For a job whose key is taken the job that holds it is returned, or the conflict for the whole call.
+    If a key is taken, the job that holds it is returned in its place, or a KeyConflict for the whole call.
     """
     if len(new) == 1 and not is_keyed(new[0]):
         return insert_one(new[0])
@@ -56,7 +56,7 @@ def _insert_one_by_one(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:
 
 
 def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
-    """A key found free may be taken before it is reserved (on a server): then whoever took it is found next time."""
+    """A free key may be taken by another before it is reserved (on a server): the next round finds that job."""
     for _ in range(ROUNDS):
         found = yield from find(new)
         if found is not None:
@@ -68,7 +68,7 @@ def _insert_or_find(new: NewJob) -> Op[Job | KeyConflict]:
             return inserted[0]
         yield ROLLBACK_TO
         yield RELEASE
-    raise Serialization(f"a key was free {ROUNDS} times and taken when it was to be reserved; nothing was written")
+    raise Serialization(f"{ROUNDS} times a key was free and then taken before it was reserved; nothing was written")
 
 
 def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
@@ -78,7 +78,7 @@ def _insert(new: Sequence[NewJob]) -> Op[list[Job]]:
 
 
 def _positions(new: Sequence[NewJob]) -> Op[list[int]]:
-    """A place for each, at the back of its queue, in the order they were given."""
+    """A place for each, at the back of its queue, in the order given."""
     counts = Counter([job.plan.queue for job in new])
     places: dict[str, Iterator[int]] = {}
     for queue, count in sorted(counts.items()):
@@ -87,7 +87,7 @@ def _positions(new: Sequence[NewJob]) -> Op[list[int]]:
 
 
 def take_places(queue: str, count: int) -> Op[Sequence[int]]:
-    """Rising places at the back of a queue. A counter gives them in one piece; a sequence gives each by itself."""
+    """Rising places at the back of a queue. A counter gives a whole range; a sequence gives each one separately."""
     room = count * GAP
     taken = yield Call("take_places", {"queue": queue, "room": room})
     if not taken.changed:
@@ -111,9 +111,9 @@ def is_keyed(new: NewJob) -> bool:
 def reserve(new: Sequence[NewJob]) -> Op[bool]:
     """Take every key of these jobs. False: some were taken already, and the caller must roll back.
 
-    An idempotency key is taken under every name of its kind: whoever knows but one of them (another release of the
-    program, side by side with this one) finds it taken. In the order of the keys, not of the jobs: else two callers
-    with the same keys could wait for each other (servers).
+    An idempotency key is taken under every name of its kind: another release of the program that knows only one of them
+    finds it taken. Keys are taken in their own order, not in that of the jobs: else two callers with the same keys
+    could wait for each other (servers).
     """
     ledger = [
         (name, job.idempotency_key, job.id, job.plan.kind_version, job.fingerprint, job.created_at)
@@ -128,7 +128,7 @@ def reserve(new: Sequence[NewJob]) -> Op[bool]:
 
 
 def find(new: NewJob) -> Op[Job | KeyConflict | None]:
-    """The job that holds one of this job's keys: as a result where that is wanted, as an error where it is not."""
+    """The job that holds one of this job's keys, or the KeyConflict if the caller wants that. None: all are free."""
     if new.idempotency_key is not None:
         original = yield from _find_original(new, new.idempotency_key)
         if original is not None:
@@ -162,7 +162,7 @@ def _find_holder(new: NewJob, key: str) -> Op[Job | KeyConflict | None]:
 
 
 def holder_of(key: str) -> Op[Job | None]:
-    """The live job that holds a business key. None: it can be reserved; a key whose job is not live is freed here."""
+    """The live job that holds a business key. None: it can be reserved. A key whose job is not live is freed here."""
     rows = (yield Call("read_business_key", {"key": key})).rows
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""What becomes of jobs: finish (what runs report), promote (their time has come), rescue (their node is gone).
+"""What becomes of jobs: finish (a run reports), promote (the time has come), rescue (the node is dead).
 
 Called by `turn`, and by worker and rescue through `store`; written by `write`.
 """
@@ -25,8 +25,8 @@ from perdure.store.write import apply, apply_to_read
 def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     """Write what these runs report, each guarded by the run that holds the job.
 
-    All at once where every run still holds its job as it was claimed; otherwise one by one, each on the job as it now
-    is. A run that lost its job changes nothing; one that needs what somebody else has locked stops no other.
+    All at once if every run still holds its job as it was claimed; otherwise one by one, each on the job as it is now.
+    A run that lost its job changes nothing; one that needs what someone else has locked does not stop the others.
     """
     decided = [after_run(entry, entry.live, now) for entry in batch]
     if (yield from _write(batch, decided, now)) is FinishStatus.APPLIED:
@@ -47,7 +47,7 @@ def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
     live = LiveJob._make(rows[0]) if rows else (yield from read.live_unlocked(entry.live.job_id))
     if live is None or live.run_id != entry.live.run_id:
         return (yield from _too_late(entry, live, now))
-    if not rows:  # it is this run's, but somebody has it locked
+    if not rows:  # it is this run's, but someone has locked it
         return Finished(FinishStatus.WAITS)
     transition = after_run(entry, live, now)
     status = yield from _write([entry], [transition], now)
@@ -55,7 +55,7 @@ def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
 
 
 def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) -> Op[FinishStatus]:
-    """All of it, or nothing: a guard failed (LOST), or somebody has locked what one of them needs (WAITS)."""
+    """All of it, or nothing: a guard failed (LOST), or someone has locked what one of them needs (WAITS)."""
     yield BEGIN_PART
     try:
         if (yield from apply(decided, now)):
@@ -71,7 +71,7 @@ def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) 
 
 
 def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) -> Op[None]:
-    """What the handlers of completed jobs asked for. KeyConflict: nothing of the whole batch remains."""
+    """Enqueue what the handlers of completed jobs asked for. KeyConflict: nothing of the whole batch remains."""
     wanted = [
         child
         for entry, transition in zip(batch, decided, strict=True)
@@ -85,7 +85,7 @@ def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) ->
 
 
 def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
-    """The run no longer holds the job: because this very report was written before, or because someone else decided."""
+    """The run no longer holds the job: this very report was written before, or someone else decided."""
     rows = (yield Call("read_run_state", {"run_id": entry.live.run_id})).rows
     if not rows or rows[0] != (after_run(entry, entry.live, now).run_state, entry.live.node_id):
         return Finished(FinishStatus.LOST)
@@ -99,7 +99,7 @@ def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
 
 
 def applied(transition: Transition) -> Finished:
-    """What came of a transition that was written."""
+    """The result of a transition that was written."""
     row = transition.after or transition.outcome
     assert row is not None
     return _APPLIED[row.state] if transition.successor is None else _FOLLOWED[row.state]
@@ -110,7 +110,7 @@ _FOLLOWED = {state.value: Finished(FinishStatus.APPLIED, state, has_successor=Tr
 
 
 def promote(now: Micros, limit: int) -> Op[int]:
-    """Queue up to `limit` scheduled jobs that are due. Less than `limit`: there are no more for now."""
+    """Queue up to `limit` scheduled jobs that are due. Fewer than `limit`: there are no more for now."""
     wanted: dict[str, object] = {"now": now, "room": limit}
     return len((yield from _each("due_jobs", wanted, lambda live: transitions.promote(live, now), now)))
 

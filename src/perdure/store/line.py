@@ -1,7 +1,7 @@
-"""Who may go next, first come first served: the SQLite writer's turn, PostgreSQL's connections. Used by the dialects.
+"""A waiting line, first come first served: for the SQLite writer's turn and PostgreSQL's connections. Used by both.
 
-`threading.Lock` lets a thread that comes straight back overtake those asleep: beside a busy writer they could starve.
-And `threading.Semaphore` is written in Python: an interrupt inside it leaves it locked for ever.
+`threading.Lock` lets a thread that returns at once overtake sleeping ones: beside a busy writer they could starve. And
+`threading.Semaphore` is written in Python: an interrupt inside it leaves it locked for ever.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TypeAlias
 
 Ticket: TypeAlias = Lock
-"""A place in a line. Its holder sleeps on it until it is told to look again."""
+"""A place in a line: a lock that its holder sleeps on until it is released."""
 
 
 def new_ticket() -> Ticket:
@@ -21,15 +21,15 @@ def new_ticket() -> Ticket:
 
 
 class Line:
-    """A line in front of so many places. Any thread may leave in another one's name.
+    """A line in front of a number of places. Any thread may leave for another one.
 
-    Whoever's ticket is among the first in the line has a place, and telling a ticket only says so. There is no second
-    state that could disagree with the line, and telling twice does no harm.
+    The first tickets in the line have a place; waking a ticket only makes its holder look. There is no second state
+    that could disagree with the line, and waking twice does no harm.
 
-    The ticket is the caller's own, made before it joins, and `leave` may be repeated and does nothing for one who is
-    not in the line. So `ticket = new_ticket()`, and then `try: line.join(ticket) … finally: line.leave(ticket)` holds
-    whatever moment an interrupt (KeyboardInterrupt, an exception raised into the thread) hits. After a fork the child
-    makes a new object, because the threads in line did not come along.
+    The caller makes its ticket before it joins, and `leave` may be repeated and ignores a ticket that is not in the
+    line. So `ticket = new_ticket()`, then `try: line.join(ticket) … finally: line.leave(ticket)` is safe at whatever
+    moment an interrupt (KeyboardInterrupt, an exception raised in the thread) comes. After a fork the child makes a new
+    object, because the threads in the line exist only in the parent.
     """
 
     __slots__ = ("_line", "_places")
@@ -39,14 +39,14 @@ class Line:
         self._places = places
 
     def join(self, ticket: Ticket, timeout: float | None = None) -> bool:
-        """Wait for a place, at most `timeout` seconds (None: for ever). False: there was none; leave all the same."""
+        """Wait for a place, at most `timeout` seconds (None: for ever). False: there was none; still call `leave`."""
         self._line.append(ticket)
         if self.has_place(ticket):
             return True
         return ticket.acquire(True, -1 if timeout is None else max(0.0, timeout))
 
     def has_place(self, ticket: Ticket) -> bool:
-        """While others leave, it may be told of a new place sooner than it is seen here."""
+        """While others leave, a ticket may be woken for its place before this returns True."""
         line = self._line
         try:
             for number in range(self._places):
@@ -57,20 +57,20 @@ class Line:
         return False
 
     def leave(self, ticket: Ticket) -> None:
-        """Give the place, or the wish for one, up. Whoever has a place because of that is told."""
+        """Give up the place, or the wait for one. Wakes the ticket that gets a place by that."""
         line = self._line
         try:  # noqa: SIM105 - suppress() is Python code, and this is on the way of every write
             line.remove(ticket)
-        except ValueError:  # not in it, or not any more: telling the others may have been interrupted
+        except ValueError:  # not in it, or not any more: waking the others may have been interrupted
             pass
         for number in range(self._places):
             try:
                 line[number].release()
             except IndexError:
                 break
-            except RuntimeError:  # it knows already
+            except RuntimeError:  # it is awake already
                 pass
 
     def __len__(self) -> int:
-        """How many are in the line, those with a place too."""
+        """How many are in the line, including those with a place."""
         return len(self._line)

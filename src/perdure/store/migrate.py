@@ -1,4 +1,4 @@
-"""Migrations: ordered SQL files with checksums. Used by the dialects, which own the lock and the transaction.
+"""Migrations: ordered SQL files with checksums. Used by the dialects, which take the lock and open the transaction.
 
 `<dialect>/migrations/NNNN_name.sql` are frozen once released. A new database gets all of them, one after the other.
 """
@@ -22,7 +22,7 @@ _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
 class Migration(NamedTuple):
-    """One step. The checksum is over its text as written, before any name is put in."""
+    """One step. The checksum is of its text as written, before table names are filled in."""
 
     revision: int
     name: str
@@ -34,7 +34,7 @@ class Migration(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """A step the database says it has."""
+    """A step that the database has recorded."""
 
     revision: int
     name: str
@@ -42,7 +42,7 @@ class Applied(NamedTuple):
 
 
 class Naming(NamedTuple):
-    """How a dialect writes tables, and ids and times for people."""
+    """How a dialect writes table names, and ids and times for people."""
 
     table: Callable[[str], str]
     id: Callable[[str], str]
@@ -58,17 +58,17 @@ def migrations_of(dialect: str) -> list[Migration]:
 
 
 def applied(rows: Iterable[tuple[Any, ...]]) -> list[Applied]:
-    """What a database says it has, from the rows of `recorded_in`."""
+    """The steps that a database has recorded, from the rows of `recorded_in`."""
     return [Applied._make(row) for row in rows]
 
 
 def recorded_in(naming: Naming) -> str:
-    """The query for the steps that a database has."""
+    """The query for the steps that a database has recorded."""
     return f"SELECT revision, name, checksum FROM {naming.table('schema_version')} ORDER BY revision"  # noqa: S608
 
 
 def statements_of(step: Migration, naming: Naming) -> list[str]:
-    """The statements that do a step, and the one that says it was done."""
+    """The statements of a step, and the one that records it."""
     row = (step.revision, step.name, step.checksum, time.time_ns() // 1000, __version__)
     values = ", ".join(str(value) if isinstance(value, int) else f"'{value}'" for value in row)
     columns = "revision, name, checksum, applied_at, perdure_version"
@@ -86,7 +86,7 @@ def script(text: str, naming: Naming) -> list[str]:
 
 
 def pending(known: Sequence[Migration], applied: Sequence[Applied]) -> list[Migration]:
-    """What is still to be done. Refuses a database that newer code made, or whose history is not ours."""
+    """The steps still to do. Refuses a database that newer code made, or whose history is not ours."""
     ours = {step.revision: step for step in known}
     for row in applied:
         step = ours.get(row.revision)

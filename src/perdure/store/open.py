@@ -1,7 +1,7 @@
 """From a URL to a store. Called by `app` and the CLI; the only place that knows which URL means which database.
 
-A scheme that is not ours belongs to whoever names it in the entry point group `perdure.stores`: scheme = factory, a
-callable that takes the URL and the `StoreSettings` and returns a `Store`.
+Other schemes come from installed packages, by the entry point group `perdure.stores`: scheme = factory, a callable that
+takes the URL and the `StoreSettings` and returns a `Store`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def open_store(url: str, settings: StoreSettings = DEFAULTS) -> Store:
 
 
 def _factory(scheme: str) -> StoreFactory:
-    """What an installed package opens this scheme with."""
+    """The factory of the installed package for this scheme."""
     from importlib.metadata import entry_points
 
     named = [entry for entry in entry_points(group=STORES) if entry.name == scheme]
@@ -68,7 +68,7 @@ def _sqlite(url: str, settings: StoreSettings) -> SqlStore:
 
 
 def sqlite_path(url: str) -> Path:
-    """The file an SQLite URL or path means: sqlite:///relative.db, sqlite:////absolute.db, or the path itself."""
+    """The file of an SQLite URL or path: sqlite:///relative.db, sqlite:////absolute.db, or the path itself."""
     name = url
     if "://" in url:
         parts = _parts(url)
@@ -81,7 +81,8 @@ def sqlite_path(url: str) -> Path:
         name = unquote(parts.path[1:])
     if name in ("", ":memory:"):
         raise ConfigError(
-            f"{url!r} names no file; Perdure's jobs outlive the process, so it needs one. Give a path such as jobs.db",
+            f"{url!r} names no file, and Perdure needs one to keep jobs after the process ends; give a path such as"
+            " jobs.db",
             code="url_invalid",
         )
     try:

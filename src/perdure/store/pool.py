@@ -1,7 +1,5 @@
-"""The connections of one process to one server, lent to one transaction at a time. Used by `server`; starts no thread.
-
-A dialect supplies `Session` and `Server`; all else is the same for every server.
-"""
+"""The connections of one process to one server, each lent to one transaction at a time. Used by `server`; starts no
+thread. A dialect supplies `Session` and `Server`; all else is the same for every server."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from perdure.store.protocols import ConnectionLost, StoreSettings
 T = TypeVar("T")
 
 SIZE = 10
-"""How many transactions a process can have open at a time; the next one waits."""
+"""How many transactions a process can have open at once; the next one waits."""
 
 
 class Session(Protocol):
     """One connection of ours and the transaction on it. Used by one thread at a time, in the process that opened it.
 
-    Whatever it raises is a StoreError: `Serialization` where the transaction had to give way to others,
-    `ConnectionLost` where the connection ended.
+    Every error it raises is a StoreError: `Serialization` if the transaction was aborted in favour of others,
+    `ConnectionLost` if the connection ended.
     """
 
     @property
@@ -35,7 +33,7 @@ class Session(Protocol):
 
     @property
     def reader(self) -> Driver:
-        """The same for those who only look: it locks no row."""
+        """Runs statements that only read: it locks no row."""
         ...
 
     @property
@@ -44,25 +42,25 @@ class Session(Protocol):
         ...
 
     def begin(self, *, reading: bool, brief: bool) -> None:
-        """Open a transaction: one that may write, or one that reads a single snapshot. `brief`: waits for no lock."""
+        """Open a transaction that may write, or one that reads a single snapshot. `brief`: wait little for locks."""
         ...
 
     def commit(self) -> None:
-        """Returns when the transaction is durable. CommitUnknown: nobody knows; any other error: nothing is written."""
+        """Returns when the transaction is durable. CommitUnknown: it may be; any other error: nothing is written."""
         ...
 
     def roll_back(self) -> bool:
-        """End whatever transaction is open. False: the connection is of no further use."""
+        """End the open transaction, if any. False: the connection cannot be used any more."""
         ...
 
     def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
-        """Run a statement of the user's own, in the driver's style. Refuses to begin or end a transaction."""
+        """Run a user's statement, in the driver's style. Refuses to begin or end a transaction."""
         ...
 
     def prepare(self, *, allowed: bool) -> int:
-        """Bring the database to the newest schema, in the open transaction, once, however many start together.
+        """Bring the database to the newest schema in the open transaction; done once if many processes start together.
 
-        Returns how many steps were done. Where upgrading is not allowed, an unfit schema is refused instead.
+        Returns how many steps were done. If upgrading is not allowed, an old schema is refused.
         """
         ...
 
@@ -70,11 +68,11 @@ class Session(Protocol):
 
 
 class Server(Protocol):
-    """Where one database is, and how it is spoken to."""
+    """Where one database is, and how to connect to it."""
 
     @property
     def shown(self) -> str:
-        """How messages name it: without the password."""
+        """Its name in messages: without the password."""
         ...
 
     @property
@@ -82,7 +80,7 @@ class Server(Protocol):
 
     @property
     def connection_types(self) -> tuple[type, ...]:
-        """What the user may give as `tx=`."""
+        """The types that the user may give as `tx=`."""
         ...
 
     @property
@@ -93,17 +91,17 @@ class Server(Protocol):
     def connect(self) -> Session: ...
 
     def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
-        """Do it in the transaction of the user's own connection, which is as before afterwards. Refuses one that has
-        no transaction and cannot begin one."""
+        """Run `work` in the transaction of the user's own connection, and leave its settings as they were. Refuses a
+        connection that has no transaction and cannot begin one."""
         ...
 
 
 class CommitUnknown(ConnectionLost):
-    """The connection ended during COMMIT: whether it took effect cannot be known, so nobody may simply try again."""
+    """The connection ended during COMMIT: it may have taken effect, so simply running it again is not safe."""
 
 
 class Pool:
-    """Lends sessions with an open transaction, the last used first. Connections are opened when wanted, and kept."""
+    """Lends sessions with an open transaction, the last used first. Connections are opened when needed, and kept."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -111,31 +109,32 @@ class Pool:
         self.line = Line(SIZE)
         self._closed = False
         self.identity: tuple[object, ...] = ()
-        """Which database this is; known once the schema has been looked at."""
+        """Which database this is; known once the schema has been checked."""
         weakref.finalize(self, _close_all, self._idle, os.getpid())
 
     def run(self, work: Callable[[Checkout], T], *, reading: bool = False, brief: bool = False) -> T:
-        """Do it in a transaction of its own, which `work` commits; what was not committed is rolled back."""
+        """Run `work` in a new transaction, which it commits itself; without a commit it is rolled back."""
         checkout = Checkout(self)
         try:
             checkout.begin(reading=reading, brief=brief)
-            answer = work(checkout)
+            result = work(checkout)
         except PerdureError:
             checkout.at_rest = True
             raise
         else:
             checkout.at_rest = True
-            return answer
+            return result
         finally:
             try:
                 checkout.give_back()
-            except BaseException:  # an interrupt just now: what has to be done is done all the same
+            except BaseException:  # an interrupt just now: finish the clean-up in any case
                 checkout.at_rest = False
                 checkout.give_back()
                 raise
 
     def begun(self, *, reading: bool, brief: bool) -> Session:
-        """An idle connection may have died unnoticed, and all others with it: then a new one is opened."""
+        """A session with a new transaction. If an idle connection has died, all idle ones are closed and a new one is
+        opened."""
         try:
             session = self._idle.pop()
         except IndexError:
@@ -153,12 +152,12 @@ class Pool:
         return session
 
     def take_back(self, checkout: list[Session]) -> None:
-        """Keep the session for the next one, if it can be. An interrupt may lose it, but leaves it to one owner."""
+        """Keep the session for the next caller, if possible. An interrupt may lose it, but never gives it to two."""
         if checkout[0].roll_back() and not self._closed:
             self._idle.append(checkout.pop())
 
     def close(self) -> None:
-        """Close what is idle now, and what is lent when it comes back."""
+        """Close the idle sessions now, and the lent ones when they come back."""
         self._closed = True
         _close_all(self._idle, os.getpid())
 
@@ -172,11 +171,11 @@ class Checkout:
         self._session: list[Session] = []
         self._process = os.getpid()
         self.at_rest = False
-        """The session can be used again. Not if it was interrupted: nobody knows which answer it has read last."""
+        """The session can be used again. Not after an interrupt: nobody knows which reply it read last."""
 
     @property
     def ours(self) -> bool:
-        """False in a forked child: whatever it said on this connection would be said in the parent's name."""
+        """False in a forked child: the connection belongs to the parent."""
         return self._process == os.getpid()
 
     @property
@@ -203,7 +202,7 @@ class Checkout:
         self.session.commit()
 
     def give_back(self) -> None:
-        """What was not committed is rolled back. May be repeated: whatever an interrupt left undone is done then."""
+        """Roll back what was not committed, and return the session. May be repeated after an interrupt."""
         try:
             if self._session and self.at_rest and self.ours:
                 self._pool.take_back(self._session)
@@ -215,6 +214,6 @@ class Checkout:
 
 
 def _close_all(idle: list[Session], process: int) -> None:
-    """Not in a forked child, at whose end this may be called: they are the parent's."""
+    """Not in a forked child, whose exit may call this: the sessions belong to the parent."""
     while idle and process == os.getpid():
         idle.pop().close()

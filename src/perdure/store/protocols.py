@@ -1,8 +1,8 @@
-"""What a store promises, in small protocols; `Store` is all of them. `app`, worker and ops see nothing else of a store.
+"""What a store promises, in small protocols; `Store` is all of them. `app`, worker and ops use nothing else of a store.
 
-Every method is one transaction; on the store that `within(tx)` gives, a part of the caller's own. Errors are those of
-`perdure.errors`; after an error nothing of the call remains. All methods may be called by any number of threads and
-processes at the same time. The contract suite (`perdure.testing.contract`) has one file per protocol.
+Every method is one transaction; on the store that `within(tx)` returns, a part of the caller's transaction. Errors are
+those of `perdure.errors`; after an error nothing of the call remains. Any number of threads and processes may call at
+the same time. The contract suite (`perdure.testing.contract`) has one file per protocol.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from perdure.store.rows import (
     Fact,
     Failures,
     Finished,
-    Gate,
     Glance,
     JobFilter,
     Kinds,
@@ -38,6 +37,7 @@ from perdure.store.rows import (
     Outstanding,
     Page,
     Place,
+    QueueHold,
     QueueRow,
     Ran,
     Rescued,
@@ -53,30 +53,30 @@ Decide = Callable[[LiveJob, Micros], Transition | None]
 
 
 class Bell(Protocol):
-    """Wakes a worker that has nothing to do. A hint: it may ring for nothing, and polling always remains."""
+    """Wakes a worker that has nothing to do. Only a hint: it may ring for nothing, and workers also poll."""
 
     def ring(self) -> None:
-        """Wake the sleeper from inside its own process. Any thread may."""
+        """Wake the sleeper from inside its own process. Any thread may call it."""
         ...
 
     def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:
-        """Sleep until rung, until someone may have written, or for so long. False: nothing happened.
+        """Sleep until rung, until someone may have written, or until the time-out. False: nothing happened.
 
-        `rung_only`: whatever others write, only this process may end the sleep.
+        `rung_only`: only `ring` ends the sleep, not what others write.
         """
         ...
 
     def close(self) -> None: ...
 
 
-class Jobs(Protocol):
-    """Jobs come into being, and ended ones go."""
+class JobOperations(Protocol):
+    """Create, edit and delete jobs."""
 
     def enqueue(self, new: Sequence[NewJob]) -> list[Job]:
         """Insert all of these jobs, each at the back of its queue in the order given, or none of them.
 
-        A job whose idempotency key is taken, or whose business key is and that asked for it, is not inserted: the job
-        that holds the key is returned for it, marked `deduplicated`. In a race exactly one caller inserts. KeyConflict:
+        If an idempotency key is taken, or a business key with conflict="return", the job is not inserted: the job that
+        holds the key is returned for it, marked `deduplicated`. In a race exactly one caller inserts. KeyConflict:
         nothing at all was written.
         """
         ...
@@ -86,22 +86,19 @@ class Jobs(Protocol):
         ...
 
     def edit(self, edited: Edit, expect_version: int) -> Job:
-        """Change a waiting job that was never claimed. TransitionRefused: it is not like that any more."""
+        """Change a waiting job that was never claimed. TransitionRefused: it was claimed, or it changed."""
         ...
 
     def delete(self, job_id: JobId) -> Job:
-        """Remove an ended job and all that hangs on it, and return it as it was. Its idempotency key stays taken."""
+        """Remove an ended job with its runs, and return it as it was. Its idempotency key stays taken."""
         ...
 
 
-class Control(Protocol):
-    """What people decide about single jobs. A repeat changes nothing.
-
-    TransitionRefused: the job is in no state for it.
-    """
+class ControlOperations(Protocol):
+    """What people decide about single jobs. A repeat changes nothing. TransitionRefused: the job's state forbids it."""
 
     def change(self, job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_version: int | None = None) -> Job:
-        """Apply what the pure function `decide` says of the job as it is now; it is asked inside the transaction."""
+        """Apply what the pure function `decide` returns for the job as it is now; called inside the transaction."""
         ...
 
     def retry(self, job_id: JobId, now: Micros) -> Job:
@@ -109,66 +106,67 @@ class Control(Protocol):
         ...
 
     def retry_as_new(self, job_id: JobId, new_id: JobId, now: Micros) -> Job:
-        """A new job with the shape of an ended one, linked to it."""
+        """A new job like an ended one, linked to it."""
         ...
 
     def supersede(self, job_id: JobId, replacement: NewJob, now: Micros) -> Job:
-        """Put another job in this one's place. The superseded job is returned."""
+        """Put another job in this one's place. Returns the superseded job."""
         ...
 
 
-class Order(Protocol):
+class OrderOperations(Protocol):
     """Places inside a queue."""
 
     def move(self, job_id: JobId, to: Place, now: Micros, expect_version: int | None = None) -> Job:
-        """Another place within the job's queue and priority; the order of all other jobs stays."""
+        """Another place within the job's queue and priority; the order of all other jobs does not change."""
         ...
 
     def set_priority(self, job_id: JobId, rank: int, now: Micros, expect_version: int | None = None) -> Job:
-        """Another priority; the job goes to the back of it."""
+        """Another priority; the job becomes the last one of it."""
         ...
 
 
-class Claims(Protocol):
+class ClaimOperations(Protocol):
     """Jobs become runs."""
 
     def claim(self, lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> list[Claim]:
         """Take up to `lane.room` jobs per lane, in queue order, and open a run for each.
 
-        Atomic: a job is never returned without its run, nor to two callers. Jobs of kinds or versions the claimer lacks
-        are parked in the same transaction, not more than a thousand or so. Of the jobs that a node died of, at most one
-        is given, and none beside one that the claimer holds. Empty: nothing was claimable, not that the queue is empty.
+        Atomic: a job is never returned without its run, nor to two callers. Jobs of kinds or versions that the claimer
+        does not have are parked in the same transaction, about a thousand at most. Of the jobs that may have killed a
+        node, at most one is given, and none if the claimer holds one. Empty: nothing was claimable; the queue may still
+        hold jobs.
         """
         ...
 
 
-class Finishes(Protocol):
+class FinishOperations(Protocol):
     """Runs come back."""
 
     def finish(self, batch: Sequence[Finish], now: Micros) -> list[Finished]:
-        """Write what these runs report, in order; each is applied, was applied before, or lost its job to someone else;
-        or it waits, where somebody's open transaction has locked what it needs.
+        """Write what these runs report, in order. Each is applied, was applied before, has lost its job to someone
+        else, or waits because someone's open transaction has locked what it needs.
 
-        The fence is the run: whoever does not hold the job by that run any more changes nothing. The children of a
-        report come into being if and only if it is applied and completes its job. KeyConflict, from one of them:
-        nothing at all was written. Locks are not waited for longer than a moment.
+        The fence is the run: a report whose run no longer holds the job changes nothing. The children of a report are
+        enqueued if and only if it is applied and completes its job. KeyConflict, from one of them: nothing at all was
+        written. Waits only a moment for locks.
         """
         ...
 
 
-class Turns(Protocol):
-    """What a worker does again and again."""
+class TurnOperations(Protocol):
+    """What a worker repeats."""
 
     def turn(self, wanted: Turn, now: Micros) -> Turned:
-        """Finish, note, promote and claim in one transaction; each part as the method of that name has it."""
+        """Finish, note, promote and claim in one transaction; each part like the method of that name."""
         ...
 
     def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
-        """What a turn of this node would find to do. Writes nothing and waits for nobody."""
+        """What a turn of this node would find to do. Writes nothing and waits for no lock."""
         ...
 
     def held_by(self, node_id: NodeId) -> list[LiveJob]:
-        """The running jobs that name this node."""
+        """The running jobs of this node."""
         ...
 
     def overdue(self, now: Micros, limit: int) -> list[LiveJob]:
@@ -176,7 +174,7 @@ class Turns(Protocol):
         ...
 
 
-class Rescue(Protocol):
+class RescueOperations(Protocol):
     """Jobs that would otherwise wait for ever."""
 
     def promote(self, now: Micros, limit: int) -> int:
@@ -199,7 +197,7 @@ class Rescue(Protocol):
         ...
 
 
-class Runs(Protocol):
+class RunOperations(Protocol):
     """The record of attempts."""
 
     def runs(self, wanted: RunFilter, after: Spot | None, size: int) -> Page[Run]:
@@ -207,11 +205,11 @@ class Runs(Protocol):
         ...
 
     def append_artifacts(self, run_id: RunId, artifacts: Sequence[str]) -> bool:
-        """Add those that are not there to a run's artifacts, also when it is closed. False: no such run."""
+        """Add new ones to a run's artifacts, also when it is closed. False: no such run."""
         ...
 
 
-class Logs(Protocol):
+class LogOperations(Protocol):
     """Captured log lines."""
 
     def append_log(self, lines: Sequence[LogLine]) -> None:
@@ -223,15 +221,15 @@ class Logs(Protocol):
         ...
 
 
-class Reads(Protocol):
-    """Looking. Each call sees one consistent snapshot."""
+class ReadOperations(Protocol):
+    """Reading. Each call sees one consistent snapshot."""
 
     def get(self, job_id: JobId) -> Job | None:
         """The job as it is now. None: there is no such job."""
         ...
 
     def row(self, job_id: JobId) -> JobRow | None:
-        """What the job was made from, secrets included. None: there is no such job."""
+        """The cold row, secrets included. None: there is no such job."""
         ...
 
     def live(self, job_id: JobId) -> LiveJob | None:
@@ -241,13 +239,13 @@ class Reads(Protocol):
     def jobs(self, wanted: JobFilter, after: Spot | None, size: int) -> Page[Job]:
         """Up to `size` jobs: newest first, or in queue order for the queued jobs of one queue.
 
-        Page after page, a job that fits all the while is met once; one that comes to fit, or ceases to, may be met.
-        In queue order that holds for jobs that are not moved.
+        Over all pages, a job that fits the whole time is listed once; one that fits only for a time may be listed. In
+        queue order this holds for jobs that are not moved.
         """
         ...
 
     def count_ahead(self, job: Job, cap: int) -> int:
-        """How many queued jobs of its queue start before this one, if less than `cap`."""
+        """How many queued jobs of its queue start before this one, at most `cap`."""
         ...
 
     def waited_for(self, job_id: JobId, limit: int) -> list[JobId]:
@@ -255,27 +253,27 @@ class Reads(Protocol):
         ...
 
 
-class Queues(Protocol):
-    """Whole lanes."""
+class QueueOperations(Protocol):
+    """Whole queues."""
 
     def queues(self) -> list[QueueRow]:
-        """Every queue ever used. Its jobs are counted no further than some thousands."""
+        """Every queue ever used. Counting its jobs stops after some thousands."""
         ...
 
     def pause_queue(self, queue: str, paused_at: Micros | None) -> bool:
-        """From the commit on nothing is claimed from it (`*`: from any); None resumes it. False: no change."""
+        """After the commit nothing is claimed from it (`*`: from any queue); None resumes it. False: no change."""
         ...
 
 
-class Nodes(Protocol):
+class NodeOperations(Protocol):
     """Worker process lifetimes."""
 
     def register(self, node: NewNode) -> None:
-        """Make the node known; before that it claims nothing. By its lease others judge whether it lives."""
+        """Register the node; before that it claims nothing. Others judge by its lease whether it is alive."""
         ...
 
     def beat(self, node_id: NodeId, now: Micros) -> bool:
-        """Say that the node lives. False: it was declared stopped and stays so."""
+        """Record that the node is alive. False: it was declared stopped and stays so."""
         ...
 
     def stop(self, node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None) -> bool:
@@ -287,7 +285,7 @@ class Nodes(Protocol):
         ...
 
     def nodes_left_behind(self) -> list[NodeId]:
-        """Nodes that are stopped, or unknown, and still hold running jobs: theirs are to be rescued."""
+        """Nodes that are stopped, or unknown, and still hold running jobs, which need a rescue."""
         ...
 
     def nodes(self, limit: int) -> list[NodeRow]:
@@ -295,7 +293,7 @@ class Nodes(Protocol):
         ...
 
 
-class Locks(Protocol):
+class LockOperations(Protocol):
     """Named leases."""
 
     def take_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
@@ -303,11 +301,11 @@ class Locks(Protocol):
         ...
 
     def renew_lock(self, name: str, owner: str, now: Micros, ttl_us: int) -> bool:
-        """False: it ran out or is someone else's."""
+        """False: it has expired or belongs to someone else."""
         ...
 
     def release_lock(self, name: str, owner: str) -> bool:
-        """False: it was not held by `owner`."""
+        """False: `owner` did not hold it."""
         ...
 
     def lock_holder(self, name: str, now: Micros) -> str | None:
@@ -315,38 +313,36 @@ class Locks(Protocol):
         ...
 
 
-class Questions(Protocol):
-    """What is going on.
+class StatusQueries(Protocol):
+    """What happens in the queue.
 
-    Each is one query that looks at `cap` rows at most and what belongs to them, however much there is; with fewer than
-    that the result is exact. Ids carry the time at which they were made: `from_id` is an `id_floor`.
+    Each is one query that reads at most `cap` rows and what belongs to them; with fewer rows than that the result is
+    exact. Ids contain their time of creation: `from_id` is an `id_floor`.
     """
 
     def outstanding(self, cap: int) -> list[Outstanding]:
-        """The oldest `cap` live jobs by kind, queue and state. Counts that add up to less: there are no more."""
+        """The oldest `cap` live jobs by kind, queue and state. If the counts add up to less, these are all."""
         ...
 
     def failures(self, since: Micros, cap: int) -> list[Failures]:
-        """Jobs that failed for good since then and were not retried, the most frequent first.
-
-        Looked for among the last `cap` lives that failed.
-        """
+        """Jobs that failed for good since then and were not retried, the most frequent first: among the last `cap`
+        lives that failed."""
         ...
 
     def count_failed(self, since: Micros, cap: int) -> int:
-        """How many lives failed since then, retried or not. As many as `cap`: there may be more."""
+        """How many lives failed since then, retried or not. If it is `cap`, there may be more."""
         ...
 
     def stuck(self, now: Micros, stale: Micros, from_id: bytes, cap: int) -> list[Stuck]:
-        """Jobs that do not get on, for the reasons of `StuckReason`. Long means: since before `stale`.
+        """Jobs that make no progress, by `StuckReason`. "Long" means: since before `stale`.
 
-        A queue waits if nothing of it runs on a node that beats, and no run since `from_id` was of a job of it. With
-        `cap` runs or more since then that is not known, and no queue is said to wait.
+        A queue waits if none of its jobs runs on a node that beats, and none had a run since `from_id`. With `cap` runs
+        or more since then that is not known, and no queue is reported as waiting.
         """
         ...
 
     def durations(self, from_id: bytes, cap: int) -> list[Durations]:
-        """Percentiles by kind over those of the newest `cap` runs since `from_id` that completed."""
+        """Percentiles by kind, of the completed runs among the newest `cap` since `from_id`."""
         ...
 
     def duplicates(self, from_id: bytes, cap: int, limit: int) -> list[Duplicates]:
@@ -357,8 +353,8 @@ class Questions(Protocol):
         """The newest `cap` runs that began since `from_id`, by kind."""
         ...
 
-    def gates(self, queue: str) -> list[Gate]:
-        """What may keep jobs of this queue from being claimed: its own row and that of all queues, if there are."""
+    def queue_holds(self, queue: str) -> list[QueueHold]:
+        """What may stop claims from this queue: its own row and the row for all queues, as far as they exist."""
         ...
 
     def live_kinds(self) -> list[StoredKind]:
@@ -366,26 +362,26 @@ class Questions(Protocol):
         ...
 
 
-class Health(Protocol):
-    """What `perdure doctor` and `perdure db` ask. A store may raise NotImplementedError for what it does not have."""
+class HealthOperations(Protocol):
+    """For `perdure doctor` and `perdure db`. A store may raise NotImplementedError for what it does not have."""
 
     def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
-        """Up to `limit` cases of what the check of this name (docs/doctor.md) looks for. Empty: all is well.
+        """Up to `limit` cases that the check of this name (docs/doctor.md) finds. Empty: all is well.
 
-        Each is an example (an id, or the name of a queue), how many there are in all, and what the check needs besides.
+        Each is an example (an id, or the name of a queue), how many there are in all, and what else the check needs.
         """
         ...
 
     def repair(self, name: str, now: Micros, ids: IdFactory, limit: int) -> int:
-        """Carry out the repair of this name (docs/doctor.md) on up to `limit` jobs. How much was changed."""
+        """Run the repair of this name (docs/doctor.md) on up to `limit` jobs. Returns how many it changed."""
         ...
 
     def facts(self) -> list[Fact]:
-        """What is known about the database. Changes nothing: what is missing is an error, what is old stays old."""
+        """What is known about the database. Changes nothing: a missing database is an error, an old schema stays."""
         ...
 
     def require_current(self) -> None:
-        """Refuse a database that using it would create or upgrade."""
+        """Refuse a database that does not exist or needs an upgrade."""
         ...
 
     def back_up(self, target: Path) -> None:
@@ -393,35 +389,35 @@ class Health(Protocol):
         ...
 
 
-class Schema(Protocol):
+class StoreLifecycle(Protocol):
     """The store as a whole."""
 
     @property
     def single_writer(self) -> bool:
-        """True: an open transaction keeps all other writers out, so it must be short."""
+        """True: an open transaction blocks all other writers, so it must be short."""
         ...
 
     def within(self, tx: object) -> Self:
         """The same store inside the caller's own transaction: a driver's connection, or an SQLAlchemy or Django one.
 
-        What is called on it is seen by that transaction alone, and becomes durable when the caller commits it.
+        Only that transaction sees what is written, and it becomes durable when the caller commits.
         """
         ...
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a call made here and now joins a `transaction()` that is open, and ends with that."""
+        """Whether a call made now would join an open `transaction()`, and commit or roll back with it."""
         ...
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[Any]:
-        """A transaction of the caller's that calls on the same thread or task join. Commits unless left by an error.
+        """A transaction that calls on the same thread or task join. Commits at the end; an error rolls it back.
 
-        Inside another one it is refused (`tx_nested`), or with `join` a part of that.
+        Inside another one it is refused (`tx_nested`); with `join` it becomes a part of that one.
         """
         ...
 
     def bell(self) -> Bell:
-        """Something for one worker to sleep on until there may be work. It has to be closed."""
+        """A bell for one worker, to sleep until there may be work. It must be closed."""
         ...
 
     def upgrade(self) -> str:
@@ -429,30 +425,30 @@ class Schema(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back connections. The store opens them again when it is used again."""
+        """Close the connections. They are opened again on the next use."""
         ...
 
 
 class Store(
-    Jobs,
-    Control,
-    Order,
-    Claims,
-    Finishes,
-    Turns,
-    Rescue,
-    Runs,
-    Logs,
-    Reads,
-    Queues,
-    Nodes,
-    Locks,
-    Questions,
-    Health,
-    Schema,
+    JobOperations,
+    ControlOperations,
+    OrderOperations,
+    ClaimOperations,
+    FinishOperations,
+    TurnOperations,
+    RescueOperations,
+    RunOperations,
+    LogOperations,
+    ReadOperations,
+    QueueOperations,
+    NodeOperations,
+    LockOperations,
+    StatusQueries,
+    HealthOperations,
+    StoreLifecycle,
     Protocol,
 ):
-    """All of it."""
+    """The whole store."""
 
 
 class ConnectionLost(StoreError):
@@ -462,16 +458,15 @@ class ConnectionLost(StoreError):
 
 
 class Locked(DatabaseBusy):
-    """Someone's open transaction held what was needed for longer than we wait. No outage: whatever else there is to do
-    can be done, and this again later."""
+    """Someone's open transaction held a lock for longer than we wait. Not an outage: do other work, and retry later."""
 
 
 OUTAGES = (DatabaseBusy, DatabaseUnavailable, ConnectionLost)
-"""The database was not there, or its reply was lost: no refusal, so the caller repeats the call, however often."""
+"""The database was not there, or its reply was lost. Not a refusal: the caller repeats the call until it succeeds."""
 
 
 class StoreSettings(NamedTuple):
-    """What a store needs to know besides where it is."""
+    """The settings of a store besides its URL."""
 
     durability: str = "full"
     busy_timeout_s: float = 5.0
@@ -480,4 +475,4 @@ class StoreSettings(NamedTuple):
 
 
 StoreFactory = Callable[[str, StoreSettings], Store]
-"""Opens the store of a URL: given to `Perdure(url, store=…)`, or named in the entry point group `perdure.stores`."""
+"""Opens the store of a URL: for `Perdure(url, store=…)`, or the entry point group `perdure.stores`."""

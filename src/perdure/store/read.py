@@ -1,8 +1,8 @@
-"""Reading jobs and runs, and what is going on, one query per question. Called through `store`, and by the operations.
+"""Reads jobs, runs and statistics, one query per question. Called through `store`, and by the operations.
 
-Pages go by key, so a page costs the same however deep. A statement looks at `SCANNED` entries of an index at most (a
-question at `cap`), so it costs the same however many rows there are and however few of them fit: what it did not come
-to is left to the next page. Of the indexes that can serve a filter, the one that gets furthest with so many is read.
+Pages go by key, so every page costs the same. A statement reads at most `SCANNED` entries of an index (a statistic
+`cap`), so the cost does not depend on how many rows there are or how few fit; the next page continues there. Of the
+indexes that can serve a filter, the one that gets furthest within that limit is used.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from perdure.store.rows import (
     Duplicates,
     Durations,
     Failures,
-    Gate,
     JobFilter,
     Outstanding,
     Page,
+    QueueHold,
     Ran,
     RunFilter,
     Spot,
@@ -37,9 +37,9 @@ from perdure.store.rows import (
 )
 
 SCANNED = 2_500
-"""How many entries of an index a statement may look at: some milliseconds."""
+"""How many entries of an index a statement may read: some milliseconds."""
 GROUPS = 100
-"""How many queues of a kind, or kinds of a queue, are looked through side by side; with more, all jobs are read."""
+"""How many queues of a kind, or kinds of a queue, are read side by side; with more, all jobs are read."""
 
 
 def get(job_id: JobId, *, deduplicated: bool = False) -> Op[Job | None]:
@@ -55,12 +55,12 @@ def row(job_id: JobId) -> Op[JobRow | None]:
 
 
 def count_waits(job_id: JobId) -> Op[int]:
-    """How many jobs this one waits for. None of them lets go of it before the transaction ends."""
+    """How many jobs this one waits for. None of them can unblock it before the transaction ends."""
     return len((yield Call("read_waits", {"job_id": job_id})).rows)
 
 
 def live(job_id: JobId) -> Op[LiveJob | None]:
-    """The live row, locked until the transaction ends where the database locks rows. None: the job is not live."""
+    """The live row, locked until the transaction ends if the database locks rows. None: the job is not live."""
     rows = (yield Call("read_live", {"job_id": job_id})).rows
     return LiveJob._make(rows[0]) if rows else None
 
@@ -72,15 +72,15 @@ def live_unlocked(job_id: JobId) -> Op[LiveJob | None]:
 
 
 class Way(NamedTuple):
-    """An index that a listing can go by, in statements `list_x` and `reach_x` for the name x."""
+    """An index that a listing can use, by the statements `list_x` and `reach_x` for the name x."""
 
     name: str
     settles: frozenset[str] = frozenset()
-    """The filters that hold for all of its entries: with no others, every entry fits."""
+    """The filters that all of its entries fit: if there are no other filters, every entry fits."""
     groups: str | None = None
-    """The statement that tells the parts it consists of, where it is in the order of ids only in each of these."""
+    """The statement that lists its parts, if it is in the order of ids only within each part."""
     few: tuple[str, ...] = ()
-    """Statements that find something if it has too many entries. For an index in another order than that of ids."""
+    """Statements that return a row if it has too many entries. For an index that is not in the order of ids."""
 
 
 _ALL = Way("all")
@@ -95,7 +95,7 @@ _WAYS_BY_STATE: dict[str, list[Way]] = {
 
 
 def jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
-    """The jobs that fit, newest first; queued jobs of one queue in queue order instead."""
+    """The jobs that fit: newest first, but the queued jobs of one queue in queue order."""
     if wanted.state == State.QUEUED and wanted.queue is not None:
         return (yield from _page_of_queue(wanted, after, size))
     bounds = wanted if after is None else wanted._replace(below=after.id)
@@ -105,7 +105,7 @@ def jobs(wanted: JobFilter, after: Spot | None, size: int) -> Op[Page[Job]]:
 
 
 def _ways(wanted: JobFilter) -> list[Way]:
-    """All indexes that know of one of the filters; the order does not matter for what is found."""
+    """All indexes that serve one of the filters; their order does not change the result."""
     ways = [Way(f"by_{name}", frozenset({name})) for name in _KEYS if getattr(wanted, name) is not None]
     match wanted.kind, wanted.queue:
         case str(), str():
@@ -140,7 +140,7 @@ _Rows = list[tuple[Any, ...]]
 
 
 def _listed(ways: list[Way], all_rows: Way, wanted: Mapping[str, object], size: int) -> Op[tuple[_Rows, Spot | None]]:
-    """A page of rows by the way that gets furthest, and how far that was. None: to the end."""
+    """A page of rows by the index that gets furthest, and how far that is. None: to the end."""
     params = {**wanted, "page": size, "scan": SCANNED, "groups": GROUPS}
     given = {name for name, value in wanted.items() if value is not None} - {"from_id", "below"}
     for way in ways or [all_rows]:
@@ -153,7 +153,7 @@ def _listed(ways: list[Way], all_rows: Way, wanted: Mapping[str, object], size: 
 
 
 def _furthest(ways: list[Way], all_rows: Way, params: Mapping[str, object]) -> Op[tuple[Way, bytes]]:
-    """Ids rise with time in every index, so how far each gets can be compared. FIRST_ID: to the end."""
+    """Ids rise with time, so it can be compared how far each index gets. FIRST_ID: to the end."""
     best: Way | None = None
     furthest = LAST_ID
     for way in ways:
@@ -169,7 +169,7 @@ def _furthest(ways: list[Way], all_rows: Way, params: Mapping[str, object]) -> O
 
 
 def _reach(way: Way, params: Mapping[str, object]) -> Op[bytes | None]:
-    """The id up to which `SCANNED` entries reach. None: this way cannot be taken."""
+    """The id up to which `SCANNED` entries reach. None: this index cannot be used."""
     for statement in way.few:
         if (yield Call(statement, params)).rows:
             return None
@@ -185,11 +185,11 @@ def _reach(way: Way, params: Mapping[str, object]) -> Op[bytes | None]:
     return cast("bytes", rows[0][0]) if rows else FIRST_ID
 
 
-# -- where a job stands ----------------------------------------------------------------------------------------------
+# -- the place of a job ----------------------------------------------------------------------------------------------
 
 
 def count_ahead(job: Job, cap: int) -> Op[int]:
-    """How many queued jobs start before this one, if less than `cap`."""
+    """How many queued jobs start before this one, at most `cap`."""
     row = job.row
     place = {"queue": row.queue, "rank": row.rank, "position": row.position, "job_id": row.id, "cap": cap}
     return cast("int", (yield Call("count_ahead", place)).rows[0][0])
@@ -240,13 +240,13 @@ def failures(since: Micros, cap: int) -> Op[list[Failures]]:
 
 
 def count_failed(since: Micros, cap: int) -> Op[int]:
-    """How many lives failed since then, if less than `cap`."""
+    """How many lives failed since then, at most `cap`."""
     [(number,)] = (yield Call("count_failed", {"since": since, "cap": cap})).rows
     return int(number)
 
 
 def stuck(now: Micros, stale: Micros, from_id: bytes, cap: int) -> Op[list[Stuck]]:
-    """The jobs that do not get on by reason, kind and queue."""
+    """The jobs that make no progress, by reason, kind and queue."""
     params = {"now": now, "stale": stale, "usual_lease": USUAL_LEASE_US, "from_id": from_id, "cap": cap}
     rows = (yield Call("ask_stuck", params)).rows
     return [readable(Stuck, (StuckReason(reason), *rest))[0] for reason, *rest in rows]
@@ -258,19 +258,19 @@ def durations(from_id: bytes, cap: int) -> Op[list[Durations]]:
 
 
 def duplicates(from_id: bytes, cap: int, limit: int) -> Op[list[Duplicates]]:
-    """Jobs that share a key, and jobs that were begun again after their node died; the most frequent first."""
+    """Jobs that share a key, and jobs that started again after their node died; the most frequent first."""
     rows = (yield Call("ask_duplicates", {"from_id": from_id, "cap": cap, "page": limit})).rows
     return [readable(Duplicates, (DuplicateReason(sort), *rest))[0] for sort, *rest in rows]
 
 
 def ran(from_id: bytes, cap: int) -> Op[list[Ran]]:
-    """The runs by kind and how they stand."""
+    """The runs by kind and state."""
     return [readable(Ran, row)[0] for row in (yield Call("ask_ran", {"from_id": from_id, "cap": cap})).rows]
 
 
-def gates(queue: str) -> Op[list[Gate]]:
-    """The queue, and the row that stands for every queue; each only where it was ever used."""
-    return [readable(Gate, row)[0] for row in (yield Call("read_gates", {"queue": queue})).rows]
+def queue_holds(queue: str) -> Op[list[QueueHold]]:
+    """The row of the queue and the row for all queues, as far as they exist."""
+    return [readable(QueueHold, row)[0] for row in (yield Call("read_queue_holds", {"queue": queue})).rows]
 
 
 def live_kinds() -> Op[list[StoredKind]]:

@@ -1,7 +1,7 @@
-"""What the doctor asks of the database: the checks, by name, and the repairs, each one transaction that looks again
-before it writes. Called by `ops/doctor` and `ops/repairs` through `store`.
+"""The doctor's checks and repairs, by name; a repair is one transaction that checks again before it writes. Called by
+`ops/doctor` and `ops/repairs` through `store`.
 
-What becomes of a live job is decided by `job/transitions` and written by `write`, as everywhere else.
+As everywhere, `job/transitions` decides about live jobs and `write` writes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.store.rows import FIRST_ID
 from perdure.store.write import apply_to_read, remove_ended
 
 SAMPLE = 10_000
-"""How many of the newest payloads and results are read, where the database cannot tell by itself which to read."""
+"""How many of the newest payloads and results are read, if the database cannot check JSON itself."""
 LONG_AGO_US = 300 * 1_000_000
 
 CLOSED_BY_DOCTOR = Failure("Lost", "closed by perdure doctor: the run held no running job")
@@ -33,25 +33,25 @@ FOUND_WITHOUT_STATE = Failure("Lost", "recorded by perdure doctor: the job was n
 
 
 def check(name: str, now: Micros, limit: int) -> Op[list[tuple[object, ...]]]:
-    """What is wrong in the way that the check of this name looks for, up to `limit` rows of it.
+    """What the check of this name finds, up to `limit` rows.
 
-    A row is an example, how many there are in all, and what the check or its repair needs besides.
+    A row is an example, how many there are in all, and what else the check or its repair needs.
     """
     return (yield Call(name, check_params(now, limit))).rows
 
 
 def check_params(now: Micros, limit: int) -> dict[str, object]:
-    """What the queries of all checks take."""
+    """The parameters of all checks."""
     return {"examples": limit, "sample": SAMPLE, "long_ago": now - LONG_AGO_US}
 
 
 def repair(name: str, now: Micros, ids: IdFactory, limit: int) -> Op[int]:
-    """Put right what the repair of this name is for. How much it changed: at least `limit` where more may be left."""
+    """Run the repair of this name. Returns how much it changed: at least `limit` if more may be left."""
     return _REPAIRS[name](Visit(now, ids, limit))
 
 
 class Visit(NamedTuple):
-    """What a repair needs besides the database: the time, fresh ids, and how many jobs it may treat."""
+    """What a repair needs besides the database: the time, new ids, and how many jobs it may change."""
 
     now: Micros
     ids: IdFactory
@@ -59,11 +59,11 @@ class Visit(NamedTuple):
 
 
 Treat = Callable[[Visit], Op[int]]
-"""One repair. How many rows or jobs it put right; 0: there was nothing (left) to do."""
+"""One repair. Returns how many rows or jobs it changed; 0: there was nothing (left) to do."""
 
 
 def by_statement(*names: str) -> Treat:
-    """A repair whose statements carry their condition themselves."""
+    """A repair whose statements contain their own condition."""
 
     def treat(visit: Visit) -> Op[int]:
         changed = 0
@@ -75,12 +75,12 @@ def by_statement(*names: str) -> Treat:
 
 
 def remove_ended_rows(_: Visit) -> Op[int]:
-    """The outcome is what counts."""
+    """The outcome counts: a live row of an ended life is wrong."""
     return remove_ended()
 
 
 def fail_lost_jobs(visit: Visit) -> Op[int]:
-    """Record jobs that are neither live nor ended as failed: visible, with the reason, and open to a retry by hand."""
+    """Record jobs that are neither live nor ended as failed: visible, with the reason, and they can be retried."""
     rows: dict[object, JobRow] = {}
     for job_id, *_ in (yield from _found("job_without_state", visit)):
         row = yield from read.row(cast("JobId", job_id))
@@ -120,7 +120,7 @@ def _record_lost(job: JobRow, visit: Visit) -> Op[None]:
 
 
 def _budget(job: JobRow) -> int:
-    """How often the job was meant to be tried, so that a retry by hand has as many attempts again."""
+    """The attempts that the job was enqueued with, so that a retry by hand has as many again."""
     try:
         kept = json.loads(job.options or "{}").get("retry")
         return (Retry() if kept is None else Retry.from_json(kept)).max_attempts
@@ -170,12 +170,12 @@ def rescue_running(visit: Visit) -> Op[int]:
 
 
 def _rescued(live: LiveJob, failure: Failure, visit: Visit) -> Transition:
-    """After how many crashes a job is given up is the workers' setting: the next of them to see a crash decides."""
+    """`max_crashes` is a setting of the workers: the next worker that sees a crash decides."""
     return transitions.rescue(live, failure, None, visit.now, JobId(visit.ids.new()))
 
 
 def recount_waits(visit: Visit) -> Op[int]:
-    """Remove dependencies on what is not there or has ended, and let every job wait for as many as are left."""
+    """Remove dependencies on jobs that are gone or have ended, and let every job wait for those that are left."""
     removed = (yield Call("remove_dead_edges")).changed
     changed = 0
     for job_id, *_ in (yield from _found("waits_for_differs", visit)):
@@ -192,11 +192,11 @@ def recount_waits(visit: Visit) -> Op[int]:
 
 
 def land_again(visit: Visit) -> Op[int]:
-    """Put jobs whose row contradicts itself where the one rule of `waiting_state` says."""
+    """Give jobs whose row contradicts itself the state that `waiting_state` returns."""
 
     def landed(live: LiveJob, visit: Visit) -> Op[Transition | None]:
         yield from ()
-        if live.state == State.RUNNING:  # it started: nothing keeps it waiting any more
+        if live.state == State.RUNNING:  # it has started, so it waits for nothing
             return Transition(Verb.RESUME, live, after=_changed(live._replace(paused=0, waits_for=0), visit.now))
         return Transition(Verb.RESUME, live, after=transitions.land(live, visit.now))
 
@@ -226,7 +226,7 @@ def reserve_business_keys(visit: Visit) -> Op[int]:
 
 
 def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit], Op[Transition | None]]) -> Op[int]:
-    """Let `decide` say what becomes of every live job these checks find, one after the other. None: it stays."""
+    """Call `decide` for every live job these checks find, and write what it returns. None: no change."""
     treated: set[JobId] = set()
     for check in checks:
         for live in (yield from _locked(check, visit)):
@@ -239,8 +239,8 @@ def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit]
 
 
 def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
-    """The live jobs that the check finds, locked where the database locks rows. It is asked again when they are: what
-    was found may have been a worker's doing, or treated by another, before we had it."""
+    """The live jobs that the check finds, locked if the database locks rows. The check runs again once they are locked:
+    a worker or another repair may have changed them before."""
     lives: dict[object, LiveJob] = {}
     for job_id, *_ in (yield from _found(check, visit)):
         live = yield from read.live(cast("JobId", job_id))
@@ -250,7 +250,7 @@ def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
 
 
 def _found(name: str, visit: Visit) -> Op[list[tuple[object, ...]]]:
-    """What the check finds now, inside the transaction that will put it right."""
+    """What the check finds now, inside the repair's transaction."""
     return (yield from check(name, visit.now, visit.limit))
 
 

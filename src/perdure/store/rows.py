@@ -1,6 +1,6 @@
-"""The values a store takes and gives besides the job's own: filters, lanes, turns, one row type per question.
+"""The values a store takes and returns besides jobs: filters, lanes, turns, one row type per statistic.
 
-Part of the SPI, with `protocols`. Times are instants; `example` is one of the jobs counted, to look at next.
+Part of the SPI, with `protocols`. Times are instants; `example` is one of the counted jobs, to look at next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_ID = b"\x00" * 16
 LAST_ID = b"\xff" * 16
 
 USUAL_LEASE_US = 60 * 1_000_000
-"""The lease of a node that does not name its own."""
+"""The lease of a node that did not say its own."""
 
 Kinds = Mapping[str, int]
 """What a node can run: kind name → newest version it has."""
@@ -38,7 +38,7 @@ class Lane(NamedTuple):
 class Claimer(NamedTuple):
     """Who claims: the node, the kinds it knows (None: any), the run ids to use, and its lease.
 
-    `company` is the worst that is thought of the jobs it runs; `max_crashes`, after how many a job is given up.
+    `company` is the highest suspicion among the jobs it runs; after `max_crashes` crashes a job fails.
     """
 
     node_id: NodeId
@@ -50,7 +50,7 @@ class Claimer(NamedTuple):
 
 
 class FinishStatus(StrEnum):
-    """What came of a finish."""
+    """The result of a finish."""
 
     APPLIED = "applied"
     """Written now."""
@@ -59,7 +59,7 @@ class FinishStatus(StrEnum):
     LOST = "lost"
     """Someone else decided; nothing was written."""
     WAITS = "waits"
-    """Somebody's open transaction has locked the job, or a key or dependent of it; nothing was written, try again."""
+    """Someone's open transaction has locked the job, or a key or dependent of it; nothing was written, try again."""
 
 
 class Finished(NamedTuple):
@@ -72,7 +72,7 @@ class Finished(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """What of a job that was never claimed becomes something else. `live` may change run_at, timeout and budget."""
+    """The new rows of a job that was never claimed. `live` may change run_at, timeout and budget."""
 
     row: JobRow
     live: LiveJob
@@ -113,7 +113,7 @@ class RunFilter(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """How far a listing has come. Rank and position only count where jobs are listed in queue order."""
+    """How far a listing has come. Rank and position are used only in queue order."""
 
     id: bytes
     rank: int = 0
@@ -123,8 +123,8 @@ class Spot(NamedTuple):
 class Page(NamedTuple, Generic[T]):
     """A part of a listing, and where the next one begins. None: there is nothing more.
 
-    It may hold fewer than were asked for, or none, and yet not be the last: a call looks at a few thousand rows and
-    then says how far it has come.
+    It may hold fewer items than requested, or none, and still not be the last: a call reads a few thousand rows and
+    then returns how far it has come.
     """
 
     items: list[T]
@@ -134,7 +134,7 @@ class Page(NamedTuple, Generic[T]):
 class QueueRow(NamedTuple):
     """A queue and what is in it. `live` counts every job that has not ended.
 
-    Counting ends where it would take long: then there are more than `queued` says, or than `live` says.
+    Counting stops before it takes long: `more_queued` and `more_live` say that there are more than counted.
     """
 
     name: str
@@ -163,8 +163,8 @@ class LogLine(NamedTuple):
 class NodeRow(NamedTuple):
     """A worker process lifetime. `stopped_at` set: it can claim nothing any more.
 
-    `kinds` is a JSON object of names and versions, `queues` a JSON list of names; None means all. `lease_us` is for how
-    long it may be silent before others take its jobs; None: an older Perdure registered it, which did not say.
+    `kinds` is a JSON object of names and versions, `queues` a JSON list of names; None means all. After `lease_us`
+    without a beat others take its jobs; None: registered by an older Perdure, which did not record it.
     """
 
     id: NodeId
@@ -183,12 +183,12 @@ class NodeRow(NamedTuple):
     lease_us: int | None = None
 
     def is_silent(self, now: Micros) -> bool:
-        """Whether nothing was heard of it for its whole lease, by the clocks on the walls: to be told, not acted on."""
+        """Whether it has not beaten for its whole lease, by the wall clocks: for display only, never to decide."""
         return now - self.beat_at > (USUAL_LEASE_US if self.lease_us is None else self.lease_us)
 
 
 class Process(NamedTuple):
-    """What tells one process lifetime from every other."""
+    """Identifies one process lifetime."""
 
     host: str | None = None
     pid: int | None = None
@@ -198,7 +198,7 @@ class Process(NamedTuple):
 
 
 class NewNode(NamedTuple):
-    """A node that makes itself known. `kinds`, `queues` and `lease_us` are kept as given: see `NodeRow`."""
+    """A node to register. `kinds`, `queues` and `lease_us` are kept as given: see `NodeRow`."""
 
     id: NodeId
     started_at: Micros
@@ -217,35 +217,35 @@ class Turn(NamedTuple):
     lanes: Sequence[Lane] = ()
     claimer: Claimer | None = None
     again: Sequence[Finish] = ()
-    """Ends that had to wait for somebody's lock before: each is tried by itself, after the other finishes."""
+    """Finishes that had to wait for someone's lock: each is written separately, after the others."""
 
 
 class Notes(NamedTuple):
-    """What runs have to say on the way. `metrics` is the JSON text that stands for all that a run has measured."""
+    """What runs report while they run. `metrics` is JSON text that replaces all earlier metrics of its run."""
 
     lines: Sequence[LogLine] = ()
     artifacts: Sequence[tuple[RunId, tuple[str, ...]]] = ()
     metrics: Sequence[tuple[RunId, str]] = ()
     kept_from: Sequence[LogLine] = ()
-    """Lines that stand for all lines of their run before them, which are dropped."""
+    """Lines that replace all earlier lines of their run, which are dropped."""
 
 
 class Claimed(NamedTuple):
-    """What came of a claim: runs that were opened, and jobs set aside on the way, as they are now."""
+    """The result of a claim: runs that were opened, and jobs that were parked, as they are now."""
 
     claims: list[Claim]
     parked: tuple[LiveJob, ...]
 
 
 class Rescued(NamedTuple):
-    """A job that was taken back from a dead node, as it was, and what became of it."""
+    """A job that was taken from a dead node, as it was before, and what became of it."""
 
     live: LiveJob
     finished: Finished
 
 
 class Turned(NamedTuple):
-    """What came of a turn."""
+    """The result of a turn."""
 
     finished: list[Finished]
     promoted: int
@@ -255,7 +255,7 @@ class Turned(NamedTuple):
 
 
 class Glance(NamedTuple):
-    """What a node can see without writing: where it could claim, when the next job is due, whom it should stop."""
+    """What a node can see without writing: queues to claim from, when the next job is due, which runs to stop."""
 
     queues: tuple[str, ...]
     next_due: Micros | None
@@ -267,11 +267,11 @@ def not_found(job_id: JobId) -> JobNotFound:
 
 
 EVERY_QUEUE = "*"
-"""The queue that stands for all of them where one is paused or reserved."""
+"""The name that means all queues when one is paused or reserved."""
 
 
-class Gate(NamedTuple):
-    """What may keep the jobs of a queue from being claimed."""
+class QueueHold(NamedTuple):
+    """What may stop the jobs of a queue from being claimed."""
 
     name: str
     paused_at: Micros | None
@@ -289,7 +289,7 @@ class Outstanding(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """Jobs of one kind that failed for good with the same type of error. The rest is about the newest of them."""
+    """Jobs of one kind that failed for good with the same type of error. The other fields describe the newest."""
 
     kind: str
     error_type: str | None
@@ -308,30 +308,30 @@ class StoredKind(NamedTuple):
 
 
 class StuckReason(StrEnum):
-    """Why a job does not get on."""
+    """Why a job makes no progress."""
 
     LOST = "lost"
-    """It runs on a node that has stopped: no worker has taken it back yet."""
+    """It runs on a node that has stopped: no worker has rescued it yet."""
     SILENT = "silent"
-    """It runs on a node of which nothing was heard for long, and for its whole lease: it may be dead, or only slow."""
+    """It runs on a node without a beat for long, and for its whole lease: it may be dead, or only slow."""
     OVERTIME = "overtime"
     """It runs longer than its time-out allows."""
     SLOW = "slow"
-    """It has no time-out, and runs far longer than those of its kind before it."""
+    """It has no time-out, and runs far longer than earlier jobs of its kind."""
     LONG = "long"
-    """It has no time-out and runs for long, and none of its kind before it completed: there is nothing to compare."""
+    """It has no time-out and runs for long, and no job of its kind has completed to compare with."""
     PARKED = "parked"
-    """No worker that reached it could run it."""
+    """No worker that found it could run it."""
     DUE = "due"
     """Its time came long ago, and no worker has queued it."""
     PAUSED = "paused"
     """It is the first of a queue that is paused."""
     WAITING = "waiting"
-    """It is the first of a queue of which nothing runs and nothing was begun for long."""
+    """It is the first of a queue in which nothing runs and nothing has started for long."""
 
 
 class Stuck(NamedTuple):
-    """Jobs of one kind and queue that do not get on. `since`: for how long the first of them, `example`, has not."""
+    """Jobs of one kind and queue that make no progress; `since`: from when on the first of them, `example`."""
 
     reason: StuckReason
     kind: str
@@ -342,7 +342,7 @@ class Stuck(NamedTuple):
 
 
 class Durations(NamedTuple):
-    """How long completed runs of one kind took, and how long their jobs could have started before they did."""
+    """How long completed runs of one kind took, and how long their jobs were ready before they started."""
 
     kind: str
     runs: int
@@ -355,19 +355,19 @@ class Durations(NamedTuple):
 
 
 class DuplicateReason(StrEnum):
-    """What jobs have in common that may have done work twice."""
+    """Why jobs may have done work twice."""
 
     BUSINESS_KEY = "business_key"
-    """Several jobs of one kind had this business key, one after the other, whether or not they ran. Retries are left
-    out, and jobs that another one took the place of."""
+    """Several jobs of one kind had this business key, one after the other, whether or not they ran. Retries and
+    superseded jobs do not count."""
     IDEMPOTENCY_KEY = "idempotency_key"
     """The same with this idempotency key; the store prevents that."""
     BEGUN_AGAIN = "begun_again"
-    """Jobs whose node died in the middle, and that were begun again."""
+    """Jobs whose node died while they ran, and that started again."""
 
 
 class Duplicates(NamedTuple):
-    """Jobs of one kind that may have done work twice, by what they share. `key`: None if that is no key."""
+    """Jobs of one kind that may have done work twice, by reason. `key` is None if they share none."""
 
     sort: DuplicateReason
     kind: str
@@ -377,10 +377,10 @@ class Duplicates(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """Runs of one kind, by how they stand: `runs` is the sum of the rest.
+    """Runs of one kind, by state: `runs` is the sum of the rest.
 
-    `failed` ended their job for good; `retried` failed or timed out and the job went on; `lost`: the node died and the
-    job went on; `other` were cancelled, skipped or given back.
+    `failed` ended their job for good; `retried` failed or timed out and the job continued; `lost`: the node died and
+    the job continued; `other` were cancelled, skipped or given back.
     """
 
     kind: str
@@ -394,7 +394,7 @@ class Ran(NamedTuple):
 
 
 class Verdict(StrEnum):
-    """What to think of a fact."""
+    """Whether a fact is good or bad."""
 
     OK = "ok"
     WARNING = "warning"
@@ -402,7 +402,7 @@ class Verdict(StrEnum):
 
 
 class Fact(NamedTuple):
-    """One thing that is known about the database; `note` says what to do, where there is something."""
+    """One thing that is known about the database; `note` says what to do, if anything."""
 
     name: str
     value: str

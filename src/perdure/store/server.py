@@ -33,12 +33,12 @@ from perdure.uninterrupted import uninterrupted
 T = TypeVar("T")
 
 ATTEMPTS = 8
-"""How often an operation is begun that had to give way to others or lost its connection before the commit."""
+"""How often an operation is started that was aborted by the server or lost its connection before the commit."""
 
 LOOK_S = 0.2
 
 Identity = tuple[object, ...]
-"""What tells one database from another: the row of `read_identity`."""
+"""Identifies a database: the row of `read_identity`."""
 
 
 class ServerRunner:
@@ -65,22 +65,22 @@ class ServerRunner:
             joined = self.joined()
             return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
 
-    def joined(self) -> Transaction | None:
-        """The transaction of ours that this thread or task is inside of."""
-        found: Transaction | None = transactions.joined(self)
+    def joined(self) -> ServerTransaction | None:
+        """The transaction of ours that is open in this thread or task."""
+        found: ServerTransaction | None = transactions.joined(self)
         return found
 
     @contextmanager
-    def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
-        """A transaction on a connection of its own, that plain calls join."""
+    def transaction(self, *, join: bool = False) -> Generator[ServerTransaction, None, None]:
+        """A transaction on its own connection, which calls without `tx=` join."""
         with uninterrupted:
             yield from open_block(self, _CheckoutBlock(self.pool), join=join)
 
     def _write(self, make: Make[T], *, brief: bool) -> T:
         def work(checkout: Checkout) -> T:
-            answer = drive(make(), checkout.session.writer)
+            result = drive(make(), checkout.session.writer)
             checkout.commit()
-            return answer
+            return result
 
         return self.pool.run(work, brief=brief)
 
@@ -88,7 +88,7 @@ class ServerRunner:
         return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True)
 
     def _insist(self, once: Callable[[], T]) -> T:
-        """Run it again from the start where that is safe: it gave way to others, or ended before its commit."""
+        """Run it again from the start if that is safe: it was aborted, or lost its connection before the commit."""
         attempt = 1
         while True:
             try:
@@ -105,33 +105,33 @@ class ServerRunner:
                         " the server and the network",
                         code="database_unreachable",
                     ) from lost
-            # jitter, so that those who got into each other's way do not meet again
+            # jitter, so that the same transactions do not collide again
             time.sleep(random.uniform(0, 0.005 * 2**attempt))
             attempt += 1
 
     # -- the user's transaction --------------------------------------------------------------------------------------
 
     def write_within(self, tx: object, make: Make[T]) -> T:
-        """If the user's transaction has not begun, the driver begins it with our first statement."""
+        """If the user's transaction has not begun, psycopg begins it with our first statement."""
         with uninterrupted:
             home = self.pool.identity
             tx = behind_a_job(tx)
-            if isinstance(tx, Transaction):
+            if isinstance(tx, ServerTransaction):
                 return tx.run(lambda: _at_home(make, home))
             connection = driver_connection(tx)
             if not isinstance(connection, self._server.connection_types):
                 raise unknown(tx, self._server.wanted)
             known = _seen.get(connection) == home
             checked = make if known else lambda: _at_home(make, home)
-            answer = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
+            result = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
             _seen[connection] = home
-            return answer
+            return result
 
     # -- the database as a whole -------------------------------------------------------------------------------------
 
     @property
     def pool(self) -> Pool:
-        """The connections of this process. Made on first use, when the schema has been found fit."""
+        """The connections of this process. Made on first use, after a check of the schema."""
         pool = self._pool
         if pool is None:
             with self._opening:
@@ -148,7 +148,7 @@ class ServerRunner:
         return pool
 
     def bell(self) -> PollingBell:
-        self.pool  # noqa: B018 - a worker asks for its bell first of all, and is to hear of an unfit schema before it acts
+        self.pool  # noqa: B018 - a worker asks for its bell first: so it sees an error about the schema before it acts
         return PollingBell()
 
     def upgrade(self) -> str:
@@ -165,7 +165,7 @@ class ServerRunner:
             pool.close()
 
     def start_afresh(self) -> None:
-        """Leave to the parent process what is the parent's: called in a forked child, before any of its code runs."""
+        """Called in a forked child, before any of its code runs: the old pool belongs to the parent."""
         if self._pool is not None:
             _left_behind.append(self._pool)
         self._pool = None
@@ -183,7 +183,7 @@ def _prepare(pool: Pool, *, allowed: bool) -> int:
 
 
 _seen: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
-"""Which database the user's connections lead to: asked once for each."""
+"""Which database a user's connection leads to: read once for each."""
 _runners: weakref.WeakSet[ServerRunner] = weakref.WeakSet()
 _left_behind: list[Pool] = []
 
@@ -198,7 +198,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _at_home(make: Make[T], home: Identity) -> Op[T]:
-    """The operation, once it is sure that this is the database the app's workers look at."""
+    """The operation, after a check that the connection leads to the app's own database."""
     if (yield Call("read_identity")).rows != [home]:
         raise TransactionError(
             "tx= is a connection to another database than this app's; a job and your rows share a transaction only in"
@@ -212,15 +212,15 @@ def _at_home(make: Make[T], home: Identity) -> Op[T]:
 
 
 class _CheckoutBlock:
-    """A transaction around the caller's code, on a session that is lent for as long."""
+    """A transaction around the caller's code, on a session that is lent until its end."""
 
     def __init__(self, pool: Pool) -> None:
         self._lent = Checkout(pool)
-        self._opened: Transaction | None = None
+        self._opened: ServerTransaction | None = None
 
-    def begin(self) -> Transaction:
+    def begin(self) -> ServerTransaction:
         self._lent.begin()
-        self._opened = Transaction(self._lent)
+        self._opened = ServerTransaction(self._lent)
         return self._opened
 
     def commit(self) -> None:
@@ -236,25 +236,25 @@ class _CheckoutBlock:
         self._lent.give_back()
 
 
-class Transaction:
-    """An open transaction of ours that plain calls on the same thread or task join."""
+class ServerTransaction:
+    """An open transaction of ours, which calls on the same thread or task join."""
 
     def __init__(self, checkout: Checkout) -> None:
         self._lent = checkout
-        # Tasks begun inside the block share the transaction, and their calls may come from several threads. Taken by
-        # `with` and nothing around it: an interrupt could leave a lock taken that Python code stands in front of.
+        # Tasks started inside the block share the transaction, and their calls may come from several threads. Always
+        # taken by a bare `with`: with Python code around it an interrupt could leave the lock taken.
         self._turn = threading.RLock()
         self._ended = False
 
     def is_joinable(self) -> bool:
-        """False once the block was left, and in a forked child."""
+        """False after the end of the block, and in a forked child."""
         return not self._ended and self._lent.ours
 
     def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
-        """Run a statement of your own, in the driver's style (`%s` or `%(name)s`); the cursor has its rows.
+        """Run your own statement, in the driver's style (`%s` or `%(name)s`); the cursor has its rows.
 
-        BEGIN, COMMIT and ROLLBACK are left to the block: refused. As always on PostgreSQL, a statement that fails takes
-        the transaction with it, unless it was made in a SAVEPOINT.
+        BEGIN, COMMIT and ROLLBACK are refused: the block does them. As always on PostgreSQL, a failed statement aborts
+        the whole transaction, unless it ran in a SAVEPOINT.
         """
         with self._turn:
             self._check_open()
@@ -263,7 +263,7 @@ class Transaction:
             return cursor
 
     def run(self, make: Make[T]) -> T:
-        """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
+        """Run an operation inside; on an error nothing of it remains, and the transaction continues."""
         with self._turn:
             self._check_open()
             return in_savepoint(make, self._lent.session.writer)
@@ -275,12 +275,12 @@ class Transaction:
             return in_savepoint(make, self._lent.session.reader)
 
     def check_not_ended(self) -> None:
-        """Raise TransactionError if a statement inside has ended it, before the block is over."""
+        """Raise TransactionError if a statement inside has ended it before the block."""
         if not self._lent.session.in_transaction:
             raise ended()
 
     def end(self) -> None:
-        """Nothing joins from now on: the connection goes back, and to someone else."""
+        """Nothing joins from now on: the connection goes back to the pool."""
         with self._turn:
             self._ended = True
 
@@ -294,24 +294,24 @@ class Transaction:
 
 
 def in_savepoint(make: Make[T], driver: Driver) -> T:
-    """Run an operation in a savepoint; on an error nothing of it remains, and the transaction can go on."""
+    """Run an operation in a savepoint; on an error nothing of it remains, and the transaction can continue."""
     driver.execute(BEGIN_OPERATION)
     try:
-        answer = drive(make(), driver)
+        result = drive(make(), driver)
     except BaseException:
         with suppress(StoreError):  # a lost connection has nothing left to roll back
             driver.execute(UNDO_OPERATION)
             driver.execute(END_OPERATION)
         raise
     driver.execute(END_OPERATION)
-    return answer
+    return result
 
 
 # -- what a worker sleeps on -----------------------------------------------------------------------------------------
 
 
 class PollingBell:
-    """Rung from inside the process; otherwise every wait ends with "perhaps" after a fifth of a second."""
+    """Rung from inside the process; otherwise every wait ends with "there may be work" after a fifth of a second."""
 
     def __init__(self) -> None:
         self._rung = False

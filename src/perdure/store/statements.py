@@ -1,9 +1,9 @@
 """Loads the named SQL statements, once per dialect. Used by the drivers; the texts are in `sql/*.sql`.
 
 A statement file holds `-- name: x` blocks, and `-- fragment: x` blocks that other blocks include as `{x}`; any other
-`{x}` is the table x. Parameters are written `:name` and put into the driver's style here. A dialect gives fragments
-and whole statements of its own, which win by name. The lists of columns are fragments too, made from the row types
-of `job/model` and `rows`: those are the only lists there are.
+`{x}` is the table x. Parameters are written `:name` and converted to the driver's style here. A dialect's own fragments
+and statements win by name. The lists of columns are fragments too, made from the row types of `job/model` and `rows`,
+which are the only such lists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BROUGHT = {
         *("idempotency_key", "business_key", "parent_id", "created_at"),
     ),
 }
-"""What a new job brings along, in the order in which `write` gives it. All else is empty, or begins as below."""
+"""The columns of a new job, in the order in which `write` gives them. The others are NULL, or start as below."""
 
 AT_FIRST: Mapping[str, Mapping[str, str]] = {
     "ready": {
@@ -55,7 +55,7 @@ COPIED = {
     "chain_attempt": "chain_attempt + :chain_step",
     "created_at": ":created_at",
 }
-"""What is not the same in a job that continues another one's work, or does it again."""
+"""The columns that differ in a job that continues or repeats the work of another one."""
 
 SHOWN = {
     "queue": "COALESCE(r.queue, j.queue)",
@@ -64,14 +64,14 @@ SHOWN = {
     "error": "COALESCE(r.last_error, o.error)",
     "tags": "{tags_of_job}",
 }
-"""What of the view of a job is not simply a column of its row, of its live row, or of its last outcome."""
+"""The columns of a job's view that are not simply a column of its row, its live row, or its last outcome."""
 
 PLAIN_OUTCOME = (*OutcomeRow._fields[:13], "version")
-"""An end with no error and nobody to take over."""
+"""The columns of an outcome without error and successor."""
 
 
 def column_lists() -> dict[str, str]:
-    """By the name that statements include them under."""
+    """The lists of columns, by fragment name."""
     claimed = [*(f"r.{name}" for name in LiveJob._fields), *(f"j.{name}" for name in Claim._fields[1:])]
     made = {
         "ready_columns": _listed(LiveJob._fields),
@@ -120,8 +120,8 @@ _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
 class Statement(NamedTuple):
-    """One statement in a driver's style. `names` are its parameters in the order the driver wants them: where it does
-    not number its markers, one that stands twice in the statement is there twice."""
+    """One statement in a driver's style. `names` are its parameters in the driver's order: if markers have no numbers,
+    a parameter that is used twice is listed twice."""
 
     name: str
     sql: str
@@ -140,14 +140,14 @@ def statement_texts() -> dict[str, str]:
 
 
 def of_sqlite_and_postgres() -> str:
-    """The overrides that both have."""
+    """The overrides that both share."""
     return (Path(__file__).parent / "sqlite_and_postgres.sql").read_text("utf-8") + "\n"
 
 
 def load(own: str, table: Callable[[str], str], marker: str) -> Statements:
     """All statements of a dialect: `own` are its overrides, `table` names a table.
 
-    `marker` is how the driver writes a parameter: `?{}` and `${}` by its number, `%s` by its place alone.
+    `marker` is the driver's form of a parameter: `?{}` and `${}` with its number, `%s` by position.
     """
     fragments = column_lists()
     bodies: dict[str, str] = {}
@@ -158,7 +158,7 @@ def load(own: str, table: Callable[[str], str], marker: str) -> Statements:
 
 
 def expand(text: str, fragments: Mapping[str, str], table: Callable[[str], str]) -> str:
-    """Put fragments and table names in the place of `{x}`; fragments may include others."""
+    """Replace `{x}` by fragments and table names; fragments may include others."""
 
     def reference(match: re.Match[str]) -> str:
         name = match[1]
@@ -196,7 +196,7 @@ def _compile(
 
 
 def row_for(statement: Statement, params: Params) -> tuple[object, ...]:
-    """The parameters of one execution, in the order the driver wants them."""
+    """The parameters of one execution, in the driver's order."""
     names = statement.names
     if isinstance(params, tuple):
         if len(params) == len(names):
@@ -206,7 +206,7 @@ def row_for(statement: Statement, params: Params) -> tuple[object, ...]:
 
 
 def rows_for(statement: Statement, params: Sequence[Params]) -> Sequence[tuple[object, ...]]:
-    """The same for many; tuples that fit pass as they are."""
+    """The same for many; tuples that already fit are not copied."""
     if params and not (isinstance(params[0], tuple) and len(params[0]) == len(statement.names)):
         return [row_for(statement, row) for row in params]
     return params  # type: ignore[return-value]  # as the first is, so are all

@@ -1,7 +1,6 @@
-"""`SqlStore`: every protocol of `store/protocols`, one line per operation of this folder, run by a database's runner.
+"""`SqlStore`: every protocol of `store/protocols`, one line per operation of this folder. Made by `open`.
 
-Made by `open`. The runner knows the database, the operations know the statements, and an operation's signature is
-written where the operation is.
+The runner knows the database, the operations know the statements; each signature is written once, at its operation.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Runner(Protocol):
     def write(self, make: Make[T], *, brief: bool = False) -> T:
         """Run the operation in a transaction and return when it is durable. On an error nothing of it remains.
 
-        `brief`: wait no longer than a moment for what others have locked, and throw `Locked` into the operation. Means
-        nothing where there is one writer at a time, nor inside a transaction that is joined.
+        `brief`: wait only a moment for locks of others, then raise `Locked` inside the operation. No effect with a
+        single writer, or inside a joined transaction.
         """
         ...
 
@@ -75,7 +74,7 @@ class FileRunner(Protocol):
 
 
 class Within:
-    """The runner of a store that is bound to the user's transaction: whatever it runs is a part of that."""
+    """The runner of a store that is bound to the user's transaction: every operation is a part of it."""
 
     def __init__(self, runner: Runner, tx: object) -> None:
         self._runner = runner
@@ -101,7 +100,7 @@ class Within:
 
 
 def writes(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate[SqlStore, P], T]:
-    """A method that runs the operation in a transaction of its own, durable when it returns."""
+    """A method that runs the operation in its own transaction, durable when it returns."""
 
     def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         result = store.runner.write(partial(operation, *args, **kwargs))
@@ -111,7 +110,7 @@ def writes(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate
 
 
 def briefly(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T]:
-    """The same for workers, who have other things to do than to wait for somebody's open transaction."""
+    """The same for workers, which must not wait long for someone's open transaction."""
 
     def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return store.runner.write(partial(operation, *args, **kwargs), brief=True)
@@ -139,9 +138,9 @@ def reads(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T
 
 
 def past_damage(method: Callable[Concatenate[SqlStore, P], T]) -> Callable[Concatenate[SqlStore, P], T]:
-    """What a row stops that somebody else has written into is done again once such rows are set aside.
+    """If a row that another program has damaged stops the method, park such rows and run the method again.
 
-    Nothing is looked at before: rows of our own need no look.
+    Rows are checked only after an error: rows that Perdure wrote need no check.
     """
 
     def again(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -160,7 +159,7 @@ def past_damage(method: Callable[Concatenate[SqlStore, P], T]) -> Callable[Conca
 
 def _may_be_damage(error: Exception, store: SqlStore) -> bool:
     if isinstance(error, Serialization):
-        return store.single_writer  # so nobody has changed the row: it is not what it was read as
+        return store.single_writer  # then nobody can have changed the row meanwhile, so it is damaged
     return not isinstance(error, StoreError) or error.code == "value_invalid"
 
 
@@ -168,12 +167,12 @@ def _warn_of_damage(parked: int) -> None:
     import logging  # not at the top: `perdure health` needs none of it
 
     logging.getLogger("perdure.store").warning(
-        "jobs parked for what somebody has written into their rows: %d; see perdure doctor", parked
+        "jobs parked because another program has damaged their rows: %d; see perdure doctor", parked
     )
 
 
 def _raised(refusal: PerdureError) -> NoReturn:
-    """An operation returns a refusal as a value; here, outside the transaction, it becomes the error."""
+    """An operation returns a refusal as a value; here, outside the transaction, it is raised."""
     raise refusal
 
 
@@ -188,7 +187,7 @@ class SqlStore:
         bound.runner = Within(self.runner, tx)
         return bound
 
-    # Jobs, Control, Order
+    # JobOperations, ControlOperations, OrderOperations
     enqueue = writes(_enqueue.enqueue)
     aenqueue = awrites(_enqueue.enqueue)
     edit = writes(control.edit)
@@ -200,7 +199,7 @@ class SqlStore:
     move = writes(control.move)
     set_priority = writes(control.set_priority)
 
-    # Claims, Finishes, Rescue, Turns
+    # ClaimOperations, FinishOperations, RescueOperations, TurnOperations
     claim = past_damage(writes(_claim.claim))
     finish = past_damage(briefly(_finish.finish))
     promote = past_damage(writes(_finish.promote))
@@ -210,13 +209,13 @@ class SqlStore:
     held_by = reads(_turn.held_by)
     overdue = reads(_turn.overdue)
 
-    # Runs, Logs
+    # RunOperations, LogOperations
     runs = reads(read.runs)
     append_artifacts = writes(_turn.append_artifacts)
     append_log = writes(_turn.append_log)
     log = reads(_turn.log)
 
-    # Reads, Queues
+    # ReadOperations, QueueOperations
     get = reads(read.get)
     row = reads(read.row)
     live = reads(read.live)
@@ -226,7 +225,7 @@ class SqlStore:
     queues = reads(admin.queues)
     pause_queue = writes(admin.pause_queue)
 
-    # Nodes, Locks
+    # NodeOperations, LockOperations
     register = writes(admin.register)
     beat = writes(admin.beat)
     stop = writes(admin.stop)
@@ -238,7 +237,7 @@ class SqlStore:
     release_lock = writes(admin.release_lock)
     lock_holder = reads(admin.lock_holder)
 
-    # Questions
+    # StatusQueries
     outstanding = reads(read.outstanding)
     failures = reads(read.failures)
     count_failed = reads(read.count_failed)
@@ -246,10 +245,10 @@ class SqlStore:
     durations = reads(read.durations)
     duplicates = reads(read.duplicates)
     ran = reads(read.ran)
-    gates = reads(read.gates)
+    queue_holds = reads(read.queue_holds)
     live_kinds = reads(read.live_kinds)
 
-    # Health
+    # HealthOperations
     check = reads(_repair.check)
     repair = writes(_repair.repair)
 
@@ -270,10 +269,10 @@ class SqlStore:
             )
         self.runner.back_up(target)
 
-    # Schema
+    # StoreLifecycle
     @property
     def single_writer(self) -> bool:
-        return getattr(self.runner, "single_writer", False)  # most runners have nothing to say about it
+        return getattr(self.runner, "single_writer", False)  # most runners do not define it
 
     @property
     def in_transaction(self) -> bool:

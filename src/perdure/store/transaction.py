@@ -13,37 +13,37 @@ from perdure.uninterrupted import interruptible
 # -- ours ------------------------------------------------------------------------------------------------------------
 
 open_here: ContextVar[Mapping[object, Any] | None] = ContextVar("perdure_transaction", default=None)
-"""The transactions of ours that this thread or task is inside of, by the database they are in."""
+"""The transactions of ours that are open in this thread or task, by database."""
 
 
 class Block(Protocol):
     """One transaction of ours around the caller's code: how a database begins, commits and ends it."""
 
     def begin(self) -> Any:
-        """Also when this fails, `end` follows."""
+        """`end` follows, even if this fails."""
         ...
 
     def commit(self) -> None:
-        """Nothing joins any more. Returns when it is durable."""
+        """Nothing joins any more. Returns when the transaction is durable."""
         ...
 
     def end(self, *, at_rest: bool) -> None:
-        """Give back what it holds; what was not committed is rolled back. May be repeated: whatever an interrupt left
-        undone is done then. `at_rest` False: it was interrupted, and nobody knows what its connection has read."""
+        """Roll back what was not committed, and give back what it holds. May be repeated after an interrupt. `at_rest`
+        False: it was interrupted, and nobody knows what its connection has read."""
         ...
 
 
 def joined(database: object) -> Any:
-    """The transaction in this database that calls made here and now join. None: there is none."""
+    """The open transaction in this database that a call made now would join. None: there is none."""
     found = (open_here.get() or {}).get(database)
     return found if found is not None and found.is_joinable() else None
 
 
 def open_block(database: object, block: Block, *, join: bool) -> Generator[Any, None, None]:
-    """Yield a transaction of its own once, which plain calls join until it ends.
+    """Yield a new transaction once, which calls join until it ends.
 
-    Inside another one of this thread or task it is refused, or with `join` a part of that. Should an interrupt keep a
-    `with` from going on with this generator, it ends with the last reference to it.
+    Inside another one of this thread or task it is refused; with `join` it is a part of that one. If an interrupt stops
+    a `with` from resuming this generator, the transaction ends with the last reference to the generator.
     """
     outer = joined(database)
     if outer is not None and join:
@@ -71,14 +71,14 @@ def open_block(database: object, block: Block, *, join: bool) -> Generator[Any, 
         try:
             _leave(inside, before)
             block.end(at_rest=at_rest)
-        except BaseException:  # an interrupt just now: what has to be done is done all the same
+        except BaseException:  # an interrupt just now: finish the clean-up in any case
             _leave(inside, before)
             block.end(at_rest=False)
             raise
 
 
 def _leave(inside: Mapping[object, Any], before: Mapping[object, Any] | None) -> None:
-    if open_here.get() is inside:  # else the block was given up, and is ended from somewhere else
+    if open_here.get() is inside:  # else the block was abandoned, and is ended from another context
         open_here.set(before)
 
 
@@ -86,11 +86,11 @@ def _leave(inside: Mapping[object, Any], before: Mapping[object, Any] | None) ->
 
 
 def driver_connection(tx: Any) -> object:
-    """The connection the jobs are written on. Duck typing, no dependency: a driver connection, an SQLAlchemy Connection
-    or Session, or a Django connection.
+    """The connection to write jobs on, found by duck typing: of a driver connection, an SQLAlchemy Connection or
+    Session, or a Django connection.
 
-    SQLAlchemy is told first that its transaction has begun: work it has not seen begin would be thrown away, not
-    committed, when its connection goes back to the pool.
+    SQLAlchemy must know first that its transaction has begun: otherwise it would roll our work back, not commit it,
+    when the connection goes back to its pool.
     """
     try:
         return _behind(tx)
@@ -98,14 +98,14 @@ def driver_connection(tx: Any) -> object:
         raise
     except Exception as error:
         raise TransactionError(
-            f"tx= is a {type(tx).__name__} that gives no connection ({error}); hand over one that has begun its"
-            " transaction, or can",
+            f"tx= is a {type(tx).__name__} that gives no connection ({error}); give one whose transaction has begun, or"
+            " can begin",
             code="tx_unusable",
         ) from error
 
 
 def behind_a_job(tx: object) -> object:
-    """The transaction of ours that stands behind what `ctx.transaction()` gives to a handler."""
+    """The transaction of ours behind the object that `ctx.transaction()` gives to a handler."""
     return getattr(tx, "__perdure_transaction__", tx)
 
 
@@ -134,15 +134,15 @@ def _of_django(connection: Any) -> object:
 
 def closed() -> TransactionError:
     return TransactionError(
-        "the connection given as tx= is closed; give an open one, inside the transaction that the job belongs to",
+        "the connection given as tx= is closed; give an open one, inside the transaction of the job",
         code="tx_closed",
     )
 
 
 def not_open() -> TransactionError:
     return TransactionError(
-        "the connection given as tx= is in autocommit mode and no transaction is open, so the job would not share your"
-        " work's fate; begin a transaction first (BEGIN, atomic(), session.begin())",
+        "the connection given as tx= is in autocommit mode and no transaction is open, so the job would not commit"
+        " together with your rows; begin a transaction first (BEGIN, atomic(), session.begin())",
         code="tx_not_open",
     )
 
@@ -159,7 +159,7 @@ def unknown(tx: object, wanted: str) -> TransactionError:
 
 
 class Grammar(NamedTuple):
-    """How a database reads a text: what its pieces are, and whether more than one statement of it would be run."""
+    """How a database splits a text into pieces, and whether it runs only the first statement of it."""
 
     pieces: re.Pattern[str]
     only_first: bool = False
@@ -168,8 +168,8 @@ class Grammar(NamedTuple):
 def refuse_control(sql: str, grammar: Grammar) -> None:
     """Raise TransactionError if any statement of the text would begin or end the transaction, however it is written.
 
-    Read as the database reads it: comments, strings and quoted names may say what they like, and so may the body of a
-    trigger or a function. What the database would not understand may pass: it refuses the whole text.
+    The text is read as the database reads it: comments, strings, quoted names and the body of a trigger or a function
+    may contain anything. Text that the database cannot parse may pass: the database refuses all of it.
     """
     if not _SUSPECT.search(sql):
         return
@@ -185,11 +185,11 @@ def refuse_control(sql: str, grammar: Grammar) -> None:
 
 
 def ended() -> TransactionError:
-    """For a transaction that is over before its block is."""
+    """The error for a transaction that has ended before its block."""
     return TransactionError(
         "the transaction was ended by a statement inside it, so nothing more can join it. If that was a COMMIT, what"
         " was written before it is in the database; if it was a rollback (INSERT OR ROLLBACK, RAISE(ROLLBACK), a full"
-        " disk), nothing is. Leave COMMIT and ROLLBACK to the block; look what is there, and begin again",
+        " disk), nothing is. Leave COMMIT and ROLLBACK to the block; check what was written, and begin again",
         code="tx_ended",
     )
 
@@ -211,11 +211,11 @@ _POSTGRES = r"""(?P<skip>\s+ | --[^\n\r]*)
     | (?P<mark>.)"""
 POSTGRES = Grammar(re.compile(_POSTGRES % "[^']", re.VERBOSE | re.DOTALL))
 POSTGRES_WITH_BACKSLASHES = Grammar(re.compile(_POSTGRES % r"[^'\\]|\\.", re.VERBOSE | re.DOTALL))
-"""With standard_conforming_strings off, where a backslash may stand before the quote of a plain string too."""
+"""With standard_conforming_strings off, where a backslash may escape the quote of any string."""
 
 
 def _statements(sql: str, pieces: re.Pattern[str]) -> Iterator[list[str]]:
-    """The bare words of each statement, in capitals. Semicolons in brackets, or in a function's body, end none."""
+    """The unquoted words of each statement, in capitals. Semicolons in brackets, or in a function's body, end none."""
     words: list[str] = []
     brackets = blocks = 0
     for sort, text in _tokens(sql, pieces):
@@ -242,7 +242,7 @@ def _tokens(sql: str, pieces: re.Pattern[str]) -> Iterator[tuple[str, str]]:
 
 
 def _end_of_comment(sql: str, at: int) -> int:
-    """PostgreSQL's comments have comments in them."""
+    """PostgreSQL's comments can be nested."""
     depth = 1
     for mark in re.compile(r"/\*|\*/").finditer(sql, at):
         depth += 1 if mark[0] == "/*" else -1
@@ -252,7 +252,7 @@ def _end_of_comment(sql: str, at: int) -> int:
 
 
 def _opens_or_closes(words: Sequence[str], *, inside: bool) -> int:
-    """What the last word does to the depth of BEGIN ATOMIC … END in CREATE FUNCTION, which has statements in it."""
+    """How the last word changes the depth of BEGIN ATOMIC … END in CREATE FUNCTION, which contains statements."""
     before, last = words[-2:] if len(words) > 1 else ("", words[-1])
     if last == "ATOMIC" and before == "BEGIN" and words[0] == "CREATE":
         return 1

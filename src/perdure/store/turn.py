@@ -1,7 +1,5 @@
-"""A worker's turn: what its runs report and say, what is due, and what it may start next, in one transaction.
-
-Called by the worker through `store`; calls `finish` and `claim`. Log lines and artifacts are read by `app.logs`.
-"""
+"""A worker's turn: finish runs, keep their notes, promote due jobs, claim the next ones, in one transaction. Called by
+the worker through `store`; calls `finish` and `claim`."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from perdure.store.rows import Glance, Kinds, LogLine, Notes, Turn, Turned
 
 
 def turn(wanted: Turn, now: Micros) -> Op[Turned]:
-    """Finish, note, promote, claim. All of it or nothing, but for ends that wait for somebody's lock."""
+    """Finish, note, promote, claim. All of it or nothing, except finishes that wait for someone's lock."""
     finished = (yield from finish.finish(wanted.finishes, now)) if wanted.finishes else []
     again = (yield from finish.finish_each(wanted.again, now)) if wanted.again else ()
     if wanted.notes is not None:
@@ -32,7 +30,7 @@ def turn(wanted: Turn, now: Micros) -> Op[Turned]:
 
 
 def note(notes: Notes) -> Op[None]:
-    """Keep what runs have to say. A run that has closed meanwhile keeps the metrics it closed with."""
+    """Write the notes of runs. A run that has closed meanwhile keeps the metrics it closed with."""
     yield from append_log(notes.lines)
     if notes.kept_from:
         yield Call("trim_log", [(mark.run_id, mark.line) for mark in notes.kept_from])
@@ -44,7 +42,7 @@ def note(notes: Notes) -> Op[None]:
 
 
 def _note_artifacts(run_id: RunId, paths: Sequence[str]) -> Op[None]:
-    """Not where the run is locked: it was taken from the node, and somebody is deleting its job."""
+    """Skipped if the run is locked: the node has lost it, and someone is deleting its job."""
     yield BEGIN_PART
     try:
         yield from append_artifacts(run_id, paths)
@@ -67,7 +65,7 @@ def glance(node_id: NodeId, kinds: Kinds | None, now: Micros) -> Op[Glance]:
 
 
 def held_by(node_id: NodeId) -> Op[list[LiveJob]]:
-    """The running jobs that name this node."""
+    """The running jobs of this node."""
     rows = (yield Call("held_by_node", {"node_id": node_id})).rows
     return [LiveJob._make(row) for row in rows]
 
@@ -79,7 +77,7 @@ def overdue(now: Micros, limit: int) -> Op[list[LiveJob]]:
 
 
 def append_log(lines: Sequence[LogLine]) -> Op[None]:
-    """Keep these lines. A line that is already there is left as it is, so a repeat after a lost reply is harmless."""
+    """Keep these lines. An existing line is not changed, so a repeat after a lost reply is harmless."""
     if lines:
         yield Call("append_log", list(lines))
 
@@ -93,9 +91,9 @@ def log(job_id: JobId, after: LogLine | None, size: int) -> Op[list[LogLine]]:
 
 
 def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
-    """Add to a run's artifacts, also after it closed: the one thing a closed run still takes. False: no such run.
+    """Add to a run's artifacts, even after it closed: the only change a closed run allows. False: no such run.
 
-    What is there already is not added again, so a repeat after a lost reply is harmless.
+    Existing ones are not added again, so a repeat after a lost reply is harmless.
     """
     rows = (yield Call("read_artifacts", {"run_id": run_id})).rows
     if not rows:
@@ -107,7 +105,7 @@ def append_artifacts(run_id: RunId, artifacts: Sequence[str]) -> Op[bool]:
 
 
 def _listed(known: str | None) -> list[str]:
-    """What is there already; nothing where that is no list any more."""
+    """The existing artifacts; empty if the stored text is no list any more."""
     try:
         paths = json_of(known)
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""The only writer of `ready`: new jobs, claims, changes, ends, moves, and what is put right. Called by every operation.
+"""The only writer of `ready`: new jobs, claims, changes, ends, moves and repairs. Called by every operation.
 
-Whatever happens to a live job is written by a function of this file, through the statements of `sql/write.sql`. Each
-is guarded by the version that the decision was made on.
+Every change of a live job is written by a function of this file, through the statements of `sql/write.sql`, and guarded
+by the version that the decision was based on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.store.engine import Blob, Call, Op, Serialization
 
 
 def insert(new: Sequence[NewJob], positions: Sequence[int]) -> Op[None]:
-    """All of these jobs at these places; their keys are reserved."""
+    """Insert all of these jobs at these places. Their keys are already reserved."""
     if all(map(_is_plain, new)):
         yield Call("insert_plain_job", list(map(_plain_job_row, new)))
         yield Call("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
@@ -34,10 +34,7 @@ def insert(new: Sequence[NewJob], positions: Sequence[int]) -> Op[None]:
 
 
 def insert_one(new: NewJob) -> Op[list[Job]]:
-    """One job at the back of its queue: the commonest case, with as little around it as can be.
-
-    This is what a single enqueue costs over the driver.
-    """
+    """Insert one job at the back of its queue: the most common case, with as little overhead as possible."""
     queue = new.plan.queue
     taken = yield "take_places", (GAP, queue)
     if not taken.changed:
@@ -98,7 +95,7 @@ def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
 
 
 def open_runs(claims: Sequence[Claim], node: NodeId, now: Micros) -> Op[None]:
-    """Make these jobs running, as each claim has them, and open a run for each."""
+    """Set these jobs to running, as each claim says, and open a run for each."""
     updates: list[tuple[object, ...]] = []
     runs: list[tuple[object, ...]] = []
     node_id = Blob(node)
@@ -119,7 +116,7 @@ def open_runs(claims: Sequence[Claim], node: NodeId, now: Micros) -> Op[None]:
 def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
     """Write these transitions, of different jobs. False: a guard failed, part may be written, roll back.
 
-    In one go per table: hot rows (the guards), runs, outcomes, then what hangs on the ended jobs.
+    One batch per table: hot rows (the guards), runs, outcomes, then keys and dependents of the ended jobs.
     """
     if not (yield from _change_rows(batch)):
         return False
@@ -157,14 +154,14 @@ def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
 
 
 def _close_runs(closings: Sequence[RunClosing]) -> Op[bool]:
-    """Most runs have nothing to tell but how long they took; the others bind six columns more."""
+    """Most runs have only a duration to record; the others bind six more columns."""
     plain = [
         (run.state, run.finished_at, run.duration_ms, Blob(run.run_id)) for run in closings if run[3:9] == _SIX_EMPTY
     ]
     if plain and (yield Call("close_run_plainly", plain)).changed != len(plain):
         return False
-    told = [run for run in closings if run[3:9] != _SIX_EMPTY] if len(plain) < len(closings) else []
-    return not told or (yield Call("close_run", told)).changed == len(told)
+    detailed = [run for run in closings if run[3:9] != _SIX_EMPTY] if len(plain) < len(closings) else []
+    return not detailed or (yield Call("close_run", detailed)).changed == len(detailed)
 
 
 def _insert_outcomes(outcomes: Sequence[OutcomeRow]) -> Op[None]:
@@ -191,7 +188,7 @@ def _insert_successors(ended: Sequence[Transition], now: Micros) -> Op[None]:
 
 
 def copy(source: JobId, live: LiveJob, now: Micros, *, auto_retry_of: JobId | None, chain_step: int) -> Op[None]:
-    """A job like `source` under the id of `live`, linked to it by retry_of."""
+    """A job like `source` with the id of `live`, linked to it by retry_of."""
     yield Call(
         "copy_job",
         {
@@ -219,7 +216,7 @@ def _free_keys(ended: Sequence[Transition]) -> Op[None]:
 
 
 def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
-    """One look tells most databases apart from those where anything depends on anything."""
+    """In most databases no job depends on another: one query shows that."""
     if not (yield Call("any_edge")).rows:
         return
     for transition in ended:
@@ -238,15 +235,15 @@ def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
 
 
 def insert_live(live: LiveJob) -> Op[None]:
-    """A live row as it stands: a new life of a job that has ended."""
+    """Insert a live row unchanged: a new life of a job that has ended."""
     yield Call("insert_live", live)
 
 
 def replace(before: LiveJob, after: LiveJob) -> Op[None]:
     """Another row for the same job.
 
-    Not the same one changed: a claim that has read the old payload beside it, and waits for our lock to go (servers),
-    would take the row as it is now with the payload as it was.
+    Not an UPDATE: a claim that has read the old payload and waits for our lock (servers) would then take the new row
+    with the old payload.
     """
     if not (yield Call("delete_ready", (before.job_id, before.version))).changed:
         raise _outrun()
@@ -261,15 +258,15 @@ def place(places: Sequence[tuple[int, JobId, int]], now: Micros) -> Op[None]:
 
 
 def remove_ended() -> Op[int]:
-    """Remove live rows of lives that have ended (a repair). How many there were."""
+    """Remove live rows of lives that have ended (a repair). Returns how many."""
     return (yield Call("delete_ended_ready")).changed
 
 
-DAMAGED = "a value in this job's row is one that no worker can handle; perdure doctor names it: cancel it, enqueue anew"
+DAMAGED = "no worker can handle a value in this job's row; perdure doctor names it: cancel the job and enqueue it again"
 
 
 def set_aside(now: Micros) -> Op[int]:
-    """Park the live jobs that no worker can handle, because somebody else has written into their rows. How many."""
+    """Park the live jobs whose rows another program has damaged, so that no worker can run them. Returns how many."""
     parked = (yield Call("set_aside_damaged", {"reason": DAMAGED, "now": now})).changed
     if parked:
         yield Call("close_open_runs", {"now": now, "error_type": "Unreadable", "error_message": DAMAGED})

@@ -1,4 +1,4 @@
-"""For those who test against Perdure: `kit` for jobs (`app.testing()`), `contract` for stores of their own."""
+"""For tests of your own code: `kit` for jobs (`app.testing()`), `contract` for your own stores."""
 
 from perdure.testing.context import KitContext
 from perdure.testing.kit import Kit

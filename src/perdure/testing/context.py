@@ -1,7 +1,5 @@
-"""`t.context()`: a context for calling a handler directly, and for looking at what it said. Made by `kit`.
-
-No job stands behind it in the database, so nothing is written there.
-"""
+"""`t.context()`: a context to call a handler directly, and to see what it reported. Made by `kit`. It belongs to no job
+in the database, and writes nothing."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ AnyKind = Kind[..., Any, ..., Any]
 
 
 class KitContext(JobContext):
-    """A `JobContext` that a test holds: what the handler told it is in `messages`, `progressed`, `measured`,
-    `artifacts` and `enqueued`. As a context manager it is what `current()` finds."""
+    """A `JobContext` for a test: what the handler reported is in `messages`, `progressed`, `measured`, `artifacts` and
+    `enqueued`. Inside a `with` block of it, `current()` returns it."""
 
     def __init__(
         self, claim: Claim, kind: AnyKind, services: Services, state: Mapping[str, Any], stop_after: int | None
@@ -49,17 +47,17 @@ class KitContext(JobContext):
 
     @property
     def measured(self) -> dict[str, float]:
-        """What was given to `ctx.metric(…)`, the newest of each name."""
+        """The values given to `ctx.metric(…)`, the newest of each name."""
         return {name: value for name, value in (self._metrics or {}).items() if name != "progress"}
 
     @property
     def artifacts(self) -> list[str]:
-        """What was given to `ctx.artifact(…)`."""
+        """The artifacts given to `ctx.artifact(…)`."""
         return list(self._artifacts or ())
 
     @property
     def enqueued(self) -> list[Job]:
-        """What was asked for with `ctx.enqueue(…)`. It is not in the database: that takes a job that completes."""
+        """The jobs of `ctx.enqueue(…)`. They are not in the database: only a completed job enqueues them."""
         return [Job.fresh(new, 0) for new in self.children]
 
     # -- what differs from a worker's --------------------------------------------------------------------------------
@@ -95,7 +93,7 @@ class KitContext(JobContext):
 
 
 class DetachedServices:
-    """What the context asks where no job stands behind it: `worker/services` without a database."""
+    """The services of a context without a job: `worker/services` without a database."""
 
     def __init__(self, app: Perdure, job: Job, run: Run) -> None:
         self._app = app
@@ -125,7 +123,7 @@ class DetachedServices:
 
     def _detached(self, ctx: JobContext) -> PerdureError:
         return PerdureError(
-            "ctx.transaction() ends a job in the database, and behind t.context() there is none; enqueue"
+            "ctx.transaction() ends a job in the database, and t.context() has none; enqueue"
             f" {ctx.kind.name} and run it with t.drain()",
             code="context_detached",
         )
@@ -141,7 +139,7 @@ def new_context(
     state: Mapping[str, Any],
     stop_after: int | None,
 ) -> KitContext:
-    """A context as the claim of such a job would have it."""
+    """A context like the one after a claim of such a job."""
     check_whole(attempt, "attempt")
     if stop_after is not None:
         check_whole(stop_after, "stop_after", 0)
@@ -170,7 +168,7 @@ def new_context(
 
 
 def _nameless(app: Perdure) -> AnyKind:
-    """Stands for the handler's kind where the test does not say which it is."""
+    """Replaces the handler's kind if the test does not name it."""
 
     def handler() -> None: ...
 

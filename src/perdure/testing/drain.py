@@ -1,8 +1,8 @@
-"""Runs what is due in a test, one job after the other, with a worker's own node on the real store. Called by `kit`.
+"""Runs due jobs in a test, one after the other, with a worker's node on the real store. Called by `kit`.
 
-Everything but the running itself is `worker/node`: claims, finishes, promotion, notes. The node is given one place, and
-the drain for an executor: it keeps the claimed job until the kit has run it, in the test's thread or on its loop. Each
-run has an empty context of its own (`contextvars`), as under a worker: what the test has set is not seen by it.
+All but the running itself is `worker/node`: claims, finishes, promotion, notes. The node has a concurrency of one and
+the drain as its executor, which keeps the claimed job until the kit has run it, in the test's thread or on its loop.
+Each run has a new, empty `contextvars` context, as under a worker: it does not see what the test has set.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _THE_HANDLERS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError, I
 
 
 def is_the_tests_own(error: BaseException) -> bool:
-    """Whether it is for whoever runs the test: Ctrl-C, `pytest.fail`, `pytest.skip`, a time-out of the test itself.
+    """Whether the error concerns the test, not the job: Ctrl-C, `pytest.fail`, `pytest.skip`, a time-out of the test.
 
-    A worker would take it for a failure of the job, since its threads never see any of these.
+    A worker would record it as a failure of the job: its threads never see any of these.
     """
     return not isinstance(error, _THE_HANDLERS)
 
@@ -67,7 +67,7 @@ class HandlerLoop:
         )
 
     def run_to_end(self, awaitable: Awaitable[Any]) -> Any:
-        """What a plain function has returned."""
+        """Await what a function that is not async has returned."""
         return self._open().run_until_complete(awaited(awaitable))
 
     def _open(self) -> asyncio.AbstractEventLoop:
@@ -75,7 +75,7 @@ class HandlerLoop:
         return self._loop
 
     def close(self) -> None:
-        """Tasks that handlers began and did not wait for are cancelled, as at the end of a worker."""
+        """Tasks that handlers started and did not await are cancelled, as at the end of a worker."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -101,21 +101,21 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def run_here(task: Assignment, loop: HandlerLoop) -> Ended:
-    """In this thread, to its end."""
+    """Run a job in this thread."""
     if task.kind.is_async:
         return loop.run(task)
     return contextvars.Context().run(run_plain, task, loop.run_to_end)
 
 
 def begin_run(task: Assignment) -> asyncio.Task[Ended]:
-    """On the running loop: a coroutine as a task of it, a plain function in a thread, where it may block."""
+    """Start a job on the running loop: a coroutine as its task, any other function in a thread, where it may block."""
     loop = asyncio.get_running_loop()
     run = run_async(task) if task.kind.is_async else _run_in_thread(task, loop)
     return loop.create_task(run, name=task.kind.name, context=contextvars.Context())
 
 
 async def _run_in_thread(task: Assignment, loop: asyncio.AbstractEventLoop) -> Ended:
-    """A plain function cannot be cancelled; what it has returned to be awaited on the loop can."""
+    """The function itself cannot be cancelled; an awaitable that it has returned can."""
     loop_call: list[LoopCall] = []
 
     def run_to_end(awaitable: Awaitable[Any]) -> Any:
@@ -133,7 +133,7 @@ async def _run_in_thread(task: Assignment, loop: asyncio.AbstractEventLoop) -> E
 
 
 async def until_ended(task: Assignment, run: asyncio.Task[Ended]) -> None:
-    """Wait for a run. Whoever cancels this wait stops the run first: nothing is left running behind the test's back."""
+    """Wait for a run. If this wait is cancelled, the run is stopped first: nothing is left running after the test."""
     try:
         await asyncio.wait([run])
     except asyncio.CancelledError:
@@ -152,11 +152,11 @@ def in_a_loop() -> bool:
 
 
 TURNS = 10
-"""Turns in a row that bring nothing. Promoting, looking and claiming take three."""
+"""The most turns in a row without a claim. Promoting, looking and claiming take three."""
 
 
 class Witness:
-    """The outermost middleware: sees what a run raised, which its report only tells about."""
+    """The outermost middleware: keeps the exception that a run raised; a report has only its text."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -175,7 +175,7 @@ class Witness:
 
 
 class Drain:
-    """One `t.drain()`. A node of its own, which signs off at the end."""
+    """One `t.drain()`, with its own node, which signs off at the end."""
 
     def __init__(self, app: Perdure, state: Mapping[str, Any], limit: int) -> None:
         self._app = app
@@ -187,7 +187,7 @@ class Drain:
         self._inbox = Inbox(_ring)
         self._witness = Witness()
         middleware: tuple[Middleware, ...] = (self._witness, *app.middlewares)
-        # A jitter of one half is none: retries wait exactly as long as their backoff says.
+        # 0.5 means no jitter: retries wait exactly as long as their backoff says.
         parts = app.parts()._replace(middleware=middleware, jitter=lambda: 0.5)
         options = WorkerOptions(concurrency=1, lease_s=app.config.lease_s)
         self._node = Node(parts, options, self, self._inbox, state)
@@ -200,7 +200,7 @@ class Drain:
         return self
 
     def __exit__(self, *how: object) -> None:
-        """Whatever has happened: what ran is recorded, and what was only claimed is given back."""
+        """In every case the run is recorded, and a job that was only claimed is given back."""
         if self._running is not None:
             self.ended(Ended(self._running.ctx, Released(counts=True), RunStats()))
         while self._claimed:  # an interrupt came between its claim and its run
@@ -213,7 +213,7 @@ class Drain:
         self._node.sign_off()
 
     def next(self) -> Assignment | None:
-        """Record the run before, and claim the next job. None: nothing is due."""
+        """Record the previous run, and claim the next job. None: nothing is due."""
         for _ in range(TURNS):
             self._node.look_again()
             self._node.turn()
@@ -222,8 +222,8 @@ class Drain:
             if self._node.is_idle:
                 return None
         raise PerdureError(
-            "t.drain() gets nowhere: jobs are due, but none of them can be claimed; the log of `perdure.worker` and"
-            " app.explain(job) say more",
+            "t.drain() makes no progress: jobs are due, but none can be claimed; see the log of `perdure.worker` and"
+            " app.explain(job)",
             code="drain_stuck",
         )
 
@@ -232,7 +232,7 @@ class Drain:
         self._inbox.put(ended)
 
     def raise_from(self, ended: Ended, *, errors: bool) -> None:
-        """Raise what the run raised, if that was asked for, or if it concerns the test and not the job."""
+        """Raise what the run raised, if `errors` is set, or if it concerns the test and not the job."""
         __tracebackhide__ = True
         error = self._witness.error
         if error is not None and is_the_tests_own(error):
@@ -241,11 +241,11 @@ class Drain:
             return
         if error is not None:
             raise error.with_traceback(from_the_handler_on(error))
-        failure = ended.report.failure  # its arguments did not fit, or its result: no exception of the handler's
+        failure = ended.report.failure  # its arguments or its result did not fit: the handler raised nothing
         raise JobFailed(f"{ended.ctx.kind.name} failed: {failure.error_type}: {failure.message}")
 
     def jobs(self) -> list[Job]:
-        """Those that ran, in the order they first did, as they stand now."""
+        """The jobs that ran, in the order of their first run, as they are now."""
         found = (self._app.store.get(job_id) for job_id in dict.fromkeys(self._ran))
         return [job for job in found if job is not None]
 
@@ -278,16 +278,16 @@ class Drain:
         return task
 
     def _endless(self) -> PerdureError:
-        told = ", ".join(f"{name} {times} times" for name, times in self._kinds.most_common(3))
+        counts = ", ".join(f"{name} {times} times" for name, times in self._kinds.most_common(3))
         return PerdureError(
-            f"t.drain() stopped after {self._limit:,} runs with more jobs due ({told}). If a job enqueues or retries"
-            " itself without a delay, this would never end; if there are that many, say so with"
+            f"t.drain() stopped after {self._limit:,} runs with more jobs due ({counts}). If a job enqueues or retries"
+            " itself without a delay, this would never end; if there really are more, use"
             f" t.drain(limit={self._limit * 10})",
             code="drain_limit",
         )
 
     def _refuse_transaction(self) -> None:
-        """A transaction of the test's would become the jobs' own: they would run in it, and see what others cannot."""
+        """The jobs would run inside the test's transaction, and see what others cannot."""
         try:
             with self._app.store.transaction():
                 pass
@@ -295,10 +295,10 @@ class Drain:
             if error.code != "tx_nested":
                 raise
             raise PerdureError(
-                "t.drain() inside app.transaction(): jobs run once it is committed; drain after the block",
+                "t.drain() inside app.transaction(): jobs run only after its commit; drain after the block",
                 code="drain_in_transaction",
             ) from None
 
 
 def _ring() -> None:
-    """Nobody sleeps."""
+    """No thread sleeps on it."""

@@ -1,5 +1,5 @@
-"""`with app.testing() as t:`: what of the app is replaced for the block, and `Kit`, what the block gives. Called by
-`app`; runs jobs with `drain`, makes contexts with `context`. See docs/testing.md for how it is used."""
+"""`with app.testing() as t:` replaces parts of the app for the block and gives a `Kit`. Called by `app`; runs jobs with
+`drain`, makes contexts with `context`. See docs/testing.md."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class KitClock(ManualClock):
-    """The wall clock stands still; boottime continues beside it, so that a wait with a time-out comes to its end."""
+    """The wall clock does not move by itself; boottime does, so that a wait with a time-out ends."""
 
     def __init__(self, start: Micros) -> None:
         super().__init__(start)
@@ -44,17 +44,17 @@ class KitClock(ManualClock):
         return super().boottime() + time.monotonic() - self._began
 
     def wait(self, seconds: float) -> None:
-        """For another thread than the test's, really. The test's own, or a handler, would wait for itself."""
+        """Really sleeps, for threads other than the test's. The test itself, or a handler, would wait for itself."""
         if threading.get_ident() == self._thread or current() is not None:
             raise PerdureError(
-                "nobody runs jobs while you wait inside app.testing(); call t.drain() first, then wait for the job",
+                "no job runs while you wait inside app.testing(); call t.drain() first, then wait for the job",
                 code="testing_wait",
             )
         time.sleep(seconds)
 
 
 class KitTicks:
-    """Milliseconds for ids: the manual clock's, and ahead of it only where one millisecond cannot hold them all."""
+    """Milliseconds for ids: the manual clock's, and ahead of it only if one millisecond cannot hold all ids."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -68,7 +68,7 @@ class KitTicks:
 
 
 def kit_ids(clock: ManualClock) -> IdFactory:
-    """The same ids in the same order for the same start: a test that prints them prints the same every time."""
+    """The same start gives the same ids in the same order: a test that prints them always prints the same."""
     ticks = KitTicks(clock)
     return IdFactory(ticks.now, random.Random(0).randbytes, ticks.tick)
 
@@ -77,11 +77,11 @@ AnyKind = Kind[..., Any, ..., Any]
 KindLike = str | AnyKind
 
 LINES = 20
-"""Jobs listed in a message, at most."""
+"""The most jobs listed in a message."""
 
 
 def kind_of(app: Perdure, kind: object) -> AnyKind:
-    """The kind that is meant. A name that nothing is declared under is refused: a typing error must not pass a test."""
+    """The kind of this name or function. An unknown name is refused: a misspelt name must not pass a test."""
     if isinstance(kind, str):
         return app.kinds.get(kind)
     if not isinstance(kind, Kind):
@@ -93,7 +93,7 @@ def kind_of(app: Perdure, kind: object) -> AnyKind:
 
 
 def jobs_of(app: Perdure, kind: AnyKind | None, arguments: Mapping[str, object]) -> list[Job]:
-    """In the order they were enqueued, whatever became of them; retries made as new jobs are not among them."""
+    """In the order they were enqueued, in any state; without retries that were made as new jobs."""
     __tracebackhide__ = True
     found = app.jobs() if kind is None else app.jobs(kind=kind.name)
     jobs = [job for job in found if job.retry_of is None][::-1]
@@ -106,7 +106,7 @@ def jobs_of(app: Perdure, kind: AnyKind | None, arguments: Mapping[str, object])
 
 
 def _fits(app: Perdure, kind: AnyKind, job: Job, wanted: Mapping[str, object]) -> bool:
-    """Each argument as the handler would be given it, or as it is stored: a model may be named by its dict."""
+    """Each argument is compared as the handler gets it, and as it is stored: a model may be given as a dict."""
     given, stored = _arguments(app, kind, job), job.payload or {}
     return all(
         (name in given and bool(value == given[name])) or (name in stored and bool(value == stored[name]))
@@ -115,7 +115,7 @@ def _fits(app: Perdure, kind: AnyKind, job: Job, wanted: Mapping[str, object]) -
 
 
 def _arguments(app: Perdure, kind: AnyKind, job: Job) -> dict[str, object]:
-    """Decoded and upgraded, secrets and defaults included. Empty where the stored ones fit the function no more."""
+    """Decoded and upgraded, with secrets and defaults. Empty if the stored ones do not fit the function any more."""
     row = app.store.row(job.row.id)
     if row is None:
         return {}
@@ -135,14 +135,14 @@ def _defaults(kind: AnyKind) -> dict[str, object]:
 
 
 def not_among(app: Perdure, kind: AnyKind, arguments: Mapping[str, object]) -> str:
-    """Why `assert_enqueued` fails: what was wanted, and what there is instead."""
+    """Why `assert_enqueued` fails: what was expected, and what there is."""
     wanted = f" with {_call(arguments)}" if arguments else ""
     of_kind = jobs_of(app, kind, {})
     if of_kind:
         return f"no {kind.name} job was enqueued{wanted}; these were:\n{_lines(of_kind)}"
     others = Counter(job.kind for job in jobs_of(app, None, {}))
-    told = ", ".join(f"{name} ({times})" for name, times in sorted(others.items()))
-    return f"no {kind.name} job was enqueued{wanted}; " + (f"others were: {told}" if told else "nothing was at all")
+    counts = ", ".join(f"{name} ({times})" for name, times in sorted(others.items()))
+    return f"no {kind.name} job was enqueued{wanted}; " + (f"others were: {counts}" if counts else "nothing was at all")
 
 
 def among(kind: AnyKind | None, arguments: Mapping[str, object], found: Sequence[Job]) -> str:
@@ -165,11 +165,11 @@ def _call(arguments: Mapping[str, object]) -> str:
 
 
 RUNS = 1_000
-"""How many runs a drain makes before it takes them for an endless loop."""
+"""After so many runs a drain assumes an endless loop."""
 
 
 class Kit:
-    """Runs an app's jobs in a test, moves its clock, and tells what was enqueued. Good until its block ends."""
+    """Runs an app's jobs in a test, moves its clock, and shows what was enqueued. Usable until its block ends."""
 
     def __init__(self, app: Perdure, clock: ManualClock, state: Mapping[str, Any]) -> None:
         self.app = app
@@ -182,17 +182,16 @@ class Kit:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def drain(self, *, raise_errors: bool = False, limit: int = RUNS) -> list[Job]:
-        """Run everything that is due, here and now, one job after the other, until nothing is queued or due.
+        """Run everything that is due now, one job after the other, until nothing is queued or due.
 
-        Returns the jobs that ran, in the order they first did, as they stand now. Each attempt is claimed and recorded
-        as a worker does it; what is to come later stays for `advance`. With `raise_errors` the first exception that
-        fails an attempt is raised, once that is recorded. After `limit` runs it is taken for an endless loop.
+        Returns the jobs that ran, in the order of their first run, as they are now. Each attempt is claimed and
+        recorded as by a worker; jobs that are due later need `advance`. With `raise_errors` the first exception that
+        fails an attempt is raised, after it is recorded. After `limit` runs an endless loop is assumed.
         """
         __tracebackhide__ = True
         if in_a_loop():
             raise PerdureError(
-                "t.drain() cannot run coroutines inside an event loop that is running already; write"
-                " `await t.adrain()` here",
+                "t.drain() cannot run coroutines inside a running event loop; write `await t.adrain()` here",
                 code="drain_in_loop",
             )
         with self._draining(limit) as drain:
@@ -203,7 +202,7 @@ class Kit:
         return drain.jobs()
 
     async def adrain(self, *, raise_errors: bool = False, limit: int = RUNS) -> list[Job]:
-        """`drain` inside a running event loop: coroutines are awaited on it, plain functions run in a thread."""
+        """`drain` inside a running event loop: coroutines are awaited on it, other functions run in a thread."""
         __tracebackhide__ = True
         with self._draining(limit) as drain:
             while (task := drain.next()) is not None:
@@ -222,7 +221,7 @@ class Kit:
         check_whole(limit, "limit", code="limit_invalid")
         if self._is_draining:
             raise PerdureError(
-                "t.drain() inside another one: the one under way runs everything that is due, so leave this one out",
+                "t.drain() inside another one: the outer one runs everything that is due, so remove this one",
                 code="drain_nested",
             )
         self._is_draining = True
@@ -236,7 +235,7 @@ class Kit:
 
     @property
     def now(self) -> datetime:
-        """What time it is for the app."""
+        """The app's time."""
         return to_datetime(self._clock.now())
 
     def advance(
@@ -263,21 +262,24 @@ class Kit:
         if to is not None:
             passed += timedelta(microseconds=to_micros(to) - self._clock.now())
         if passed < timedelta():
-            raise InvalidInput(f"time cannot pass backwards, as by {passed.total_seconds()} s", code="clock_backwards")
+            raise InvalidInput(
+                f"time cannot pass backwards: advance() was given {passed.total_seconds()} s; give a later time",
+                code="clock_backwards",
+            )
         self._clock.advance(days=passed.days, seconds=passed.seconds, milliseconds=passed.microseconds / 1_000)
         return self.now
 
     # -- what was enqueued -------------------------------------------------------------------------------------------
 
     def enqueued(self, kind: KindLike | None = None, /, **arguments: Any) -> list[Job]:
-        """The jobs enqueued in this block, oldest first, whatever became of them: all, or of one kind, or of one kind
-        with these arguments. An argument that was not passed counts with its default."""
+        """The jobs enqueued in this block, oldest first, in any state: all, or of one kind, or of one kind with these
+        arguments. An argument that was not passed has its default."""
         __tracebackhide__ = True
         self._check_open()
         return jobs_of(self.app, self._kind(kind, arguments), arguments)
 
     def assert_enqueued(self, kind: KindLike, /, **arguments: Any) -> Job:
-        """Fail unless such a job was enqueued, however often; returns the last one. Other arguments may be anything."""
+        """Fail unless such a job was enqueued, once or more; returns the last one. Other arguments may be anything."""
         __tracebackhide__ = True
         found = self.enqueued(kind, **arguments)
         if not found:
@@ -311,8 +313,8 @@ class Kit:
     ) -> KitContext:
         """A context to call a handler with: `send(t.context(attempt=2), to="a@x.org")`. Writes nothing.
 
-        `state` is what a worker's lifespan would give, by default that of the block. `stop_after` says how many looks
-        at `should_stop` or `checkpoint()` pass before the run is asked to stop; 0: none.
+        `state` is what a worker's lifespan would give, by default that of the block. After `stop_after` reads of
+        `should_stop` or calls of `checkpoint()` the run is asked to stop; 0: at the first.
         """
         self._check_open()
         return new_context(
@@ -328,7 +330,6 @@ class Kit:
     # -- for the block -----------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """The block is over."""
         self._is_over = True
         self._loop.close()
 
@@ -344,14 +345,14 @@ class Kit:
 
 
 _EXCHANGED = ("_url", "store", "clock", "ids", "kit")
-"""Attributes of the app. Only `store` may be missing: it is made on first use."""
+"""Attributes of the app that are replaced. Only `store` may be missing: it is made on first use."""
 
 
 @contextmanager
 def testing(app: Perdure, start: datetime | None, state: Mapping[str, Any] | None) -> Generator[Kit, None, None]:
-    """The app on a temporary file with a manual clock, for all threads, until the block ends in whatever way.
+    """The app on a temporary file with a manual clock, for all threads, until the block ends.
 
-    Nothing of the app's own database is opened, and nothing that the app had open is closed.
+    The app's own database is not opened, and connections that the app has open are not closed.
     """
     clock = KitClock(_instant(start))
     _refuse(app)
@@ -363,7 +364,7 @@ def testing(app: Perdure, start: datetime | None, state: Mapping[str, Any] | Non
         kit = Kit(app, clock, {} if state is None else state)
         before = {name: vars(app)[name] for name in _EXCHANGED if name in vars(app)}
         stack.callback(_put_back, app, before)
-        stack.callback(kit.end)  # comes first: what coroutines do when they are cancelled still goes to the file here
+        stack.callback(kit.end)  # runs first: what coroutines write when they are cancelled goes to the temporary file
         vars(app).update(_url=path, store=store, clock=clock, ids=kit_ids(clock), kit=kit)
         yield kit
 
@@ -375,7 +376,7 @@ def _put_back(app: Perdure, before: Mapping[str, Any]) -> None:
 
 
 def _temporary(app: Perdure, path: Path) -> Store:
-    """As the app's own in all that a test could notice; it need not survive a power cut, and may be made anywhere."""
+    """Like the app's own store, as far as a test can see; it need not survive a power cut, and may be anywhere."""
     own = app.config.store_settings()
     return open_store(str(path), own._replace(durability="normal", auto_migrate=True, allow_network_filesystem=True))
 
@@ -383,12 +384,12 @@ def _temporary(app: Perdure, path: Path) -> Store:
 def _refuse(app: Perdure) -> None:
     if app.kit is not None:
         raise PerdureError(
-            "app.testing() is on for this app already; use the kit of the block you are in (with pytest: the `perdure`"
-            " fixture and a block of your own do not go together)",
+            "app.testing() is already on for this app; use the kit of that block (with pytest: the `perdure` fixture is"
+            " such a block, so do not open your own)",
             code="testing_nested",
         )
     if is_at_work(app.kinds):
-        raise PerdureError(  # it would run the same jobs, or lose its database
+        raise PerdureError(  # the worker would run the same jobs, or lose its database
             "a worker of this app runs in this process; end it first, and run jobs with t.drain()",
             code="testing_worker",
         )

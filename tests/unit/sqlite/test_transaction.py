@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 import threading
 
-from perdure.store.sqlite.transaction import Transaction
+from perdure.store.sqlite.transaction import SqliteTransaction
 
 
 def test_giving_up_one_that_ends_just_now_does_nothing() -> None:
     """Its connection is closed while whoever gives it up waits for the statement under way."""
-    transaction = Transaction(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
+    transaction = SqliteTransaction(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
     answers: list[bool] = []
     asked = threading.Event()
 
@@ -31,7 +31,7 @@ def test_giving_up_one_that_ends_just_now_does_nothing() -> None:
 
 def test_giving_up_one_that_has_committed_takes_nothing_back() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    transaction, turns_given_away = Transaction(connection), []
+    transaction, turns_given_away = SqliteTransaction(connection), []
     transaction.let_go = lambda: turns_given_away.append(1)
     connection.execute("BEGIN IMMEDIATE")
     transaction.execute("CREATE TABLE kept (x)")

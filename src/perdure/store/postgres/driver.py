@@ -20,8 +20,8 @@ _NO_ROWS: list[tuple[Any, ...]] = []
 
 
 class PostgresDriver:
-    """Executes calls on one connection, on a cursor of its own: whatever the connection's factories and adapters are,
-    rows are plain tuples, ids 16 bytes, and nothing is registered on the connection."""
+    """Executes calls on one connection with its own cursor: rows are tuples and ids 16 bytes, whatever the connection's
+    factories and adapters are, and nothing is registered on the connection."""
 
     def __init__(self, connection: psycopg.Connection[Any], statements: Statements) -> None:
         self._statements = statements
@@ -65,15 +65,15 @@ class _IdLoader(Loader):
 
 
 class _TextDumper(StrDumper):
-    """PostgreSQL keeps no NUL in a text. Names and keys have none and JSON escapes it; in an error message or a log
-    line it becomes the symbol for it, for a failure that cannot be written down would be lost."""
+    """PostgreSQL cannot store NUL in a text. Names and keys have none and JSON escapes it; in an error message or a log
+    line the symbol ␀ replaces it, because a failure that cannot be written would be lost."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(obj.replace("\x00", "\u2400"))
 
 
 def _register(adapters: AdaptersMap) -> None:
-    """One type per kind of value: integers are always bigint, so that a statement is the same whatever its numbers."""
+    """One type per kind of value: integers are always bigint, so a statement is the same for all numbers."""
     adapters.register_dumper(bytes, _IdDumper)
     adapters.register_dumper(Blob, _IdDumper)
     adapters.register_dumper(str, _TextDumper)
@@ -103,7 +103,7 @@ def translate(error: Exception) -> StoreError:
 
 
 def _said(error: Exception) -> str:
-    """The first line: what follows quotes the statement or values of it."""
+    """The first line: the rest quotes the statement or its values."""
     return str(error).split("\n", 1)[0].strip()
 
 
@@ -150,7 +150,7 @@ _BY_STATE: dict[str, Known] = {
     "25P02": (
         TransactionError,
         "tx_aborted",
-        "an earlier statement failed and PostgreSQL ignores all others of the transaction; roll it back and begin anew",
+        "an earlier statement failed and PostgreSQL ignores the rest of the transaction; roll it back and begin again",
     ),
     "25P03": _LOST,
     "3D000": (DatabaseUnavailable, "database_unreachable", "create the database, or correct its name in the URL"),
@@ -174,5 +174,5 @@ _BY_CLASS: dict[str, Known] = {
     "28": _LOGIN,
     "53": (DatabaseUnavailable, "out_of_resources", "the server is short of resources; nothing was written"),
     "58": (DatabaseUnavailable, "disk_error", "the server's disk refused to read or write; look at its log"),
-    "XX": (DatabaseUnavailable, "database_corrupt", "look at the server's log before going on"),
+    "XX": (DatabaseUnavailable, "database_corrupt", "look at the server's log before you continue"),
 }

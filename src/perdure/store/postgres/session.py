@@ -26,7 +26,7 @@ T = TypeVar("T")
 _PORTS = re.compile(r"[\d,]*")
 _DEFAULTS: dict[str, Any] = {
     "application_name": "perdure",
-    # a server that vanished without a word is noticed within half a minute
+    # notices within half a minute that a server has vanished
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -36,15 +36,15 @@ _DEFAULTS: dict[str, Any] = {
 
 
 _IDLE_LIMIT_MS = 60_000
-"""A process that freezes inside a transaction holds its locks no longer than this; the server ends it."""
+"""The server ends the transaction of a process that hangs for so long, and releases its locks."""
 
 
 _MOMENT_MS = 200
-"""For workers: longer than a transaction of ours lasts, and nothing beside what a user's open one may take."""
+"""For workers: longer than a transaction of ours takes, but far shorter than a user's open one may last."""
 
 
 class PostgresServer:
-    """Where one database is. What its URL leaves out gets our defaults."""
+    """Where one database is. Our defaults fill in what its URL leaves out."""
 
     connection_types = (psycopg.Connection,)
     wanted = "a psycopg (version 3) Connection"
@@ -74,8 +74,8 @@ class PostgresServer:
             raise translate(error) from error
 
     def borrow(self, connection: psycopg.Connection[Any], work: Callable[[Driver], T]) -> T:
-        """Our statements must not push the user's out of the connection's cache, nor break a pooler that knows no
-        prepared statements."""
+        """Without prepared statements: ours must not push the user's out of the connection's cache, nor break a pooler
+        that does not support them."""
         _check(connection)
         threshold = connection.prepare_threshold
         try:
@@ -110,7 +110,7 @@ def _check(connection: psycopg.Connection[Any]) -> None:
         raise closed()
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
         raise TransactionError(
-            "the connection given as tx= is in pipeline mode, where answers come late; leave the pipeline block first",
+            "the connection given as tx= is in pipeline mode, where results come late; leave the pipeline block first",
             code="tx_pipeline",
         )
     if status == TransactionStatus.ACTIVE:
@@ -134,8 +134,8 @@ class PostgresSession:
         patience_ms = round(server.settings.busy_timeout_s * 1000)
         lax, server_pid = self._asked()
         if server_pid != connection.info.backend_pid:
-            # A pooler stands between: the next transaction may be on another server connection, which does not know
-            # what was prepared on this one.
+            # A pooler is in between: the next transaction may use another server connection, which does not know what
+            # was prepared on this one.
             connection.prepare_threshold = None
         writing = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s{_durability(server.settings, lax=lax)}"
         self._write = (writing % _limits(patience_ms)).encode()
@@ -143,7 +143,7 @@ class PostgresSession:
         self._read = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_limits(patience_ms)}".encode()
 
     def _asked(self) -> tuple[Any, ...]:
-        """Whether commits are not flushed unless asked for, and which server process this is."""
+        """Whether the server commits without a flush by default, and which server process this is."""
         question = "SELECT current_setting('synchronous_commit') = 'off', pg_backend_pid()"
         row = self.connection.execute(question, prepare=False).fetchone()
         assert row is not None
@@ -197,36 +197,36 @@ class PostgresSession:
 
 
 def _durability(settings: StoreSettings, *, lax: bool) -> str:
-    """Full means what the server promises, but never less than a flushed log."""
+    """`full` means what the server promises, but at least a flushed log."""
     if settings.durability != "full":
         return "; SET LOCAL synchronous_commit = off"
     return "; SET LOCAL synchronous_commit = on" if lax else ""
 
 
 def _limits(patience_ms: int) -> str:
-    """Settings of the transaction, not of the session: they hold behind a pooler as well."""
+    """Settings of the transaction, not of the session: they work behind a pooler too."""
     idle = f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_LIMIT_MS}"
     return f"SET LOCAL lock_timeout = {patience_ms}; {idle}"
 
 
 def _unknown() -> CommitUnknown:
     return CommitUnknown(
-        "the connection to PostgreSQL was lost while the transaction was being committed, so nobody knows whether it"
-        " was written; look before you do it again (an idempotency key makes a repeat harmless)"
+        "the connection to PostgreSQL was lost during the commit, so it may have been written or not; check before you"
+        " do it again (an idempotency key makes a repeat harmless)"
     )
 
 
 def _aborted() -> TransactionError:
     return TransactionError(
-        "a statement of this transaction failed and was passed over, so PostgreSQL rolled all of it back; nothing was"
-        " written. Let the error leave the block",
+        "a statement of this transaction failed and its error was caught inside, so PostgreSQL rolled all of it back;"
+        " nothing was written. Let the error leave the block",
         code="tx_aborted",
     )
 
 
 VERSIONS = table("schema_version")
 LOCK_KEY = 0x70657264757265
-"""The advisory lock that upgrades take: "perdure" in ASCII."""
+"""The key of the advisory lock for upgrades: "perdure" in ASCII."""
 
 _PATIENCE_MS = 60_000
 
@@ -241,7 +241,7 @@ def prepare(connection: Connection, where: str, *, allowed: bool) -> int:
             return 0
         if not allowed:
             raise _missing(where) if not applied(connection) else _older(where)
-        # the others wait here, and find nothing left to do
+        # other processes wait here, and then find nothing left to do
         connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}".encode())
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
         steps = migrate.pending(known, applied(connection))
@@ -253,8 +253,8 @@ def prepare(connection: Connection, where: str, *, allowed: bool) -> int:
 
 
 def applied(connection: Connection) -> list[Applied]:
-    """The steps the database says it has. Empty: it is not ours yet."""
-    # not to_regclass: it may answer from what this session knew before it waited for another's upgrade
+    """The steps that the database has recorded. Empty: it is not ours yet."""
+    # not to_regclass: after a wait for another upgrade it may return what this session knew before
     known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema_version'"
     if connection.execute(known, (SCHEMA,)).fetchone() is None:
         return []

@@ -34,4 +34,4 @@ _WITHOUT_LOCKS = "\n-- fragment: for_update\n"
 WRITING = statements.load(OWN, table, MARKER)
 
 READING = statements.load(OWN + _WITHOUT_LOCKS, table, MARKER)
-"""The same for those who only look: a read-only transaction may not lock rows, and need not."""
+"""The same for reads: a read-only transaction may not lock rows, and need not."""

@@ -3,7 +3,7 @@
 -- Pairs of COUNT and ROW_NUMBER instead of GROUP BY where an example is wanted: PostgreSQL has no MAX of a uuid.
 -- A list of `state <> …` is the condition of a partial index: SQLite uses one only if it is there word for word.
 
--- name: read_gates
+-- name: read_queue_holds
 -- A queue and the row that stands for all of them, which comes last.
 SELECT name, paused_at, reserved_until
 FROM {queue}

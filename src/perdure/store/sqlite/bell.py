@@ -1,12 +1,12 @@
-"""What a worker sleeps on: woken by whoever writes to the file, in any process. Used by `database`; calls the kernel.
+"""Wakes a sleeping worker when any process writes to the file. Used by `database`; calls the kernel.
 
-A sleeping worker sets a byte of the gate's file and listens on a datagram socket whose name says which byte. Whoever
-has committed looks there and sends a datagram to each sleeper. Writers that are not ours send none, so the sleeper also
-looks every 50 ms whether the file has changed.
+A sleeping worker sets a byte of the gate's file and listens on a datagram socket whose name contains the number of that
+byte. After a commit the writer looks at the bytes and sends a datagram to each sleeper. Programs that are not Perdure
+send none, so the sleeper also checks every 50 ms whether the file has changed.
 
-The names are those of the machine, where every user can send to them or take them first. So the kernel says who sent:
-only root and the users who own the worker or the gate's file are listened to, and a bell that strangers keep ringing is
-taken down. Who has lost the bell, or never got a name, looks every 50 ms like everybody.
+Socket names are global on the machine: every user can send to them or take them first. So the kernel tells who sent:
+only root and the users who own the worker or the gate's file count, and a socket to which strangers keep sending is
+closed. A worker without a socket only checks every 50 ms.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SLEEPERS = BOARD_SIZE - 1
 SLOTS = range(1, SLEEPERS)
 LOOK_S = 0.05
 MANY = 64
-"""Wakes taken in at once; should there be more, the next sleep is short."""
+"""Wakes read at once; if there are more, the next sleep is short."""
 STRANGERS = 256
-"""Wakes by users who have no business here, before the bell is taken down."""
+"""Wakes by users who do not count, before the socket is closed."""
 _SENDER = struct.Struct("=iII")  # process, user, group
 
 
@@ -41,7 +41,7 @@ class SqliteBell:
 
     def __init__(self, meter: WalMeter, gate: Gate, file: Identity | None) -> None:
         self._meter = meter
-        self._gate = gate  # kept: the board is there as long as the gate lives
+        self._gate = gate  # kept: the board exists only as long as the gate
         self._trusted = _trusted(gate)
         self._strangers = 0
         self._lock = threading.RLock()  # a signal handler may ring while its thread does
@@ -64,7 +64,7 @@ class SqliteBell:
                     os.write(self._writing, b"!")
 
     def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:
-        """Sleep until rung, until the file has changed, or for so long. True: there may be something to do."""
+        """Sleep until rung, until the file has changed, or until the time-out. True: there may be something to do."""
         if self._closed:
             return False
         deadline = time.monotonic() + timeout_s
@@ -72,7 +72,7 @@ class SqliteBell:
         woken = False
         try:
             if slot:
-                board[slot] = board[SLEEPERS] = 1  # before the look: whoever commits after it sees the bytes
+                board[slot] = board[SLEEPERS] = 1  # before the check: a commit after it sees the bytes
             while not (self._rung or (not rung_only and self._changed())):
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -114,7 +114,7 @@ class SqliteBell:
         return changed
 
     def _take_in(self) -> bool:
-        """Whether anyone has rung or sent, also in the instant after the time was up; from now on it is silent."""
+        """Whether anyone has rung or sent, even just after the time-out; resets the bell."""
         with self._lock:
             woken, self._rung = self._rung, False
             with suppress(OSError):
@@ -122,7 +122,7 @@ class SqliteBell:
         return self._take_in_wakes() or woken
 
     def _take_in_wakes(self) -> bool:
-        """Whether one of those who may wake this worker has sent."""
+        """Whether a user who may wake this worker has sent."""
         woken = False
         if self._socket is not None:
             with suppress(OSError):
@@ -136,7 +136,7 @@ class SqliteBell:
         return woken
 
     def _take_down(self) -> None:
-        """From now on this worker looks for itself: waking it costs it more than looking."""
+        """From now on this worker only polls: being woken costs it more than polling."""
         with self._lock:
             if not self._closed and self._socket is not None:
                 self._poll.unregister(self._socket)
@@ -144,7 +144,7 @@ class SqliteBell:
                 self._slot, self._socket = 0, None
 
     def forget_parent(self) -> None:
-        """Called in a forked child: what it inherited is the parent's. The child's copy sleeps by looking alone."""
+        """Called in a forked child: the inherited socket belongs to the parent. The child's copy only polls."""
         self._lock = threading.RLock()
         if not self._closed:
             self._let_go()
@@ -184,14 +184,14 @@ def ring_sleepers(board: Board, file: Identity | None) -> None:
 
 
 def _trusted(gate: Gate) -> frozenset[int]:
-    """The users whose wakes count: who could write to the board as well."""
+    """The users whose wakes count: those who could also write to the board."""
     if sys.platform == "win32":
         return frozenset()
     return frozenset({0, os.getuid(), os.geteuid(), *gate.owners()})
 
 
 def _take_slot(file: Identity | None) -> tuple[int, socket.socket | None]:
-    """A byte of the board and the socket that goes with it. 0 and None where there is none: then looking must do."""
+    """A byte of the board and its socket. 0 and None if there is none free: then the worker polls."""
     if sys.platform != "linux":  # names without a file are Linux's own
         return 0, None
     for slot in SLOTS:
@@ -226,7 +226,7 @@ _senders: dict[int, socket.socket] = {}
 
 
 def _sender() -> socket.socket:
-    """One for each process: a forked child does not send through its parent's."""
+    """One socket per process: a forked child does not use its parent's."""
     pid = os.getpid()
     known = _senders.get(pid)
     if known is None:

@@ -12,7 +12,7 @@ from perdure.store.sqlite.wal import affected
 
 OLDEST = (3, 35, 0)  # RETURNING
 CACHE_KIB = 8_000
-"""Four times SQLite's default: a worker that empties a queue of 50,000 jobs is a twelfth faster with it."""
+"""Four times SQLite's default: a worker empties a queue of 50,000 jobs a twelfth faster with it."""
 SQLITE_VERSION = sqlite3.sqlite_version_info
 
 
@@ -32,7 +32,7 @@ def open_writer(path: Path, settings: StoreSettings) -> sqlite3.Connection:
     try:
         set_durability(connection, settings)
         _set(connection, f"cache_size=-{CACHE_KIB}")
-        _set(connection, "temp_store=MEMORY")  # else a savepoint of a large batch writes a file of its own
+        _set(connection, "temp_store=MEMORY")  # else a savepoint of a large batch writes its own file
         tame(connection)
     except BaseException as error:
         connection.close()
@@ -48,14 +48,14 @@ def set_durability(connection: sqlite3.Connection, settings: StoreSettings) -> N
 
 
 def open_reader(path: Path, settings: StoreSettings) -> sqlite3.Connection:
-    """A connection that cannot write. Opened read-write all the same: a WAL reader takes part in its bookkeeping."""
+    """A connection that cannot write. Still opened read-write: a WAL reader must write to the shared-memory file."""
     connection = open_writer(path, settings)
     _set(connection, "query_only=ON")
     return connection
 
 
 def tame(connection: sqlite3.Connection) -> None:
-    """No checkpoints of its own on an affected SQLite. Also done to every connection that is given as `tx=`."""
+    """Switch off auto-checkpoints on an affected SQLite. Also done to every connection that is given as `tx=`."""
     if guarded():
         _set(connection, "wal_autocheckpoint=0")
 
@@ -67,7 +67,7 @@ def is_wal(connection: sqlite3.Connection) -> bool:
 
 
 def use_wal(connection: sqlite3.Connection, path: Path) -> None:
-    """Put the file into WAL mode. It stays there; the caller keeps other starters out."""
+    """Put the file into WAL mode, for good. The caller makes sure that no other process does the same now."""
     mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise ConfigError(f"{path} cannot be put into WAL mode (it says {mode!r}); use a file on a local disk")

@@ -21,7 +21,7 @@ from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.gate import gate_for
 from perdure.store.sqlite.group import GroupCommit, Member
 from perdure.store.sqlite.statements import STATEMENTS
-from perdure.store.sqlite.transaction import Transaction
+from perdure.store.sqlite.transaction import SqliteTransaction
 from perdure.store.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
 from perdure.store.transaction import joined, open_block, open_here
 
@@ -34,15 +34,15 @@ SHORT_GATE_PATIENCE_S = 0.01
 HOLDER_PATIENCE_S = 0.05
 LOOK_AGAIN_S = 0.02
 MEASURE_EVERY = 24
-"""Rows written between two looks at the length of the WAL: eight single enqueues, some sixty frames."""
+"""Rows written between two measurements of the WAL: eight single enqueues, some sixty frames."""
 
 
-_of_parent: list[Transaction] = []
-"""Transactions that a forked child found itself in: kept open, because they are the parent's to end."""
+_of_parent: list[SqliteTransaction] = []
+"""Transactions that were open when a child was forked: kept open in the child, because the parent must end them."""
 
 
 class Retired(StoreError):
-    """The database object was closed meanwhile; nothing was written. The runner goes on with a new one."""
+    """The database object was closed meanwhile; nothing was written. The runner continues with a new one."""
 
 
 class Database:
@@ -68,7 +68,7 @@ class Database:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, make: Make[T]) -> T:
-        """Run an operation in a transaction shared with whoever writes now; returns when it is durable."""
+        """Run an operation in a transaction shared with other writers of this moment; returns when it is durable."""
         if open_here.get() is None or (inside := self.joined()) is None:
             return self._group.submit(make)
         return inside.run(make)
@@ -77,23 +77,23 @@ class Database:
         inside = self.joined()
         return await self._group.asubmit(make) if inside is None else inside.run(make)
 
-    def joined(self) -> Transaction | None:
-        """The transaction of ours that this thread or task is inside of."""
-        found: Transaction | None = joined(self)
+    def joined(self) -> SqliteTransaction | None:
+        """The transaction of ours that is open in this thread or task."""
+        found: SqliteTransaction | None = joined(self)
         return found
 
-    def transaction(self, *, join: bool = False) -> Generator[Transaction, None, None]:
-        """A write transaction of its own that holds the turn at the file for as long as it is open: yields it once."""
+    def transaction(self, *, join: bool = False) -> Generator[SqliteTransaction, None, None]:
+        """Yields once a separate write transaction, which holds the turn at the file as long as it is open."""
         return open_block(self, _Turn(self), join=join)
 
-    def new_transaction(self, ticket: Ticket) -> Transaction:
-        """On a connection of its own, not begun yet. It ends the turn that the ticket stands for."""
-        opened = Transaction(connect.open_writer(self.path, self._settings))
+    def new_transaction(self, ticket: Ticket) -> SqliteTransaction:
+        """A transaction on its own connection, not begun yet. Its end is the end of the ticket's turn."""
+        opened = SqliteTransaction(connect.open_writer(self.path, self._settings))
         opened.let_go = lambda: self.end_turn(ticket)
         return opened
 
     def after_commit(self) -> None:
-        """What whoever commits a transaction of their own does before the turn ends."""
+        """To call after the commit of a separate transaction, before its turn ends."""
         ring_sleepers(self._gate.board, self._identity)
         self._checkpoint_if_due()
 
@@ -112,7 +112,7 @@ class Database:
             finally:
                 try:
                     self.end_turn(ticket)
-                except BaseException:  # an interrupt just now: what has to be done is done all the same
+                except BaseException:  # an interrupt just now: finish the clean-up in any case
                     self.end_turn(ticket)
                     raise
         except StoreError as error:
@@ -123,9 +123,8 @@ class Database:
                     member.fail(error)
 
     def take_turn(self, ticket: Ticket) -> None:
-        """This thread's turn in the process, then this process's turn at the file. The gate is fairness only.
-
-        The caller ends the turn, also when this fails.
+        """Wait for this thread's turn in the process, then for this process's turn at the file. The gate is only for
+        fairness. The caller must end the turn, even if this fails.
         """
         if not self._line.join(ticket, self._settings.busy_timeout_s):
             raise DatabaseBusy(
@@ -139,15 +138,15 @@ class Database:
             self._enter_gate()
 
     def _enter_gate(self) -> None:
-        # A frozen process may stand in the gate: after one long wait the next ones are short until it is passed.
+        # A frozen process may hold the gate: after one long wait the next ones are short until one succeeds.
         passed = self._gate.enter(self._gate_patience_s)
         self._gate_patience_s = GATE_PATIENCE_S if passed else SHORT_GATE_PATIENCE_S
 
     def end_turn(self, ticket: Ticket) -> None:
-        """May be repeated: whatever part of it an interrupt left undone is done then. Nothing, for one without a turn.
+        """May be repeated after an interrupt. Does nothing for a ticket without a turn.
 
-        A writer that was interrupted is closed: a statement that was not read to its end would keep its snapshot, and
-        after anybody else's commit nothing could be written through it any more.
+        An interrupted writer is closed: a statement that was not read to its end would keep its snapshot, and after
+        someone else's commit the writer could not write any more.
         """
         if self._line.has_place(ticket):
             if not (self._at_rest or self.retired):
@@ -169,7 +168,7 @@ class Database:
         self._write_driver = SqliteDriver(self._writer, STATEMENTS)
         self._measure_at = 0
         self._at_rest = True
-        """The writer is in no transaction and has read every statement to its end."""
+        """The writer is in no transaction, and every statement was read to its end."""
 
     def _close_writer(self) -> None:
         """Ends its transaction too. May be repeated."""
@@ -181,12 +180,12 @@ class Database:
         self._writer.close()
 
     def _check_file(self) -> None:
-        """What is written to a file that was deleted or replaced is lost with it: notice that before.
+        """Notice a deleted or replaced file before writing to it: what is written there would be lost.
 
-        A look costs as much as three of the syscalls of a small write, so for a writer it is good for a moment.
+        The check costs as much as three of the syscalls of a small write, so a writer repeats it only after a moment.
         """
         if self._robbed or self._gate.is_robbed():
-            self._robbed = True  # for good: what is opened now may get the numbers that old connections write to
+            self._robbed = True  # for good: files opened now may get descriptors that old connections write to
             raise _robbed(self.path)
         if self.usable and identity_of(self.path) == self._identity:
             self._looked_until = monotonic() + LOOK_AGAIN_S
@@ -203,11 +202,11 @@ class Database:
         )
 
     def _transact(self, members: list[Member[Any]]) -> None:
-        """All members in one transaction; if one of them fails, once more with a savepoint each."""
+        """All members in one transaction; if one of them fails, again with a savepoint for each."""
         self._begin_writing()
         try:
             self._attempt(members)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
+        except Exception as error:  # noqa: BLE001 - any error goes to the member's caller
             if len(members) == 1:
                 members[0].fail(error)
             else:
@@ -224,9 +223,9 @@ class Database:
             raise
 
     def _attempt(self, members: list[Member[Any]], *, separately: bool = False) -> None:
-        """Run the members in the transaction that was begun, and commit it.
+        """Run the members in the open transaction, and commit it.
 
-        After an error that is neither the database's nor ours nobody knows where it hit, and the writer is closed.
+        After an error that is neither the database's nor ours it is unknown what was interrupted: the writer is closed.
         """
         driver, ran = self._write_driver, False
         before = sys.exception()
@@ -251,7 +250,7 @@ class Database:
             raise
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Get the write lock: at once where it is free, else in turn with the other processes."""
+        """Get the write lock: at once if it is free, else in turn with the other processes."""
         try:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -263,7 +262,7 @@ class Database:
             raise translate(error, str(self.path)) from error
 
     def _begin_in_turn(self, connection: sqlite3.Connection) -> None:
-        """Someone writes just now, perhaps without having passed the gate."""
+        """Someone is writing now, perhaps without having passed the gate."""
         if not self._gate.inside:
             self._enter_gate()
         self._gate.board[0] = 1
@@ -276,7 +275,7 @@ class Database:
     # -- the WAL -----------------------------------------------------------------------------------------------------
 
     def _checkpoint_if_due(self) -> None:
-        """Only on an affected SQLite, where nobody checkpoints by themselves. The caller has the turn."""
+        """Only on an affected SQLite, where auto-checkpoints are off. The caller has the turn."""
         self._measure_at = self._writer.total_changes + MEASURE_EVERY
         if self._holder is not None and self._meter.frames() >= CHECKPOINT_FRAMES:
             self._at_rest = False
@@ -285,7 +284,7 @@ class Database:
             self._at_rest = True
 
     def bell(self) -> SqliteBell:
-        """Something for a worker to sleep on until this file is written to."""
+        """A bell for a worker, to sleep until someone writes to this file."""
         return SqliteBell(self._meter, self._gate, self._identity)
 
     def wal_frames(self) -> int:
@@ -300,7 +299,7 @@ class Database:
             return inside.run(make)
         mark = object()
         try:
-            self._reading.add(mark)  # before the look whether we are still open: `retire` closes first, then counts
+            self._reading.add(mark)  # before the check that we are still open: `retire` closes first, then counts
             if not self.usable or monotonic() > self._looked_until:
                 self._check_file()
             return self._read(make)
@@ -311,7 +310,7 @@ class Database:
         connection, driver = self._take_reader()
         try:
             connection.execute("BEGIN")
-            answer = drive(make(), driver)
+            result = drive(make(), driver)
             connection.execute("COMMIT")
         except BaseException as error:
             self._looked_until = 0.0
@@ -320,7 +319,7 @@ class Database:
                 raise translate(error, str(self.path)) from error
             raise
         self._give_back(connection, driver)
-        return answer
+        return result
 
     def _take_reader(self) -> tuple[sqlite3.Connection, SqliteDriver]:
         with suppress(IndexError):
@@ -335,13 +334,13 @@ class Database:
             connection.close()
 
     def strengthen(self, settings: StoreSettings) -> None:
-        """Another app of this process uses the file too: if it wants its jobs more durable, all are."""
+        """Another app of this process uses the file too: if it wants more durable jobs, all are."""
         if settings.durability == "full" and self._settings.durability != "full":
             ticket = new_ticket()
             try:
                 self._line.join(ticket)
                 self._settings = self._settings._replace(durability="full")
-                self._close_writer()  # the next one to write opens it with these
+                self._close_writer()  # the next write opens it with these settings
             finally:
                 try:
                     self._line.leave(ticket)
@@ -350,10 +349,10 @@ class Database:
                     raise
 
     def retire(self, patience_s: float) -> bool:
-        """Close every connection once whoever writes or reads has ended; whoever comes later opens the file afresh.
+        """Close every connection when no one writes or reads any more; later callers open the file again.
 
-        False: not in time, or this very thread is in a transaction; then nothing has changed. The last one to close a
-        file lets SQLite tidy up its -wal.
+        False: not in time, or this very thread is in a transaction; then nothing has changed. When the last process
+        closes a file, SQLite cleans up its -wal.
         """
         if self.joined() is not None:
             return False
@@ -390,14 +389,14 @@ class Database:
 
 
 class _Turn:
-    """The turn at the file for as long as the caller's block lasts, and the transaction on a connection of its own."""
+    """The turn at the file during the caller's block, and the transaction on its own connection."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ticket = new_ticket()
-        self._opened: Transaction | None = None
+        self._opened: SqliteTransaction | None = None
 
-    def begin(self) -> Transaction:
+    def begin(self) -> SqliteTransaction:
         self._database.take_turn(self._ticket)
         self._opened = self._database.new_transaction(self._ticket)
         connect.set_patience(self._opened.connection, 0)
@@ -422,35 +421,35 @@ class _Turn:
             _of_parent.append(opened)
         else:
             opened.close()
-        if opened.let_go is not None:  # else someone gave it up, and the turn is another one's by now
+        if opened.let_go is not None:  # else it was given up, and the turn belongs to another by now
             opened.let_go()
 
 
 def _in_a_savepoint(member: Member[Any], driver: SqliteDriver) -> object:
     driver.execute(BEGIN_OPERATION)
     try:
-        answer = drive(member.make(), driver)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the member's caller
+        result = drive(member.make(), driver)
+    except Exception as error:  # noqa: BLE001 - any error goes to the member's caller
         driver.execute(UNDO_OPERATION)
         driver.execute(END_OPERATION)
         member.fail(error)
         return None
     driver.execute(END_OPERATION)
-    return answer
+    return result
 
 
 def _robbed(path: Path) -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        f"{path}: descriptors that belong to Perdure were closed by other code of this process (as os.closerange or a"
-        " daemon library does); nothing was written. Start the process again, and become a daemon before the first use",
+        f"{path}: other code of this process closed file descriptors of Perdure (as os.closerange or a daemon library"
+        " does); nothing was written. Start the process again, and become a daemon before the first use",
         code="descriptors_closed",
     )
 
 
 def _forked() -> TransactionError:
     return TransactionError(
-        "this process was forked inside app.transaction(); the block is the parent's to commit, and nothing was written"
-        " here. Fork before the block, or leave the child with os._exit()",
+        "this process was forked inside app.transaction(); only the parent can commit the block, so nothing was"
+        " written here. Fork before the block, or leave the child with os._exit()",
         code="tx_forked",
     )
 
@@ -458,10 +457,10 @@ def _forked() -> TransactionError:
 def _came_after_commit(
     error: BaseException | None, before: BaseException | None, connection: sqlite3.Connection
 ) -> bool:
-    """Whether an interrupt hit us when the COMMIT was done already: then running the group again would double it.
+    """Whether an interrupt came after the COMMIT: then running the group again would write it twice.
 
-    A COMMIT that failed may have ended the transaction too (disk full), but then the database's error is in the chain:
-    above `before`, which was being handled already when it all began (the first attempt's, or the caller's own).
+    A failed COMMIT may have ended the transaction too (disk full), but then the database's error is in the chain above
+    `before`, which was already being handled at the start (the error of the first attempt, or the caller's own).
     """
     if connection.in_transaction:
         return False

@@ -21,7 +21,7 @@ _ONE_WRITTEN = Result(_NO_ROWS, 1)
 
 
 class SqliteDriver:
-    """Executes calls on one connection. A cursor of our own with plain tuples, whatever the connection makes."""
+    """Executes calls on one connection, with our own cursor: rows are tuples, whatever the connection's row factory."""
 
     def __init__(self, connection: sqlite3.Connection, statements: Statements) -> None:
         self._statements = statements
@@ -31,7 +31,7 @@ class SqliteDriver:
             raise translate(error) from error
 
     def close(self) -> None:
-        """Let go of the last statement: until then SQLite keeps a closed connection's files open."""
+        """Release the last statement: until then SQLite keeps a closed connection's files open."""
         self._cursor.close()
 
     def execute(self, call: tuple[str, Any]) -> Result:
@@ -53,9 +53,9 @@ class SqliteDriver:
             raise translate(error) from error
 
     def _read_leniently(self, sql: str, params: tuple[object, ...]) -> Result:
-        """Somebody has written a text that is none: shown with its bytes spelt out, so that the other rows are read.
+        """Another program has written a text that is not UTF-8: shown with escaped bytes, so that the rows can be read.
 
-        A factory of texts is Python code for each of them, so only now.
+        Only after that error: a text factory is Python code that runs for each text.
         """
         connection: Any = self._cursor.connection
         usual = connection.text_factory
@@ -74,7 +74,7 @@ def _spelt_out(text: bytes) -> str:
 
 
 def _execute_many(cursor: sqlite3.Cursor, statement: Statement, rows: Sequence[tuple[object, ...]]) -> int:
-    """As many rows at a time as one statement can be said for; answers how many were written."""
+    """Write as many rows per statement as possible. Returns how many were written."""
     changed, done = 0, 0
     wide = widened(statement) if len(rows) > 1 else None
     if wide is not None:
@@ -146,27 +146,27 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_FULL: (
         DatabaseUnavailable,
         "disk_full",
-        "free some space; nothing of this operation was written, and it can be tried again",
+        "free some space, then try again; nothing of this operation was written",
     ),
     sqlite3.SQLITE_IOERR: (
         DatabaseUnavailable,
         "disk_error",
-        "the disk refused to read or write; check its health and the system log before going on",
+        "the disk refused to read or write; check its health and the system log before you continue",
     ),
     sqlite3.SQLITE_PROTOCOL: (
         DatabaseUnavailable,
         "disk_error",
-        "the locks of the file cannot be had; nothing was written, try again",
+        "the file cannot be locked; nothing was written, try again",
     ),
     sqlite3.SQLITE_CORRUPT: (
         DatabaseUnavailable,
         "database_corrupt",
-        "stop writing, keep the files as they are, and restore a backup (perdure db check tells more)",
+        "stop writing, keep the files as they are, and restore a backup (see perdure db check)",
     ),
     sqlite3.SQLITE_NOTADB: (
         DatabaseUnavailable,
         "not_a_database",
-        "the file exists but is not an SQLite database; give another path, or move the file away",
+        "the file exists but is not an SQLite database; give another path, or move the file",
     ),
     sqlite3.SQLITE_CANTOPEN: (
         DatabaseUnavailable,
@@ -199,10 +199,10 @@ def _unknown(error: Exception) -> StoreError:
 # -- one statement for many rows, made from a statement for one ------------------------------------------------------
 
 WIDTH = 50
-"""Fifty INSERTs of one row take a third longer than one of fifty; and at every step the interpreter's lock is let go
-and taken back, for which a busy worker has to wait."""
+"""Fifty INSERTs of one row take a third longer than one of fifty; and each statement releases and retakes the
+interpreter's lock, for which a busy worker has to wait."""
 MOST_PARAMETERS = 999
-"""What every SQLite takes, however it was built."""
+"""The limit that every build of SQLite supports."""
 
 _INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))((?:\s+ON CONFLICT DO NOTHING)?)", re.DOTALL)
 _UPDATE = re.compile(r"(UPDATE \w+\s+SET (?:(?!SELECT|WHERE).)*?)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
@@ -211,7 +211,7 @@ _MARKER = re.compile(r"\?(\d+)")
 
 
 class Wide(NamedTuple):
-    """A statement that does for `rows` rows at once what another does for one; it takes their parameters in a row."""
+    """A statement for `rows` rows at once, made from one for a single row; it takes all their parameters in order."""
 
     sql: str
     rows: int
@@ -219,10 +219,10 @@ class Wide(NamedTuple):
 
 @cache
 def widened(statement: Statement) -> Wide | None:
-    """None: it is none of the three plain forms that can be said for many rows in one.
+    """None: it is none of the three simple forms that can be written for many rows.
 
-    A row of the table must not be meant twice: it would be changed once. Of a DELETE that compares several columns the
-    first is the key: no two rows of the table have it in common.
+    The given rows must not name a row of the table twice: it would be changed once. In a DELETE that compares several
+    columns the first is the key, which is unique in the table.
     """
     columns = len(statement.names)
     if not columns:
@@ -247,7 +247,7 @@ def _row(columns: int) -> str:
 
 
 def _repeated(row: str, columns: int, rows: int) -> str:
-    """The row of parameters again and again, each time with the numbers that follow."""
+    """The row of parameters repeated, with the next numbers each time."""
     return ", ".join(_moved(row, by) for by in range(0, columns * rows, columns))
 
 
@@ -256,5 +256,5 @@ def _moved(row: str, by: int) -> str:
 
 
 def _of_given(text: str) -> str:
-    """With the columns of the given rows, as SQLite names them, in the place of parameters."""
+    """With parameters replaced by the columns of the given rows, as SQLite names them."""
     return _MARKER.sub(r"v.column\1", text)

@@ -1,4 +1,4 @@
-"""The database file itself: which one it is, where it lies, who may read it, its copies. Used by `runner`, `schema`."""
+"""The database file: its identity, its filesystem, who may read it, its backups. Used by `runner` and `schema`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Identity = tuple[int, int]
 
 MOUNTS = Path("/proc/self/mountinfo")
 
-# WAL needs memory that all processes share and locks that all of them see; over a network it has neither.
+# WAL needs shared memory and locks that all processes see; over a network it has neither.
 _NETWORK = (
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "coda", "ncpfs", "davfs", "glusterfs", "lustre"),
     *("gpfs", "beegfs", "orangefs", "pvfs2", "gfs2", "ocfs2", "vboxsf", "vmhgfs", "prl_fs"),
@@ -30,7 +30,7 @@ _NETWORK = (
 
 
 def identity(stat: os.stat_result) -> Identity:
-    """Device and inode: the same for every path that leads to one file, for as long as the file exists or is open."""
+    """Device and inode: the same for every path to one file, as long as the file exists or is open."""
     return stat.st_dev, stat.st_ino
 
 
@@ -46,9 +46,9 @@ def identity_of(path: str | PathLike[str]) -> Identity | None:
 
 
 def refuse_network_filesystem(path: str | PathLike[str], allow: bool, mounts: Path = MOUNTS) -> None:
-    """Raise DatabaseUnavailable if the file lies, or would be created, on a network filesystem; `allow` skips the look.
+    """Raise DatabaseUnavailable if the file is, or would be, on a network filesystem; `allow` skips the check.
 
-    A system that does not list its mounts as Linux does is given the benefit of the doubt.
+    On a system that does not list its mounts as Linux does, nothing is refused.
     """
     if allow:
         return
@@ -60,7 +60,7 @@ def refuse_network_filesystem(path: str | PathLike[str], allow: bool, mounts: Pa
     kind = filesystem_of(real, mountinfo)
     if kind is not None and _is_network(kind):
         raise DatabaseUnavailable(
-            f"The database {real!r} lies on a network filesystem ({kind}), where SQLite can lose or corrupt jobs. "
+            f"The database {real!r} is on a network filesystem ({kind}), where SQLite can lose or corrupt jobs. "
             "Put it on a local disk, use a server database (PostgreSQL, MySQL), or pass "
             "allow_network_filesystem=True to take the risk.",
             code="network_filesystem",
@@ -68,10 +68,10 @@ def refuse_network_filesystem(path: str | PathLike[str], allow: bool, mounts: Pa
 
 
 def filesystem_of(path: str, mountinfo: str) -> str | None:
-    """The type of the filesystem a real, absolute path lies on, by the text of /proc/self/mountinfo. None: not listed.
+    """The filesystem type of a real, absolute path, from the text of /proc/self/mountinfo. None: not listed.
 
-    Walks down from the root mount to mount, as the kernel does: neither the longest mount point nor the last line need
-    be the one that is visible.
+    Walks down from the root, mount by mount, as the kernel does: neither the longest mount point nor the last line is
+    always the visible one.
     """
     over = [mount for mount in map(_parse, mountinfo.splitlines()) if mount and _contains(mount.point, path)]
     listed = {mount.id for mount in over}
@@ -147,7 +147,7 @@ def _create(path: str) -> None:
 
 
 class _Creation:
-    """One creation at a time: a thread that opens the new file with SQLite would lose its locks when we close ours."""
+    """One creation at a time: a thread that opens the new file with SQLite would lose its locks when we close it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -183,12 +183,12 @@ def _cannot_create(path: str, error: OSError) -> DatabaseUnavailable:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             code, advice = "database_permission", f"Let this user write to the folder {folder!r}, or give another path."
         case _:
-            code, advice = "database_unavailable", "Check the path and the disk it lies on."
+            code, advice = "database_unavailable", "Check the path and its disk."
     return DatabaseUnavailable(f"The database {path!r} cannot be created ({error.strerror}). {advice}", code=code)
 
 
 def _first_missing(folder: str) -> str:
-    """The outermost folder that is not there."""
+    """The outermost folder that does not exist."""
     missing = Path(folder)
     while not missing.parent.exists():
         missing = missing.parent
@@ -198,7 +198,7 @@ def _first_missing(folder: str) -> str:
 def back_up(connection: sqlite3.Connection, target: Path) -> None:
     """Write all that is committed now to a new file that only its owner may read, and return when it is on the disk.
 
-    Jobs go on meanwhile. An existing file is never overwritten, and after an error none is left behind.
+    Jobs continue meanwhile. An existing file is never overwritten, and after an error no file is left behind.
     """
     _create_backup(target)
     try:
@@ -217,7 +217,7 @@ def _create_backup(target: Path) -> None:
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise InvalidInput(
-            f"{target} exists, and a backup overwrites nothing; give another name, or move it away",
+            f"{target} exists, and a backup overwrites nothing; give another name, or move that file",
             code="backup_exists",
         ) from None
     except (OSError, ValueError) as error:

@@ -1,8 +1,8 @@
 """Turns between the processes that write one SQLite file. Used by the writer, once it has its turn in the process.
 
-SQLite lets writers poll for its lock, and whoever just had it mostly gets it again: beside two busy writers a third one
-waited up to 12 s. So where several write, each passes two record locks on a file of our own first. T is the turnstile,
-L the room: take T, take L, give T back, write, give L back. Whoever wrote last finds T held by the next one and cannot
+SQLite's writers poll for its lock, and the last holder mostly gets it again: beside two busy writers a third one waited
+up to 12 s. So if several processes write, each first takes two record locks on a file of our own. T is the turnstile, L
+the room: take T, take L, give T back, write, give L back. The last writer finds T held by the next one and cannot
 overtake it.
 
 A process that writes alone need not pay for that. The first byte of the file says whether anyone has had to wait
@@ -29,16 +29,16 @@ _T = 0  # byte of the turnstile
 _L = 1  # byte of the room behind it
 _TAKE = 2 | 4  # LOCK_EX | LOCK_NB, which a platform without fcntl does not name
 _GIVE = 8  # LOCK_UN
-_CALM = 16  # entries without a wait, one after the other, before a process believes that it is alone
+_CALM = 16  # entries in a row without a wait, before a process assumes that it is alone
 _HELD = (BlockingIOError, PermissionError)  # POSIX lets a system say either for "held by another process"
 
 
 class Board:
-    """A few bytes that all processes with the same database share: hints, none of which anything depends on.
+    """A few bytes that all processes with the same database share: only hints, nothing depends on them.
 
-    Read and written by system calls of half a microsecond, not mapped into memory: whoever shortens a mapped file
-    (`: > jobs.db-gate`, a restored backup) kills every process that touches it afterwards. Here the bytes of a file
-    that was shortened are 0, and a disk that is full keeps the old ones. Without a file it is a board of this process.
+    Read and written by system calls of half a microsecond, not mapped into memory: if a mapped file is shortened
+    (`: > jobs.db-gate`, a restored backup), every process that touches it is killed. Here the bytes of a shortened file
+    are 0, and a full disk keeps the old ones. Without a file the board is local to this process.
     """
 
     __slots__ = ("_alone", "_fd", "file")
@@ -60,7 +60,7 @@ class Board:
     def __setitem__(self, slot: int, value: int) -> None:
         if self._fd is None:
             self._alone[slot] = value
-        elif not self.is_robbed():  # else the number may mean a file of somebody else's by now
+        elif not self.is_robbed():  # else the descriptor may belong to another file by now
             with suppress(OSError):
                 os.pwrite(self._fd, b"\1" if value else b"\0", slot)
 
@@ -73,7 +73,7 @@ class Board:
         return bytes(BOARD_SIZE)
 
     def is_robbed(self) -> bool:
-        """Whether somebody closed our descriptor, and so surely those of the database beside it."""
+        """Whether other code closed our descriptor, and so surely those of the database too."""
         try:
             return self._fd is not None and identity(os.fstat(self._fd)) != self.file
         except OSError:
@@ -83,10 +83,10 @@ class Board:
 class Gate:
     """The turnstile in front of one database file, for this process. Get it from `gate_for`, never build one.
 
-    `board[0]` is not 0 where writers should `enter` before they write. Whoever finds the database locked sets it.
+    If `board[0]` is not 0, writers should `enter` before they write. A writer that finds the database locked sets it.
 
-    It is about fairness only. `enter` may answer False (time-out, no right to create the file, no record locks on this
-    filesystem or platform): then nothing is held and the caller writes all the same; SQLite's own lock keeps it right.
+    It is only for fairness. `enter` may return False (time-out, no right to create the file, no record locks on this
+    filesystem or platform): then nothing is held and the caller writes anyway; SQLite's own lock keeps it correct.
 
     Record locks belong to the process, not to a thread: the caller holds the process's turn at this database from
     before `enter` until after `leave`. A process that dies leaves the gate; a forked child is never inside it.
@@ -101,7 +101,7 @@ class Gate:
         self.board = Board(fd, file)
 
     def enter(self, timeout_s: float) -> bool:
-        """Wait for this process's turn. True: inside until `leave`. False: holding nothing, go on without."""
+        """Wait for this process's turn. True: inside until `leave`. False: nothing is held, write without it."""
         fd = self._fd
         if fd is None:
             return False
@@ -116,7 +116,7 @@ class Gate:
                 if not self._wait_in_line(fd, timeout_s):
                     return False
             lockf(fd, _GIVE, 1, _T)
-        except OSError:  # no record locks here, or somebody closed our descriptor
+        except OSError:  # no record locks here, or other code closed our descriptor
             _drop_both(fd)
             return False
         except BaseException:
@@ -126,7 +126,7 @@ class Gate:
         return True
 
     def leave(self) -> None:
-        """Let the next process in. Does nothing when the last `enter` answered False."""
+        """Let the next process in. Does nothing if the last `enter` returned False."""
         if self.inside and self._fd is not None:
             try:  # noqa: SIM105 - suppress() is Python code, and this is on the way of every write
                 lockf(self._fd, _GIVE, 1, _L)
@@ -145,7 +145,7 @@ class Gate:
         return False
 
     def _poll(self, fd: int, byte: int, pause: Callable[[float], float], deadline: float) -> bool:
-        """Look for a free byte until the deadline: a blocking F_SETLKW could not be given a time-out."""
+        """Poll for a free byte until the deadline: a blocking F_SETLKW has no time-out."""
         started = monotonic()
         while True:
             self.board[0] = 1
@@ -160,11 +160,10 @@ class Gate:
                 return True
 
     def is_robbed(self) -> bool:
-        """Whether somebody closed our descriptor, and so surely those of the database beside it."""
         return self.board.is_robbed()
 
     def owners(self) -> tuple[int, ...]:
-        """The user whose file it is; none where there is no file."""
+        """The user who owns the file; empty if there is no file."""
         with suppress(OSError):
             if self._fd is not None:
                 return (os.fstat(self._fd).st_uid,)
@@ -175,18 +174,18 @@ class Gate:
         self.inside = False
 
     def __del__(self) -> None:
-        # Closing any descriptor of the file drops every lock this process has on it; here nobody is left to hold one.
-        # The number may mean another file by now, if the program closed all descriptors to become a daemon.
+        # Closing any descriptor of the file drops every lock this process has on it; here none is left.
+        # The descriptor may belong to another file by now, if the program closed all of them to become a daemon.
         with suppress(OSError):
             if self._fd is not None and not self.is_robbed():
                 os.close(self._fd)
 
 
 def gate_for(db_path: str | PathLike[str]) -> Gate:
-    """The one gate of this process for a database, whatever path leads to it. Creates `<db>-gate` (0600) beside it.
+    """The one gate of this process for a database, by whatever path. Creates `<db>-gate` (0600) beside it.
 
-    Keep it: it lives, with its descriptor, only as long as somebody does. Where the file cannot be created or opened
-    the gate is a disabled one, whose `enter` answers False at once.
+    Keep a reference: without one the gate and its descriptor are closed. If the file cannot be created or opened, the
+    gate is disabled: its `enter` returns False at once.
     """
     path = os.path.realpath(db_path) + "-gate"
     with _registry.lock:
@@ -201,7 +200,7 @@ class _Registry:
         self._gates: WeakValueDictionary[Identity, Gate] = WeakValueDictionary()
 
     def known(self, path: str) -> Gate | None:
-        """Asks by path: opening the file to look, and closing it again, would drop the locks held on it."""
+        """Found by path: opening and closing the file would drop the locks held on it."""
         with suppress(OSError):
             return self._gates.get(identity(os.stat(path)))  # noqa: PTH116 - the path is a string already
         return None
@@ -227,7 +226,7 @@ if sys.platform != "win32":
 
 
 def _pause_at_turnstile(waited_s: float) -> float:
-    """Newcomers look seldom, old hands often: that is what makes polling nearly first come, first served.
+    """New waiters poll seldom, old ones often: this makes polling nearly first come, first served.
 
     From 2 ms, halved every 5 ms, down to 0.1 ms; then up to 1 ms again, so that a long wait costs little. Beside two
     writers with 1 ms transactions p99 was 1–10 ms; with pauses that grow from the start it was 17–34 ms.
@@ -237,7 +236,7 @@ def _pause_at_turnstile(waited_s: float) -> float:
 
 
 def _pause_at_room(waited_s: float) -> float:
-    """Only one process at a time waits here, so it may look often: after a tenth of its wait, 50 µs to 1 ms."""
+    """Only one process at a time waits here, so it may poll often: after a tenth of its wait, 50 µs to 1 ms."""
     return min(0.001, max(0.00005, waited_s / 10))
 
 

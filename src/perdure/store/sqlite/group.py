@@ -1,7 +1,7 @@
 """Group commit: callers that write at the same time share one transaction, and so one fsync. Used by `database`.
 
-The first to come leads: it waits for its turn at the file, takes everyone who has come meanwhile, runs all their
-operations in one transaction and tells them. Whoever comes during that waits, and the first of them leads next.
+The first caller leads: it waits for its turn at the file, runs the operations of all who have come meanwhile in one
+transaction, and wakes them. Callers that come during that wait, and the first of them leads next.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST = 256
-"""How many operations one transaction takes: enough to share the fsync, few enough to keep the lock short."""
+"""The most operations in one transaction: enough to share the fsync, few enough to hold the lock only shortly."""
 
 
 class Member(Generic[T]):
-    """One caller's operation on its way. Done when `answered`; otherwise woken to lead."""
+    """One caller's operation. Done when `answered`; if woken before that, the caller leads."""
 
     answer: T | None = None
     error: BaseException | None = None
@@ -43,15 +43,15 @@ class Member(Generic[T]):
         return self.answer  # type: ignore[return-value]  # settled: it is a T
 
     def lie_down(self) -> None:
-        """Someone else leads: from now on the caller has to be woken."""
+        """Another caller leads: from now on this one has to be woken."""
 
     def wake(self) -> bool:
-        """Tell the caller that it is answered, or that it is its turn to lead. False: it is not there any more."""
+        """Wake the caller: it is answered, or it must lead. False: it does not exist any more."""
         raise NotImplementedError
 
 
 class _Waiting(Member[T]):
-    """A thread's operation; the thread sleeps on a lock of its own."""
+    """A thread's operation; the thread sleeps on its own lock."""
 
     _asleep: threading.Lock | None = None
 
@@ -68,13 +68,13 @@ class _Waiting(Member[T]):
         try:
             if self._asleep is not None:
                 self._asleep.release()
-        except RuntimeError:  # it was told before
+        except RuntimeError:  # it is awake already
             pass
         return True
 
 
 class _Awaited(Member[T]):
-    """A coroutine's operation; where it has to lead, it does so in the loop's executor."""
+    """A coroutine's operation; if it has to lead, it does so in the loop's executor."""
 
     def __init__(self, make: Make[T], group: GroupCommit, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(make)
@@ -84,8 +84,8 @@ class _Awaited(Member[T]):
 
     def wake(self) -> bool:
         try:
-            self.loop.call_soon_threadsafe(self._told)
-        except RuntimeError:  # the loop was closed while the operation was under way
+            self.loop.call_soon_threadsafe(self._woken)
+        except RuntimeError:  # the loop was closed while the operation ran
             return False
         return True
 
@@ -95,7 +95,7 @@ class _Awaited(Member[T]):
         except RuntimeError:  # the loop is about to close and takes no more work, but others wait behind this one
             self._group.lead(self)
 
-    def _told(self) -> None:
+    def _woken(self) -> None:
         if self.answered:
             if not self.future.done():
                 self.future.set_result(None)
@@ -109,12 +109,12 @@ RunGroup = Callable[[list[Member[Any]]], None]
 class GroupCommit:
     """The queue in front of one database's write transaction.
 
-    `run` is given an empty list. It waits for the turn at the file, fills the list with whoever has come by then, and
-    settles or fails each of them.
+    `run` gets an empty list. It waits for the turn at the file, fills the list with all members that wait by then, and
+    answers or fails each of them.
 
-    Whoever is interrupted (KeyboardInterrupt, an exception raised into the thread) wakes the next in line on the way
-    out. One leader too many does no harm, it waits for its turn and may find nothing to do; one too few would leave the
-    others asleep for ever. So what is done on the way out can be repeated, and is when another interrupt hits it.
+    An interrupted caller (KeyboardInterrupt, an exception raised in the thread) wakes the next one in its clean-up. One
+    leader too many does no harm: it waits for its turn and may find nothing to do. One too few would leave the others
+    asleep for ever. So the clean-up can be repeated, and is repeated after another interrupt.
     """
 
     def __init__(self, run: RunGroup) -> None:
@@ -123,7 +123,7 @@ class GroupCommit:
         self._waiting: deque[Member[Any]] = deque()
         self._led = False
         self._called: Member[Any] | None = None
-        """Who was told to lead and has not begun to."""
+        """The member that was woken to lead and has not begun."""
 
     def submit(self, make: Make[T]) -> T:
         """Run an operation in the next transaction; returns when that has committed."""
@@ -141,7 +141,7 @@ class GroupCommit:
         return member.result() if member.error is not None else member.answer  # type: ignore[return-value]
 
     async def asubmit(self, make: Make[T]) -> T:
-        """The same for a coroutine: no thread waits for it, unless it is the one that leads."""
+        """The same for a coroutine: no thread waits for it, unless it leads."""
         import asyncio
 
         member = _Awaited(make, self, asyncio.get_running_loop())
@@ -155,14 +155,14 @@ class GroupCommit:
         return member.result()
 
     def lead(self, own: Member[Any]) -> None:
-        """Run one group, then hand over. An interrupted leader leaves its group to the next one, itself excepted."""
+        """Run one group, then hand over. An interrupted leader leaves its group, without itself, to the next one."""
         self._called = None
         group: list[Member[Any]] = []
         try:
             self._run(group)
         except BaseException as error:
             if isinstance(own, _Awaited):  # a thread gets the error by itself
-                self._tell(own, error)
+                self._fail_leader(own, error)
             raise
         finally:
             try:
@@ -172,15 +172,15 @@ class GroupCommit:
                 raise
 
     def fill(self, group: list[Member[Any]]) -> None:
-        """Add those who wait to a group, as many as one transaction takes."""
+        """Add waiting members to a group, as many as one transaction takes."""
         waiting = self._waiting
         with self._lock:
             while waiting and len(group) < MOST:
-                group.append(waiting[0])  # first in, then out: an interrupt between the two loses nobody
+                group.append(waiting[0])  # append before pop: an interrupt between the two loses no member
                 waiting.popleft()
 
-    def _tell(self, own: _Awaited[Any], error: BaseException) -> None:
-        """The coroutine that led gets the error, unless its operation is done. Nobody else runs it later."""
+    def _fail_leader(self, own: _Awaited[Any], error: BaseException) -> None:
+        """Give the error to the coroutine that led, unless its operation is done. No one else runs it later."""
         with self._lock:
             if own in self._waiting:
                 self._waiting.remove(own)
@@ -202,7 +202,7 @@ class GroupCommit:
             return True
 
     def _may_overtake(self, member: Member[Any]) -> bool:
-        """A coroutine that was told to lead begins when its loop runs, which may be never."""
+        """A coroutine that was woken to lead begins when its loop runs, which may be never."""
         called = self._called
         return isinstance(called, _Awaited) and not (isinstance(member, _Awaited) and member.loop is called.loop)
 
@@ -214,7 +214,7 @@ class GroupCommit:
             raise
 
     def _abandon(self, member: Member[Any]) -> None:
-        """The caller goes away: an operation that has not begun never will, and someone else leads."""
+        """The caller leaves: an operation that has not begun never will, and another caller leads."""
         with self._lock:
             member.gone = True
             if member in self._waiting:
@@ -243,7 +243,7 @@ class GroupCommit:
                     self._waiting.remove(following)
 
     def _next_leader(self) -> Member[Any] | None:
-        """A thread where there is one: it is there to be woken, while a coroutine's loop may have stopped."""
+        """A thread if there is one: it can surely be woken, while a coroutine's loop may have stopped."""
         with self._lock:
             self._led = bool(self._waiting)
             self._called = None

@@ -1,7 +1,7 @@
 """Runs operations on an SQLite file, which is made and upgraded on first use. Made by `store/open`; calls `database`.
 
-There is one database object per file, shared by every app that uses it, because record locks and group commit belong to
-the process. Before a fork they are all closed, and parent and child open the file afresh when they need it.
+There is one database object per file, shared by all apps of the process, because record locks and group commit belong
+to the process. Before a fork all are closed; parent and child open the file again when they need it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ _databases: dict[tuple[int, int] | None, Database] = {}
 _to_let_go: list[Callable[[], None]] = []
 _left_behind: list[Database] = []
 _in_use: set[tuple[int, int] | None] = set()
-"""In a forked child: files that its parent could not let go of before the fork."""
+"""In a forked child: files that its parent could not close before the fork."""
 _registry = threading.Lock()
 PATIENCE_S = 5.0
-"""How long a fork, or a close, waits for other threads that are just using the file."""
+"""How long a fork, or a close, waits for other threads that use the file."""
 
 generation: int = 0
-"""Rises in a forked child: what a store looked up before the fork is not its own any more."""
+"""Rises in a forked child: what a store found before the fork belongs to the parent."""
 
 
 def database_at(path: Path, settings: StoreSettings) -> Database:
     """The one database object of this process for this file; makes the file at the newest schema on first use.
 
-    With `auto_migrate` False nothing is made or changed; a file that is not there or not at the newest schema is
-    refused.
+    With `auto_migrate` False nothing is made or changed; a missing file or an old schema is refused.
     """
     refuse_network_filesystem(path, allow=settings.allow_network_filesystem)
     may_upgrade = settings.auto_migrate is not False
@@ -63,7 +62,7 @@ def database_at(path: Path, settings: StoreSettings) -> Database:
 
 
 def upgrade_at(path: Path, settings: StoreSettings) -> schema.Upgrade:
-    """Make the file or bring it to the newest schema, whatever `auto_migrate` says, and say what was done."""
+    """Make the file or bring it to the newest schema, even with `auto_migrate` False. Returns what was done."""
     refuse_network_filesystem(path, allow=settings.allow_network_filesystem)
     create_private(path)
     with translated(path), closing(connect.open_writer(path, settings)) as connection:
@@ -77,7 +76,7 @@ def _prepared(path: Path, settings: StoreSettings, *, may_upgrade: bool) -> Data
 
 
 def forget(database: Database) -> None:
-    """Close a database; the next use opens it afresh. One that is in use for longer than a moment stays open."""
+    """Close a database; the next use opens it again. If it stays in use for PATIENCE_S, it is not closed."""
     with _registry:
         if database.retire(PATIENCE_S):
             _drop(database)
@@ -89,9 +88,9 @@ def _drop(database: Database) -> None:
 
 
 def _before_fork() -> None:
-    """SQLite keeps account of its locks in memory, per process and file, and a fork copies the account: a child with an
-    inherited connection believes to hold locks that the kernel knows nothing of, and loses what it writes as soon as
-    the parent closes the file. So nothing of ours is open while the process forks."""
+    """SQLite records its locks in memory, per process and file, and a fork copies that record: a child with an
+    inherited connection believes that it holds locks which the kernel did not give it, and loses what it writes as soon
+    as the parent closes the file. So nothing of ours is open while the process forks."""
     if _registry.acquire(timeout=PATIENCE_S):
         _to_let_go.append(_registry.release)
     for identity, database in list(_databases.items()):
@@ -118,8 +117,8 @@ def _after_in_child() -> None:
 
 def _forked_in_use(path: Path) -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        f"this process was forked while its parent was in a transaction on {path}: SQLite's locks cannot be trusted in"
-        " it, and nothing was written. Fork outside of transactions, or start processes afresh (spawn)",
+        f"this process was forked while its parent was in a transaction on {path}: SQLite's locks do not work in it,"
+        " and nothing was written. Fork outside of transactions, or start new processes (spawn)",
         code="forked_in_use",
     )
 
@@ -181,7 +180,7 @@ class SqliteRunner:
 
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
-        # `yield from`, not another `with`: there an interrupt could come between the two and leave the inner one open.
+        # `yield from`, not a second `with`: an interrupt between the two could leave the inner one open.
         with uninterrupted:
             while True:
                 try:
@@ -190,7 +189,7 @@ class SqliteRunner:
                     continue
 
     def joined(self) -> object | None:
-        """The transaction of this thread or task that calls join. None: there is none."""
+        """The transaction of this thread or task that calls would join. None: there is none."""
         return None if self._database is None else self._database.joined()
 
     def bell(self) -> SqliteBell:
@@ -205,19 +204,19 @@ class SqliteRunner:
         return str(upgrade_at(self.path, self._settings))
 
     def require_current(self) -> None:
-        """Refuse a missing file, and one that the next call would have to make or upgrade; nothing is changed."""
+        """Refuse a missing file, and one that needs an upgrade; nothing is changed."""
         schema.require_current(self.path, self._settings)
 
     def checkup(self) -> schema.Checkup:
-        """How the file stands. Changes nothing, and upgrades nothing."""
+        """The condition of the file. Changes nothing."""
         return schema.examine(self.path, self._settings)
 
     def facts(self) -> list[Fact]:
-        """The same for people, with what to think of it."""
+        """The same for people, with a verdict."""
         return schema.facts(self.checkup())
 
     def back_up(self, target: Path) -> None:
-        """Copy all that is committed now to a new file. Jobs go on meanwhile."""
+        """Copy all that is committed now to a new file. Jobs continue meanwhile."""
         schema.require_file(self.path)
         with translated(self.path), closing(connect.open_writer(self.path, self._settings)) as connection:
             back_up(connection, target)

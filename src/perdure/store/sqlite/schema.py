@@ -1,4 +1,4 @@
-"""How an SQLite file stands, and how it gets the newest schema. Used by `runner`; the steps are in `migrate`."""
+"""Checks an SQLite file and brings it to the newest schema. Used by `runner`; the steps are in `migrate`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERSIONS = table("schema_version")
 _SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 _FAULTS = 20
 LONG_WAL_FRAMES = 5_000
-"""Ten times what Perdure lets a log grow to before it is copied back."""
+"""Five times the length at which Perdure copies the log back (`CHECKPOINT_FRAMES`)."""
 
 GUARD_LIMIT = (
     "this SQLite can corrupt a file that several processes write (its WAL-reset bug). Perdure's own connections and"
@@ -53,9 +53,9 @@ class Upgrade(NamedTuple):
 
 
 def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migration], *, allowed: bool = True) -> Upgrade:
-    """Put the file into WAL mode and bring it to the newest schema while other starters wait at the gate.
+    """Put the file into WAL mode and bring it to the newest schema while other processes wait at the gate.
 
-    A file that is like that already needs no turn: it opens also while someone writes for long.
+    A file that is ready needs no turn: it opens even while someone writes for long.
     """
     done = applied(connection)
     if done and not migrate.pending(known, done) and connect.is_wal(connection):
@@ -73,9 +73,9 @@ def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
 
 
 def upgrade(connection: sqlite3.Connection, path: Path, known: Sequence[Migration], *, allowed: bool = True) -> Upgrade:
-    """Bring the file to the newest schema, in one transaction, once, however many start together.
+    """Bring the file to the newest schema, in one transaction; done once if many processes start together.
 
-    A file that has an older schema is copied first. `allowed` False: it is refused instead, and so is one without any.
+    A file with an older schema is backed up first. `allowed` False: an older schema is refused, and so is none at all.
     """
     done = applied(connection)
     if not migrate.pending(known, done):
@@ -98,7 +98,7 @@ def upgrade(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
 
 
 def _refuse(path: Path, known: Sequence[Migration], done: Sequence[Applied]) -> None:
-    """Refuse a file that would have to be made or upgraded, where nobody allowed that."""
+    """Refuse a file that would have to be made or upgraded, if that is not allowed."""
     if not done:
         raise missing(path, "has no Perdure tables")
     if migrate.pending(known, done):
@@ -120,7 +120,7 @@ def require_current(path: Path, settings: StoreSettings) -> None:
 
 
 def require_newest(connection: sqlite3.Connection, path: Path, known: Sequence[Migration]) -> None:
-    """Refuse a file that is not at the newest schema, whatever is the matter with it."""
+    """Refuse a file that is not at the newest schema."""
     done = applied(connection)
     if not done:
         raise SchemaError(
@@ -141,7 +141,7 @@ def _older(path: Path, done: Sequence[Applied], known: Sequence[Migration], why:
 
 
 def applied(connection: sqlite3.Connection) -> list[Applied]:
-    """The steps the file says it has. Empty: it is not ours yet."""
+    """The steps that the file has recorded. Empty: it is not ours yet."""
     found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (VERSIONS,)).fetchone()
     if found is None:
         return []
@@ -154,11 +154,11 @@ def _back_up(connection: sqlite3.Connection, path: Path) -> Path:
     return target
 
 
-# -- as it stands ------------------------------------------------------------------------------------------------------
+# -- the condition of a file -------------------------------------------------------------------------------------------
 
 
 class Checkup(NamedTuple):
-    """How a file stands. `revision` 0: it has no Perdure tables. `schema_fault`: why this version cannot use it."""
+    """The condition of a file. `revision` 0: no Perdure tables. `schema_fault`: why this version cannot use it."""
 
     path: Path
     size: int
@@ -178,7 +178,7 @@ class Checkup(NamedTuple):
 
 
 def require_file(path: Path) -> None:
-    """Refuse a path where there is no file, so that looking never creates one."""
+    """Refuse a path where there is no file, so that a check never creates one."""
     if path.is_dir():
         raise DatabaseUnavailable(f"{path} is a folder; give the path of the database file in it", code="database_path")
     if not path.exists():
@@ -189,7 +189,7 @@ def require_file(path: Path) -> None:
 
 
 def examine(path: Path, settings: StoreSettings) -> Checkup:
-    """Look at the file through a connection like Perdure's own, which cannot write."""
+    """Check the file through a connection with Perdure's settings that cannot write."""
     require_file(path)
     with translated(path), closing(connect.open_reader(path, settings)) as connection:
         return _examine(connection, path)
@@ -229,10 +229,10 @@ def _schema_fault(connection: sqlite3.Connection, path: Path) -> str | None:
 
 
 def _faults(connection: sqlite3.Connection) -> tuple[str, ...]:
-    """What `quick_check` complains of. Empty: nothing."""
+    """What `quick_check` reports. Empty: nothing."""
     try:
         said = tuple(str(line) for (line,) in connection.execute(f"PRAGMA quick_check({_FAULTS})"))
-    except sqlite3.DatabaseError as error:  # so damaged that even the look at it breaks off
+    except sqlite3.DatabaseError as error:  # so damaged that even the check fails
         return (str(error),)
     return () if said == ("ok",) else said
 
@@ -260,7 +260,7 @@ def _size(path: Path) -> int:
 
 
 def facts(found: Checkup) -> list[Fact]:
-    """The same for people, with what to think of it."""
+    """The same for people, with verdicts."""
     return [
         Fact("file", f"{found.path} ({size(found.size)})"),
         _schema_fact(found),

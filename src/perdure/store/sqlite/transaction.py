@@ -1,7 +1,6 @@
-"""Operations inside a transaction that is open already: ours (used by `database`) or the user's (`tx=`, by `runner`).
+"""Operations inside a transaction that is already open: ours (used by `database`) or the user's (`tx=`, by `runner`).
 
-The latter never touches the gate or group commit. The user may hold the write lock already: waiting for the gate could
-wait for ourselves.
+A user's transaction never uses the gate or group commit: it may already hold the write lock, and would wait for itself.
 """
 
 from __future__ import annotations
@@ -27,37 +26,38 @@ T = TypeVar("T")
 INTERRUPT_EVERY_S = 0.05
 
 
-class Transaction:
-    """An open transaction. One of ours is joined by plain calls on the same thread or task."""
+class SqliteTransaction:
+    """An open transaction. Calls on the same thread or task join one of ours."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.driver = SqliteDriver(connection, STATEMENTS)
         self.over = False
-        """True: whoever still finds it in their context, a task begun inside it, say, is not inside it any more."""
+        """True: it has ended, even if a task that was started inside still has it in its context."""
         self.given_up: TransactionTooLong | None = None
-        """Set: it took too long and was rolled back, or is about to be. Whoever is still inside gets this error."""
+        """Set: it took too long and was rolled back, or is about to be. Later calls inside it get this error."""
         self.let_go: Callable[[], None] | None = None
-        """Passes the turn at the file on. None: there is none, or it was passed on."""
+        """Ends the turn at the file. None: there is no turn, or it has ended."""
         self._committed = False
         self._process = os.getpid()
-        # One statement at a time, or the commit, or `give_up`, which comes from another thread.
+        # For one statement at a time, the commit, or `give_up`, which comes from another thread.
         self._busy = threading.RLock()
 
     def is_joinable(self) -> bool:
-        """False once it is over. An error where it was given up."""
+        """False once it is over. Raises if it was given up."""
         if not self.over:
-            self.check_in_time()  # what was meant to be a part of it must not be written without it
+            self.check_in_time()  # what belongs to it must not be written without it
         return not self.over
 
     @property
     def inherited(self) -> bool:
-        """Whether it belongs to the process that this one was forked from, and is not to be touched."""
+        """Whether it belongs to the parent process of a fork, and must not be touched."""
         return os.getpid() != self._process
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
-        """Run a statement of the user's own in it. BEGIN, COMMIT and ROLLBACK are left to the block: refused."""
-        # By its words: an authorizer would be Python code inside SQLite, where an interrupt is taken for a refusal.
+        """Run a user's statement in it. BEGIN, COMMIT and ROLLBACK are refused: the block does them."""
+        # Checked by its words: in an authorizer, which is Python code inside SQLite, an interrupt would look like a
+        # refusal.
         refuse_control(sql, SQLITE)
         with self._busy:
             self.check_in_time()
@@ -71,7 +71,7 @@ class Transaction:
             return cursor
 
     def run(self, make: Make[T]) -> T:
-        """Run an operation inside; on an error nothing of it remains, and the transaction goes on."""
+        """Run an operation inside; on an error nothing of it remains, and the transaction continues."""
         with self._busy:
             self.check_in_time()
             try:
@@ -84,14 +84,14 @@ class Transaction:
         self._check_open()
         self.driver.execute(BEGIN_OPERATION)
         try:
-            answer = drive(make(), self.driver)
+            result = drive(make(), self.driver)
         except BaseException:
             if self.connection.in_transaction:
                 self.driver.execute(UNDO_OPERATION)
                 self.driver.execute(END_OPERATION)
             raise
         self.driver.execute(END_OPERATION)
-        return answer
+        return result
 
     def commit(self, path: str) -> None:
         """Make it durable. After an error nothing of it is."""
@@ -106,8 +106,8 @@ class Transaction:
             self._committed = True
 
     def give_up(self, reason: str) -> bool:
-        """Roll it back from another thread and let the next writer in; whoever is inside finds out at their next
-        statement. A statement under way is interrupted. False: it had ended already, and nothing was done.
+        """Roll it back from another thread and let the next writer in. A running statement is interrupted; the code
+        inside gets the error at its next statement. False: it had already ended, and nothing was done.
         """
         self.given_up = TransactionTooLong(reason)
         while not self._busy.acquire(timeout=INTERRUPT_EVERY_S):
@@ -136,8 +136,8 @@ class Transaction:
     def close(self) -> None:
         """Roll back what was not committed and close its connection. May be repeated.
 
-        The rollback comes first: as long as a cursor of the user's is in the middle of its rows, SQLite keeps a closed
-        connection and its transaction alive.
+        The rollback comes first: while a user's cursor is in the middle of its rows, SQLite keeps a closed connection
+        and its transaction alive.
         """
         with self._busy:
             self.over = True
@@ -160,14 +160,14 @@ class Transaction:
 def write_within(tx: object, make: Make[T], path: Path) -> T:
     """Run an operation inside the user's transaction, in a savepoint; on an error nothing of it remains."""
     tx = behind_a_job(tx)
-    if isinstance(tx, Transaction):
+    if isinstance(tx, SqliteTransaction):
         with translated(path):
             _check_file(tx.connection, path)
         return tx.run(make)
     connection = driver_connection(tx)
     if not isinstance(connection, sqlite3.Connection):
         raise unknown(tx, "a sqlite3.Connection")
-    texts: Any = connection.text_factory  # unlike rows, texts cannot be made otherwise for one cursor only
+    texts: Any = connection.text_factory  # unlike the row factory, it cannot be set for one cursor only
     try:
         connection.text_factory = str
         return _within(connection, make, path)
@@ -176,7 +176,7 @@ def write_within(tx: object, make: Make[T], path: Path) -> T:
 
 
 def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
-    """A transaction that had to be begun for the operation ends with it if it fails."""
+    """If the operation fails, a transaction that was begun for it is rolled back."""
     began = False
     try:
         with translated(path):
@@ -185,19 +185,19 @@ def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
             if began:
                 _begin(connection)
             tame(connection)
-        answer = Transaction(connection).run(make)
-        if isinstance(answer, PerdureError):
-            raise answer  # here, so that a transaction that had to be begun for it ends with it
+        result = SqliteTransaction(connection).run(make)
+        if isinstance(result, PerdureError):
+            raise result  # here, so that a transaction that was begun for it is rolled back
     except BaseException:
         if began and connection.in_transaction:
             connection.rollback()
         raise
-    return answer
+    return result
 
 
 def _begin(connection: Any) -> None:
-    """In implicit mode the module begins a transaction only before the first INSERT it recognises as one; a SAVEPOINT
-    outside of it would begin its own, and RELEASE would commit that behind the user's back."""
+    """In implicit mode `sqlite3` begins a transaction only before the first INSERT that it recognises; a SAVEPOINT
+    outside of one would begin its own, and RELEASE would commit that without the user's COMMIT."""
     if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
         raise not_open()
     connection.execute("BEGIN IMMEDIATE")

@@ -1,9 +1,9 @@
 """Keeps the write-ahead log short without meeting SQLite's WAL-reset bug. Called by the SQLite writer after commits.
 
-Affected versions can corrupt a file that several processes write: a checkpoint that does not hold the writer's lock may
-copy from a log that another process is just starting over. Auto-checkpoints never hold it; FULL, RESTART and TRUNCATE
-quietly go on without it when it is busy. So on such versions our connections switch auto-checkpoints off, and whoever
-finds the log long copies it back while a second connection keeps all writers out.
+Affected versions can corrupt a file that several processes write: a checkpoint without the writer's lock may copy from
+a log that another process is just starting over. Auto-checkpoints never hold it; FULL, RESTART and TRUNCATE silently
+continue without it when it is busy. So on such versions our connections switch auto-checkpoints off, and a writer that
+finds the log long copies it back while a second connection blocks all writers.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
 def affected(version: tuple[int, int, int]) -> bool:
-    """Whether this SQLite has the WAL-reset bug: 3.7.0 to 3.51.2, but for the repaired 3.44.6+ and 3.50.7+."""
+    """Whether this SQLite has the WAL-reset bug: 3.7.0 to 3.51.2, except the repaired 3.44.6+ and 3.50.7+."""
     repaired = (3, 44, 6) <= version < (3, 45, 0) or (3, 50, 7) <= version < (3, 51, 0)
     return (3, 7, 0) <= version <= (3, 51, 2) and not repaired
 
 
 def checkpoint_guarded(writer: sqlite3.Connection, holder: sqlite3.Connection) -> tuple[int, int]:
-    """Copy the log back through `writer` while `holder` keeps every other writer out; (frames in the log, copied).
+    """Copy the log back through `writer` while `holder` blocks every other writer; returns (frames in the log, copied).
 
     Both are idle connections of ours to the same file; the caller holds the gate. The checkpoint runs only while
     `holder` has the writer's lock. If another connection has it for longer than the busy time-out of `holder` (keep it
-    short), nothing is done and the answer is NOT_RUN. Readers are never waited for: what one of them holds up is copied
-    another time. In any case, also when interrupted, `holder` is idle afterwards.
+    short), nothing is done and NOT_RUN is returned. Readers are never waited for: frames that one of them still needs
+    are copied another time. In any case, even after an interrupt, `holder` is idle afterwards.
     """
     try:
         if not _begin(holder):
@@ -66,7 +66,7 @@ def _begin(holder: sqlite3.Connection) -> bool:
 
 
 class WalMeter:
-    """How long the log of one database is, for about 3 µs a look. Any thread may use it; nothing has to be closed."""
+    """Measures the log of one database, in about 3 µs. Any thread may use it; nothing has to be closed."""
 
     __slots__ = ("_kept", "_shm", "_wal")
 
@@ -77,7 +77,7 @@ class WalMeter:
         self._kept: _Kept | None = None
 
     def state(self) -> bytes:
-        """Something that differs after every commit, whoever made it. Empty where it cannot be told."""
+        """Bytes that differ after every commit of any process. Empty if they cannot be read."""
         if sys.platform == "win32":
             return b""
         try:
@@ -93,10 +93,10 @@ class WalMeter:
         return kept
 
     def frames(self) -> int:
-        """Committed frames that are not yet in the database file, whoever wrote them. 0 when there is no log.
+        """Committed frames of all processes that are not yet in the database file. 0 if there is no log.
 
-        Without a usable `-shm` (nobody has the file open, exclusive locking mode) it is what `-wal` has room for: never
-        too few, but frames already copied count too.
+        Without a usable `-shm` (no one has the file open, exclusive locking mode) it is computed from the size of
+        `-wal`: never too few, but frames already copied count too.
         """
         last: int
         copied: int
@@ -124,7 +124,7 @@ class WalMeter:
 
 
 class _Kept:
-    """An open file. `given_up`: its descriptor was closed, and the number may mean another file by now."""
+    """An open file. `given_up`: its descriptor was closed, and its number may belong to another file by now."""
 
     __slots__ = ("fd", "given_up", "path")
 
@@ -135,11 +135,11 @@ class _Kept:
 
 
 class _KeptFiles:
-    """The `-shm` files this process looks into: one descriptor each, which stays open.
+    """The `-shm` files that this process reads: one descriptor each, which stays open.
 
-    Closing one would drop every record lock this process has on the file, SQLite's own among them. They are therefore
-    plain numbers, which no garbage collector closes. Only when a file was deleted is its descriptor given up: SQLite
-    deletes it with the last connection of all processes, when nobody has a lock on it any more.
+    Closing one would drop every record lock this process has on the file, also SQLite's own. So they are integers,
+    which no garbage collector closes. Only the descriptor of a deleted file is closed: SQLite deletes the file with the
+    last connection of all processes, when no lock on it is left.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class _KeptFiles:
                 return known
             self._give_up_deleted()
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            # Should the file be known after all (the path changed hands just now), this descriptor stays open unused.
+            # If the file is known after all (another file has this path just now), this descriptor stays open unused.
             return self._by_file.setdefault(identity(os.fstat(fd)), _Kept(fd, path))
 
     def _give_up_deleted(self) -> None:
@@ -175,7 +175,7 @@ if sys.platform != "win32":
 
 
 def _links(fd: int, file: Identity) -> int | None:
-    """How many names the open file has. None if the number no longer means this file (a daemon closed them all)."""
+    """How many names the open file has. None if the descriptor is another file's now (a daemon closed them all)."""
     with suppress(OSError):
         stat = os.fstat(fd)
         return stat.st_nlink if identity(stat) == file else None

@@ -1,7 +1,7 @@
-"""The contract suite: what every store must do, whatever it keeps its jobs in.
+"""The contract suite: what every store must do, in whatever database it keeps its jobs.
 
 From the command line, against an empty database: `python -m perdure.testing.contract postgresql://…`, with `--store
-package.module:function` for a store of your own. From pytest, with a fixture that gives a `Rig`:
+package.module:function` for your own store. From pytest, with a fixture that gives a `Rig`:
 
     @pytest.mark.parametrize("case", cases(), ids=str)
     def test_my_store_keeps_the_contract(case, rig):

@@ -18,7 +18,7 @@ from perdure.testing.contract.suite import GROUPS, Judged, Verdict, cases, is_em
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0: everything passed or is not supported; 1: something failed; 2: the suite could not be run."""
+    """Exit status 0: everything passed or is not supported; 1: something failed; 2: the suite could not run."""
     chosen = _parser().parse_args(arguments)
     console = Console()
     try:

@@ -20,7 +20,7 @@ _VALUES = "__contract_values__"
 
 
 class Case(NamedTuple):
-    """One test of the suite: `group` is the protocol, `name` the sentence."""
+    """One test of the suite: `group` is the file, `name` the sentence."""
 
     group: str
     name: str
@@ -28,7 +28,7 @@ class Case(NamedTuple):
     values: tuple[Any, ...] = ()
 
     def run(self, rig: Rig) -> None:
-        """Run the test to its end; raises what it raises. The rig is the caller's to open and close."""
+        """Run the test; raises what it raises. The caller opens and closes the rig."""
         self.test(rig, *self.values)
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
 
 def each(*values: object) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """One case per value, which the test takes after the rig; a tuple stands for several arguments."""
+    """One case per value, which the test takes after the rig; a tuple means several arguments."""
 
     def mark(test: Callable[P, None]) -> Callable[P, None]:
         setattr(test, _VALUES, values)
@@ -46,7 +46,7 @@ def each(*values: object) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 
 def cases_of(group: str, functions: Iterable[tuple[str, Callable[..., None]]]) -> list[Case]:
-    """The cases of one file, in the order of its text."""
+    """The cases of one file, in source order."""
     found: list[Case] = []
     for name, test in functions:
         sentence = name.removeprefix("test_").replace("_", " ")
@@ -62,7 +62,7 @@ def cases_of(group: str, functions: Iterable[tuple[str, Callable[..., None]]]) -
 
 
 def _shown(value: object) -> str:
-    """A value in a few words: named tuples without what they leave at nothing, long or unprintable text cut short."""
+    """A short text for a value: named tuples without empty fields, long or unprintable text shortened."""
     if isinstance(value, Failure):
         return value.message
     if isinstance(value, tuple):
@@ -74,7 +74,7 @@ def _shown(value: object) -> str:
 
 
 class Raises(Generic[E]):
-    """What `raises` gives; `error` is there once the block has ended."""
+    """What `raises` returns; `error` is set once the block has ended."""
 
     error: E
 

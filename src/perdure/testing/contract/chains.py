@@ -1,4 +1,4 @@
-"""`Retry(as_new_job=True)`: every attempt a job of its own. Part of the protocol `Finishes`."""
+"""`Retry(as_new_job=True)`: every attempt is a new job. Part of the protocol `FinishOperations`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.testing.contract.rig import BROKEN, Rig
     (Released(), State.SKIPPED, RunState.RELEASED, 0),
     (Released(counts=True), State.SKIPPED, RunState.RELEASED, 1),
 )
-def test_a_successor_goes_on_with_the_work(
+def test_a_successor_continues_the_work(
     rig: Rig, report: Report, state: State, run_state: RunState, attempts: int
 ) -> None:
     behind = rig.new(priority=2)

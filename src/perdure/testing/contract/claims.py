@@ -1,4 +1,4 @@
-"""Jobs become runs. Protocol `Claims`."""
+"""Jobs become runs. Protocol `ClaimOperations`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_job_that_runs_again_has_waited_since_then(rig: Rig) -> None:
 
 
 def test_no_run_has_waited_for_less_than_nothing(rig: Rig) -> None:
-    """The clock of the node that claims may be behind that of whoever enqueued."""
+    """The clock of the node that claims may be behind the clock of the process that enqueued."""
     job_id = rig.enqueue()
     rig.clock.step(seconds=-5)
     rig.claim_one()
@@ -164,7 +164,7 @@ def test_a_stopped_node_claims_nothing(rig: Rig, reason: str) -> None:
     assert len(rig.in_order()) == 1
 
 
-def test_a_paused_queue_gives_nothing_until_it_goes_on(rig: Rig) -> None:
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(rig: Rig) -> None:
     rig.enqueue()
     rig.store.pause_queue(rig.queue, rig.now)
     assert rig.claim() == []
@@ -189,7 +189,7 @@ def test_a_paused_queue_gives_no_parked_jobs_either(rig: Rig) -> None:
     assert rig.claim() == []
 
 
-def test_other_queues_go_on_while_one_is_paused(rig: Rig) -> None:
+def test_other_queues_continue_while_one_is_paused(rig: Rig) -> None:
     other = rig.key("other")
     rig.enqueue(queue=other)
     rig.store.pause_queue(rig.queue, rig.now)
@@ -259,7 +259,7 @@ def test_a_claim_is_filled_up_behind_the_jobs_it_parks(rig: Rig) -> None:
     assert parked == [(12,)]
 
 
-def test_a_claim_parks_no_more_than_a_transaction_should_and_the_next_goes_on_behind(rig: Rig) -> None:
+def test_a_claim_parks_no_more_than_a_transaction_should_and_the_next_continues_behind(rig: Rig) -> None:
     strange = rig.key("strange")
     rig.enqueue_many(2_500, kind=strange)
     rig.enqueue()

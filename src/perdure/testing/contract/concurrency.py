@@ -29,7 +29,7 @@ CLAIMS = 10_000 if os.environ.get("PERDURE_TEST_SIZE") == "full" else 1_000
 
 
 def _at_once(calls: list[Callable[[], T]]) -> list[T]:
-    """The answers of these calls, each made on a thread of its own once all threads are there."""
+    """The results of these calls, each made on its own thread once all threads are there."""
     start = threading.Barrier(len(calls))
 
     def begin(call: Callable[[], T]) -> T:
@@ -57,7 +57,7 @@ def test_processes_claim_every_job_once_and_lose_none(rig: Rig) -> None:
 
 
 def _claimed_by_processes(rig: Rig) -> list[list[JobId]]:
-    """What each process claimed. Spawned, not forked: each opens the store for itself, as workers do."""
+    """What each process claimed. Spawned, not forked: each opens the store itself, as workers do."""
     spawn = multiprocessing.get_context("spawn")
     all_there = spawn.Barrier(PROCESSES, timeout=120)
     with ProcessPoolExecutor(PROCESSES, spawn, initializer=all_there.wait) as pool:
@@ -69,7 +69,7 @@ def _claimed_by_processes(rig: Rig) -> list[list[JobId]]:
 
 
 def _claim_in_process(opener: Opener, url: str, queue: str, number: int, now: Micros) -> list[JobId]:
-    """Claim and finish CLAIMS jobs, a few at a time, and say which they were."""
+    """Claim and finish CLAIMS jobs, a few at a time, and return their ids."""
     store, ids = opener(url), IdFactory()
     node = NodeId(ids.new())
     store.register(NewNode(node, now, Process(pid=os.getpid())))
@@ -103,7 +103,7 @@ def test_one_business_key_at_once_makes_one_job(rig: Rig) -> None:
     assert rig.in_order() == list(answers)
 
 
-def test_one_business_key_at_once_answers_the_same_job_to_those_who_ask_for_it(rig: Rig) -> None:
+def test_one_business_key_at_once_returns_the_same_job_to_those_who_ask_for_it(rig: Rig) -> None:
     jobs = _at_once([lambda: rig.store.enqueue([rig.new(business_key=rig.key("b"), conflict="return")])[0]] * THREADS)
 
     assert len({job.row.id for job in jobs}) == 1
@@ -111,7 +111,7 @@ def test_one_business_key_at_once_answers_the_same_job_to_those_who_ask_for_it(r
     assert rig.in_order() == [jobs[0].row.id]
 
 
-def test_one_idempotency_key_at_once_makes_one_job_and_the_others_are_told(rig: Rig) -> None:
+def test_one_idempotency_key_at_once_makes_one_job_and_the_others_get_it(rig: Rig) -> None:
     jobs = _at_once([lambda: rig.store.enqueue([rig.new(idempotency_key=rig.key("k"))])[0]] * THREADS)
 
     assert len({job.row.id for job in jobs}) == 1
@@ -147,7 +147,7 @@ def test_coroutines_with_one_idempotency_key_make_one_job(rig: Rig) -> None:
     assert sum(deduplicated for _, deduplicated in answers) == THREADS - 1
 
 
-def test_batches_that_share_keys_in_any_order_are_all_answered(rig: Rig) -> None:
+def test_batches_that_share_keys_in_any_order_all_succeed(rig: Rig) -> None:
     keys = [rig.key(f"k{number}") for number in range(8)]
 
     def enqueue(turn: int) -> list[bytes]:

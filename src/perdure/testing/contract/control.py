@@ -1,7 +1,7 @@
 """What people decide about single jobs: every verb from every state; pause, resume and cancel.
 
-Protocol `Control`; `retry` and `supersede` have files of their own. Which verb is legal from which state is taken from
-TRANSITIONS, never written down again here.
+Protocol `ControlOperations`; for `retry` and `supersede` see `retry.py` and `supersede.py`. Which verb is legal from
+which state is read from TRANSITIONS, not repeated here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ BY_HAND: dict[Verb, Callable[[Rig, JobId], Job]] = {
     Verb.MOVE: lambda rig, job_id: rig.store.move(job_id, Place(), rig.now),
     Verb.SET_PRIORITY: lambda rig, job_id: rig.store.set_priority(job_id, -7, rig.now),
 }
-"""The verbs of this protocol and of `Order`; `edit` is in `jobs`."""
+"""The verbs of this protocol and of `OrderOperations`; `edit` is in `jobs`."""
 
 REPEATS = {(Verb.CANCEL, State.CANCELLED)} | {(Verb.RESUME, state) for state in LIVE - TRANSITIONS[Verb.RESUME].sources}
-"""Outside the table, but no mistake: the job already is what is asked for."""
+"""Not in the table, but no error: the job is already in the state asked for."""
 
 LEGAL = [(verb, state) for verb in BY_HAND for state in State if state in TRANSITIONS[verb].sources]
 REFUSED = [

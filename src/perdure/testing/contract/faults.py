@@ -1,7 +1,7 @@
 """A failed statement in the middle of any operation leaves nothing behind. Across the protocols.
 
-Each operation is run once to count its calls; then, for every one of them, it is run again and that call fails. The
-failure is thrown into the operation where the driver would throw it, so no database has to be told to break.
+Each operation runs once to count its calls; then, for each call, it runs again and that call fails. The failure is
+raised in the operation where the driver would raise it, so no database has to break.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Injected(StoreError):
 
 
 class PassingRunner:
-    """Passes every operation on to a store's own runner: what runners with faults are made from."""
+    """Passes every operation on to a store's own runner: the base of runners with faults."""
 
     def __init__(self, inner: Runner) -> None:
         self.inner = inner
@@ -103,7 +103,7 @@ class FailingRunner(PassingRunner):
             return answer
 
     def _throw(self, op: Op[T]) -> Pair:
-        """What is no StoreError is raised past the operation, as an interrupt in the driver would be."""
+        """An error that is no StoreError skips the operation, like an interrupt in the driver."""
         error = self.error("the test wanted this call to fail")
         if isinstance(error, StoreError):
             return op.throw(error)
@@ -149,7 +149,7 @@ def test_an_interrupt_anywhere_leaves_nothing_behind(rig: Rig, name: str) -> Non
 
 
 def _calls_of(rig: Rig, operation: Operation) -> int:
-    """How many calls the operation makes; what it did is undone."""
+    """How many calls the operation makes; it is rolled back."""
     counting = _failing(rig, NEVER)
     with raises(_Undone), rig.store.transaction():
         operation(counting)
@@ -187,8 +187,8 @@ def test_a_failed_operation_in_a_transaction_leaves_the_rest_of_it_whole(rig: Ri
 
 @contextmanager
 def _writers_kept_out(rig: Rig) -> Generator[Callable[[], None], None, None]:
-    """Until the given function is called nobody gets to write, where the store has one writer at a time: those who
-    come meanwhile share a transaction then."""
+    """On a store with a single writer, all writers wait until the given function is called, and then share a
+    transaction."""
     begun, over = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -1,4 +1,4 @@
-"""Runs come back. Protocol `Finishes`. The fence is the run: who does not hold the job by it changes nothing."""
+"""Runs come back. Protocol `FinishOperations`. The fence: a run that no longer holds the job changes nothing."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_why_a_job_failed_is_kept_with_the_job_and_with_the_run(rig: Rig) -> Non
     assert (run.error_type, run.error_message, run.traceback) == ("KeyError", "no such order", "Traceback …")
 
 
-def test_what_an_executor_tells_of_a_run_is_kept(rig: Rig) -> None:
+def test_what_an_executor_reports_of_a_run_is_kept(rig: Rig) -> None:
     claim = rig.start()
     rig.finish(claim, Completed(), RunStats(1_234, 3, "/var/log/x", '{"rows":5}'))
 
@@ -248,8 +248,8 @@ def test_a_cancel_asked_for_meanwhile_is_seen_by_the_report(rig: Rig) -> None:
 
 @each(Completed(), Failed(HOPELESS), Cancelled(), Skipped())
 def test_a_run_ends_no_job_that_another_run_holds_even_at_the_same_version(rig: Rig, report: Report) -> None:
-    """Which cannot be: versions rise with every claim. So each of the two guards is seen to hold by itself; that the
-    version does beside the same run, where the job was superseded meanwhile, is seen in `supersede`."""
+    """This cannot happen, as versions rise with every claim; it shows that each of the two guards works alone. For the
+    version with the same run, where the job was superseded meanwhile, see `supersede`."""
     rig.enqueue_many(2)
     own, other = rig.claim(2)
     rig.execute(
@@ -282,7 +282,7 @@ def test_versions_rise_up_to_the_end(rig: Rig) -> None:
 # -- batches ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_answered_in_its_order(rig: Rig) -> None:
+def test_the_results_of_a_batch_are_in_its_order(rig: Rig) -> None:
     rig.enqueue_many(len(REPORTS))
     claims = rig.claim(len(REPORTS))
     batch = [rig.report(claim, report) for claim, report in zip(claims, REPORTS, strict=True)]
@@ -330,11 +330,11 @@ def test_one_run_twice_in_a_batch_is_finished_once(rig: Rig) -> None:
     assert [answer.status for answer in answers] == [FinishStatus.APPLIED, FinishStatus.ALREADY]
 
 
-def test_an_empty_batch_answers_nothing(rig: Rig) -> None:
+def test_an_empty_batch_returns_nothing(rig: Rig) -> None:
     assert rig.store.finish([], rig.now) == []
 
 
-def test_a_whole_batch_can_be_repeated_after_a_lost_answer(rig: Rig) -> None:
+def test_a_whole_batch_can_be_repeated_after_a_lost_reply(rig: Rig) -> None:
     rig.enqueue_many(4)
     batch = [rig.report(claim, Completed()) for claim in rig.claim(4)]
     rig.store.finish(batch, rig.now)
@@ -487,7 +487,7 @@ def test_a_repeat_of_an_end_that_was_asked_for_meanwhile_tells_that_end(rig: Rig
 
 
 def test_a_report_under_the_run_of_another_job_ends_neither(rig: Rig) -> None:
-    """The version alone is no fence: the jobs of two claims may be at the same one."""
+    """The version alone is no fence: two claimed jobs may have the same version."""
     mine, other = rig.start(), rig.start()
     assert mine.live.version == other.live.version
     before = rig.everything()
@@ -500,7 +500,7 @@ def test_a_report_under_the_run_of_another_job_ends_neither(rig: Rig) -> None:
 
 @each(Completed(), Failed(HOPELESS))
 def test_a_run_that_was_closed_by_other_means_ends_nothing(rig: Rig, report: Report) -> None:
-    """The run is a guard of its own: the job still names it, and is at the version of the claim."""
+    """The run is a separate guard: here the job still has this run, and the version of the claim."""
     claim = rig.start()
     rig.execute("UPDATE {run} SET state = 'lost', finished_at = started_at")
     before = rig.everything()

@@ -1,4 +1,4 @@
-"""Jobs come into being, are changed before their first claim, and go. Protocol `Jobs`."""
+"""Jobs are created, edited before their first claim, and deleted. Protocol `JobOperations`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_enqueued_job_is_there_as_it_was_given(rig: Rig) -> None:
     assert live._replace(position=0) == rig.hot(new)
 
 
-def test_enqueue_answers_the_job_as_the_database_has_it(rig: Rig) -> None:
+def test_enqueue_returns_the_job_as_the_database_has_it(rig: Rig) -> None:
     [answer] = rig.store.enqueue([rig.new(tags=("b", "a"), priority=2, delay_s=9, params='{"p":1}')])
 
     assert answer == rig.store.get(answer.row.id)
@@ -92,7 +92,7 @@ def test_jobs_of_several_queues_in_one_call_go_to_the_back_of_their_own(rig: Rig
     assert rig.in_order(right) == ids[1::2]
 
 
-def test_enqueueing_nothing_answers_nothing(rig: Rig) -> None:
+def test_enqueueing_nothing_returns_nothing(rig: Rig) -> None:
     assert rig.store.enqueue([]) == []
 
 
@@ -140,7 +140,7 @@ def test_a_coroutine_gets_the_conflict_it_caused(rig: Rig) -> None:
 
 
 def _edited(rig: Rig, job_id: JobId, *, queue: str | None = None) -> Edit:
-    """An edit that gives the job another payload, params, principal and tag, and another queue where one is given."""
+    """An edit with another payload, params, principal and tag, and another queue if one is given."""
     row = rig.row(job_id)
     live = rig.store.live(job_id) or rig.hot(rig.new())._replace(job_id=job_id)
     row = row._replace(payload='{"n":2}', params='{"p":2}', principal="bob", queue=queue or row.queue)
@@ -243,7 +243,7 @@ def test_an_edit_of_an_outdated_version_is_refused(rig: Rig) -> None:
 # -- delete ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_job_is_answered_as_it_was_and_gone_with_all_that_hung_on_it(rig: Rig) -> None:
+def test_a_deleted_job_is_returned_as_it_was_and_gone_with_all_that_belonged_to_it(rig: Rig) -> None:
     claim = rig.start(tags=("t",))
     rig.store.append_log([LogLine(claim.run_id, 1, claim.job_id, rig.now, "INFO", "hello")])
     rig.finish(claim, Completed("1"))

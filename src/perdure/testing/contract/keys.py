@@ -1,4 +1,4 @@
-"""Idempotency keys, for ever, and business keys, while a job is live. Part of the protocol `Jobs`."""
+"""Idempotency keys, for ever, and business keys, while a job is live. Part of the protocol `JobOperations`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.testing.contract.states import in_state
 # -- idempotency keys ------------------------------------------------------------------------------------------------
 
 
-def test_the_same_idempotency_key_answers_the_first_job(rig: Rig) -> None:
+def test_the_same_idempotency_key_returns_the_first_job(rig: Rig) -> None:
     first = rig.enqueue(idempotency_key=rig.key("k"))
     [again] = rig.store.enqueue([rig.new(idempotency_key=rig.key("k"))])
 
@@ -317,11 +317,11 @@ def test_the_end_of_a_job_leaves_no_business_key_behind(rig: Rig) -> None:
     assert rig.key("cancelled") not in str(rig.tables()["business_key"])
 
 
-# -- business keys whose job is not live, as a hand or a restored backup leaves them ---------------------------------
+# -- business keys whose job is not live, after a change by hand or a restored backup --------------------------------
 
 
 def _orphan(rig: Rig, *, gone: bool) -> None:
-    """A key held by a job that has ended, or by one that is not there."""
+    """A key held by a job that has ended, or by one that does not exist."""
     holder = f"{rig.kind}-holder"
     job_id = rig.enqueue(business_key=rig.key("b"), kind=holder)
     if gone:

@@ -1,4 +1,4 @@
-"""Named leases: one holder at a time, for as long as it renews. Protocol `Locks`."""
+"""Named leases: one holder at a time, as long as it renews. Protocol `LockOperations`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captured log lines. Protocol `Logs`."""
+"""Captured log lines. Protocol `LogOperations`."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ delays = st.sampled_from((0, 0, 5 * SECOND, 20 * SECOND))
 
 
 def run(rig: Rig) -> None:
-    """Look for a sequence on which the rig's store and the model differ; the shortest one found is the error."""
+    """Search for a sequence on which the rig's store and the model differ; the error shows the shortest one found."""
 
     class OnThisStore(StoreMachine):
         def open_rig(self) -> Rig:
@@ -71,7 +71,7 @@ def run(rig: Rig) -> None:
 
 
 def _examples(url: str) -> int:
-    """How many sequences are tried. Everyday fewer on PostgreSQL, where each takes three times as long as on SQLite."""
+    """How many sequences to run. Usually fewer on PostgreSQL, where each takes three times as long as on SQLite."""
     if FULL:
         return 1_000
     return 25 if url.startswith("postgres") else 100
@@ -88,7 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(target=jobs, delayed=st.lists(delays, min_size=4, max_size=6))
     def begin(self, delayed: list[int]) -> Any:
-        """With some jobs of one priority in the queue: an empty one has little to show."""
+        """Start with some jobs of one priority in the queue: an empty one shows little."""
         self.rig = self.open_rig()
         self.model = Model(self.rig.now)
         return multiple(*(self.enqueue_one(delay=delay, max_attempts=5) for delay in delayed))
@@ -132,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
         key: str | None = None,
         idempotency: str | None = None,
     ) -> JobId:
-        """A job whose keys are free: it gets in, behind all others."""
+        """A job whose keys are free: it is inserted behind all others."""
         [job] = self.rig.store.enqueue([self._new(priority, delay, max_attempts, key, idempotency)])
         assert not job.deduplicated
         assert self.model.is_at_the_back(job.position, of=self.model.jobs.values())
@@ -177,7 +177,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=claims, claim=claims, what=st.sampled_from(sorted(REPORTS)), delay=delays, room=st.integers(0, 3))
     def a_turn(self, claim: Claim, what: str, delay: int, room: int) -> Any:
-        """Finish one, promote, claim: what is queued by the first parts can be claimed by the last."""
+        """Finish one, promote, claim: the claim can take what the first parts have queued."""
         job = self.model.jobs[claim.job_id]
         answer = self.model.report(job, claim.run_id, what, delay)
         state_then = job.state
@@ -250,7 +250,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._by_hand(job_id, getattr(self.model, verb), acts[verb])
 
     def _by_hand(self, job_id: JobId, decide: Callable[[Entry], None], act: Callable[[JobId], object]) -> bool:
-        """Whether the verb was possible, on which store and model must agree."""
+        """Whether the verb was possible; store and model must agree on it."""
         possible, refusal = True, None
         try:
             decide(self.model.jobs[job_id])
@@ -296,7 +296,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert line.index(target) - line.index(job) == (1 if before else -1)
 
     def _move(self, job: Entry, place: Place, *, possible: bool) -> bool:
-        """Whether it was moved. All other queued jobs must stand as before, whatever their numbers are now."""
+        """Whether it was moved. All other queued jobs must keep their order, whatever their positions are now."""
         others = [other for other in self.model.queued() if other is not job]
 
         def decide(_: Entry) -> None:

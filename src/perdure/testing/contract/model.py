@@ -1,7 +1,7 @@
-"""A store in a dictionary: what any store should do, as plainly as it can be said. `machine` compares the two.
+"""A store in a dictionary: what any store should do, as simply as possible. `machine` compares the two.
 
-Nothing of `job/transitions` is used: the rules are written a second time, so that a mistake in one of them shows.
-Positions are the store's own numbers; the model only says how they must lie to each other.
+It does not use `job/transitions`: the rules are written a second time, so that a mistake in one of them shows.
+Positions are the store's own numbers; the model only says in which order they must be.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def test_random_sequences_of_operations_do_what_the_model_says(rig: Rig) -> None
 
 
 class Refused(Exception):
-    """The verb is impossible now."""
+    """The verb is not allowed now."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def is_suspect(self) -> bool:
-        """It has crashed twice, or would fail with the next crash, and has crashed before."""
+        """It has crashed twice, or it has crashed once and the next crash would fail it."""
         return self.crashes >= 2 or (self.crashes == 1 and self.attempts + 1 >= self.max_attempts)
 
     @property
@@ -67,7 +67,7 @@ class Entry:
 
 @dataclass
 class Model:
-    """All jobs of one queue, and what was said of their keys and runs."""
+    """All jobs of one queue, with their keys and runs."""
 
     now: int
     jobs: dict[JobId, Entry] = field(default_factory=dict[JobId, Entry])
@@ -81,7 +81,7 @@ class Model:
         return sorted((job for job in self.jobs.values() if job.state == "queued"), key=lambda job: job.place)
 
     def claimable(self, room: int, company: Suspicion = Suspicion.NONE) -> list[Entry]:
-        """In queue order. A suspect comes only where no job that has crashed is, or comes, beside it."""
+        """In queue order. A suspect is claimed only if no other job that has crashed runs beside it."""
         line = [job for job in self.jobs.values() if job.state in ("queued", "parked")]
         line.sort(key=lambda job: job.place)
         if company is Suspicion.SUSPECT:
@@ -118,12 +118,12 @@ class Model:
         job.runs += 1
 
     def park_all(self) -> None:
-        """A node came by that knows no kind."""
+        """A node that knows no kind claims."""
         for job in self.queued():
             job.state = "parked"
 
     def report(self, job: Entry, run: bytes, what: str, delay: int) -> str:
-        """How a report is answered: applied, already, lost."""
+        """The result of a report: applied, already or lost."""
         closing = {"fail": "failed", "fail for good": "failed", "time out": "timed_out"}.get(what, what)
         if what in ("snooze", "release", "interrupt"):
             closing = "released"

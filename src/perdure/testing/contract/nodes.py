@@ -1,4 +1,4 @@
-"""Worker process lifetimes. Protocol `Nodes`."""
+"""Worker process lifetimes. Protocol `NodeOperations`."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_node_that_nobody_knows_has_left_its_jobs_behind(rig: Rig) -> None:
 
 
 def test_a_running_job_without_any_node_is_nobodys_to_rescue(rig: Rig) -> None:
-    """Which cannot be; the doctor tells of it, and those who rescue must not stumble over it."""
+    """This cannot happen; the doctor reports it, and a rescue must not fail on it."""
     claim = rig.start()
     rig.execute("UPDATE {ready} SET node_id = NULL WHERE queue = :queue", queue=rig.queue)
 

@@ -1,4 +1,4 @@
-"""Every operation of a store that writes, each with what it needs to find. Used by `faults`."""
+"""Every operation of a store that writes, each with the data it needs. Used by `faults`."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _claim_beside_suspects(rig: Rig) -> Operation:
 
 
 def _turn(rig: Rig) -> Operation:
-    """All that a turn can do: two ends, one with a child, one of them lost; notes of every sort; promote; claim."""
+    """All that a turn can do: two finishes, one with a child, one of them lost; all kinds of notes; promote; claim."""
     rig.enqueue_many(4)
     done, lost, running = rig.claim(3)
     rig.enqueue_many(2, delay_s=1)

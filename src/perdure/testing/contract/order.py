@@ -1,4 +1,4 @@
-"""Places inside a queue: rank, then position, then id. Protocol `Order`."""
+"""Places inside a queue: rank, then position, then id. Protocol `OrderOperations`."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_spent_gap_is_respaced_towards_the_front_too(rig: Rig) -> None:
 
 @each("before", "after")
 def test_whom_a_respacing_shifts_has_changed(rig: Rig, side: str) -> None:
-    """So that whoever has looked at a neighbour, and decides on that, is told that it stands elsewhere now."""
+    """So a decision based on the old place of a neighbour is refused: its version has changed."""
     ids = rig.enqueue_many(4)
     start = rig.job(ids[0]).position
     dense = "UPDATE {ready} SET position = :start + (position - :start) / 100 WHERE queue = :queue"

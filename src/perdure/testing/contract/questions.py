@@ -1,4 +1,4 @@
-"""What is going on. Protocol `Questions`."""
+"""What happens in the queue. Protocol `StatusQueries`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from perdure.store.rows import (
     Duplicates,
     Durations,
     Failures,
-    Gate,
     JobFilter,
     NewNode,
     Outstanding,
+    QueueHold,
     Ran,
     Stuck,
     StuckReason,
@@ -42,7 +42,7 @@ T = TypeVar("T", bound=_OfKind)
 
 
 def _mine(rig: Rig, rows: Iterable[T]) -> list[T]:
-    """Without what other tests may have left in the database of a store that cannot be emptied."""
+    """Without rows that other tests may have left in a store that cannot be emptied."""
     return [row for row in rows if row.kind.endswith(rig.mark)]
 
 
@@ -55,7 +55,7 @@ def _failures(rig: Rig, since: Micros | None = None, cap: int = PLENTY) -> list[
 
 
 def _stuck(rig: Rig, *, beats: bool = True) -> list[Stuck]:
-    """What is stuck if five minutes are long, nothing was begun lately, and the usual node lives."""
+    """What is stuck if five minutes count as long, nothing has started lately, and the usual node is alive."""
     if beats:
         rig.store.beat(rig.node, rig.now)
     return _mine(rig, rig.store.stuck(rig.now, Micros(rig.now - LONG_US), rig.ids.new(), PLENTY))
@@ -179,7 +179,7 @@ def test_a_failure_that_was_retried_by_hand_counts_only_if_it_fails_again(rig: R
     assert _failures(rig) == []
 
 
-def test_a_failure_that_another_job_goes_on_with_does_not_count(rig: Rig) -> None:
+def test_a_failure_that_another_job_continues_does_not_count(rig: Rig) -> None:
     claim = rig.start(as_new_job=True, max_attempts=2)
     rig.finish(claim, Failed(BROKEN))
     assert rig.job(claim.job_id).state == State.FAILED
@@ -190,7 +190,7 @@ def test_a_failure_that_another_job_goes_on_with_does_not_count(rig: Rig) -> Non
 
 
 def test_no_more_than_the_last_failures_are_looked_at(rig: Rig) -> None:
-    """Those that failed last, not those that were enqueued last."""
+    """The jobs that failed last, not those that were enqueued last."""
     oldest = rig.start()
     _fail(rig)
     rig.clock.advance(seconds=1)
@@ -200,7 +200,7 @@ def test_no_more_than_the_last_failures_are_looked_at(rig: Rig) -> None:
 
 
 def test_all_lives_that_failed_are_counted_up_to_a_number(rig: Rig) -> None:
-    """So that it is known when failures may have been left out: those retried since are looked at as well."""
+    """So callers know when failures may be missing from the list: lives that were retried since count too."""
     begun = rig.now
     before = rig.store.count_failed(begun, PLENTY)
     rig.store.retry(_fail(rig), rig.now)
@@ -390,7 +390,7 @@ def test_a_run_on_a_node_that_may_be_dead_does_not_help_its_queue(rig: Rig) -> N
 
 
 def test_no_queue_is_said_to_wait_where_more_was_begun_than_is_looked_at(rig: Rig) -> None:
-    """The runs that were looked at are of another queue; one that was not may be of this one."""
+    """The runs that were read belong to another queue; one that was not read may belong to this one."""
     rig.enqueue_many(2)
     rig.clock.advance(seconds=900)
     lately = rig.ids.new()
@@ -603,16 +603,16 @@ def test_only_runs_that_began_since_then_are_counted(rig: Rig) -> None:
     assert [(row.kind, row.runs) for row in _ran(rig, cap=1)] == [(rig.key("b"), 1)]
 
 
-# -- what keeps a queue closed? --------------------------------------------------------------------------------------
+# -- what holds a queue back? ----------------------------------------------------------------------------------------
 
 
-def test_the_gates_of_a_queue_are_its_own_row_and_then_that_of_all(rig: Rig) -> None:
-    assert [gate for gate in rig.store.gates(rig.queue) if gate.name == rig.queue] == []
+def test_the_holds_of_a_queue_are_its_own_row_and_then_that_of_all(rig: Rig) -> None:
+    assert [gate for gate in rig.store.queue_holds(rig.queue) if gate.name == rig.queue] == []
     rig.enqueue()
-    assert rig.store.gates(rig.queue)[0] == Gate(rig.queue, None, None)
+    assert rig.store.queue_holds(rig.queue)[0] == QueueHold(rig.queue, None, None)
 
     rig.store.pause_queue("*", rig.now)
     try:
-        assert rig.store.gates(rig.queue) == [Gate(rig.queue, None, None), Gate("*", rig.now, None)]
+        assert rig.store.queue_holds(rig.queue) == [QueueHold(rig.queue, None, None), QueueHold("*", rig.now, None)]
     finally:
         rig.store.pause_queue("*", None)

@@ -1,4 +1,4 @@
-"""Whole lanes. Protocol `Queues`."""
+"""Whole queues. Protocol `QueueOperations`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_paused_queue_says_since_when(rig: Rig) -> None:
     assert _queue(rig).paused_at == since
 
 
-def test_a_queue_that_goes_on_is_not_paused(rig: Rig) -> None:
+def test_a_resumed_queue_is_not_paused(rig: Rig) -> None:
     rig.store.pause_queue(rig.queue, rig.now)
     rig.store.pause_queue(rig.queue, None)
     rig.store.pause_queue(rig.queue, None)
@@ -66,7 +66,7 @@ def test_a_queue_can_be_paused_before_its_first_job(rig: Rig) -> None:
     assert [claim.job_id for claim in rig.claim(5)] == [first, second]
 
 
-def test_running_jobs_of_a_paused_queue_go_on(rig: Rig) -> None:
+def test_running_jobs_of_a_paused_queue_continue(rig: Rig) -> None:
     claim = rig.start()
     rig.store.pause_queue(rig.queue, rig.now)
 

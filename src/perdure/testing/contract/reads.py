@@ -1,4 +1,4 @@
-"""Looking at jobs. Protocol `Reads`."""
+"""Reading jobs. Protocol `ReadOperations`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_jobs_are_found_by_state(rig: Rig, state: State) -> None:
 
 
 def _after_others(wanted: State) -> list[State]:
-    """Some other states and this one, in an order in which each can be reached in one queue."""
+    """Some other states and this one, in an order that one queue allows."""
     others = [State.COMPLETED, State.FAILED, State.SKIPPED, State.CANCELLED, State.SCHEDULED, State.PAUSED]
     return [state for state in others if state != wanted] + [wanted]
 
@@ -107,7 +107,7 @@ def test_all_filters_have_to_fit(rig: Rig) -> None:
 
 @each("state", "queue", "kind", "owner", "tag", "business_key", "idempotency_key")
 def test_each_filter_narrows_every_listing(rig: Rig, driving: str) -> None:
-    """Whichever filter chooses the way to read, the others are heeded."""
+    """Whichever filter chooses the index, the others apply too."""
     job_id = rig.enqueue(owner="shop", tags=("t",), business_key=rig.key("b"), idempotency_key=rig.key("k"))
     own = {"state": "queued", "queue": rig.queue, "kind": rig.kind, "owner": "shop", "tag": "t"}
     own |= {"business_key": rig.key("b"), "idempotency_key": rig.key("k")}
@@ -218,7 +218,7 @@ def test_a_job_that_fits_all_the_while_is_listed_once_whatever_happens_to_others
 
 
 def _varied_jobs(rig: Rig, rng: random.Random) -> list[JobId]:
-    """Jobs in all sorts of states, of several queues, kinds, owners and tags; some have a second life."""
+    """Jobs in various states, of several queues, kinds, owners and tags; some have a second life."""
     queues, kinds = ([rig.key(f"{sort}{number}") for number in range(3)] for sort in ("queue", "kind"))
     ids: list[JobId] = []
     for number in range(30):
@@ -239,7 +239,7 @@ def _varied_jobs(rig: Rig, rng: random.Random) -> list[JobId]:
 
 
 def _change_one(rig: Rig, rng: random.Random, ids: list[JobId]) -> None:
-    """Take a job a step further, where that is possible. None is moved: its place among those that wait stays."""
+    """Change a job by one step, if possible. No job is moved: places in the queue do not change."""
     job = rig.job(rng.choice(ids))
     match job.state:
         case State.QUEUED:
@@ -302,7 +302,7 @@ def _by_pages(rig: Rig, wanted: JobFilter, size: int) -> Iterator[Job]:
         spot = page.next
 
 
-# -- where a job stands ----------------------------------------------------------------------------------------------
+# -- the place of a job ----------------------------------------------------------------------------------------------
 
 
 def test_the_jobs_ahead_of_a_job_are_counted(rig: Rig) -> None:
@@ -320,7 +320,7 @@ def test_the_jobs_ahead_are_counted_no_further_than_asked(rig: Rig) -> None:
     assert [rig.store.count_ahead(rig.job(last), cap) for cap in (3, 4, 5)] == [3, 4, 4]
 
 
-def test_what_a_job_waits_for_is_told(rig: Rig) -> None:
+def test_what_a_job_waits_for_is_listed(rig: Rig) -> None:
     running = rig.start()
     replacement = rig.new()
     rig.store.supersede(running.job_id, replacement, rig.now)

@@ -1,4 +1,4 @@
-"""Jobs that would otherwise wait for ever: those that are due, and those whose node is gone. Protocol `Rescue`."""
+"""Jobs that would otherwise wait for ever: due jobs, and jobs of a dead node. Protocol `RescueOperations`."""
 
 from __future__ import annotations
 
@@ -180,11 +180,11 @@ def test_there_is_nothing_to_rescue_from_a_node_that_never_was(rig: Rig) -> None
     assert rig.jobs(JobFilter(queue=rig.queue)) == []
 
 
-# -- a job that nodes die of -----------------------------------------------------------------------------------------
+# -- a job that kills its nodes --------------------------------------------------------------------------------------
 
 
 class _Crew:
-    """Some workers and many jobs, one of which is the death of every node that runs it. All follows from the seed."""
+    """Some workers and many jobs, one of which kills every node that runs it. The seed decides everything."""
 
     def __init__(self, rig: Rig, seed: int) -> None:
         self.rig = rig
@@ -207,7 +207,7 @@ class _Crew:
                 self.innocent.append(job_id)
 
     def work(self) -> None:
-        """One thing that happens to one of the workers."""
+        """One random event for one of the workers."""
         number = self.random.randrange(len(self.held))
         node, held = self.held[number]
         if self.random.random() < 0.5:
@@ -250,7 +250,7 @@ def test_one_job_that_nodes_die_of_is_found_and_no_other_fails_for_it(rig: Rig, 
 
 
 def test_with_one_crash_allowed_all_that_ran_on_a_dead_node_is_given_up(rig: Rig) -> None:
-    """Nobody can tell by one crash who it was, and nothing may run a second time."""
+    """One crash does not show which job was guilty, and no job may run a second time."""
     node = rig.register()
     ids = rig.enqueue_many(3)
     rig.claim(2, node=node, max_crashes=1)

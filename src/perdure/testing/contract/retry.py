@@ -1,4 +1,4 @@
-"""Another life for an ended job, or its work again as a new job. Part of the protocol `Control`."""
+"""A new life for an ended job, or the same work as a new job. Part of the protocol `ControlOperations`."""
 
 from __future__ import annotations
 

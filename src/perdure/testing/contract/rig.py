@@ -1,8 +1,7 @@
-"""The store under test, a clock that stands still, and short ways to say what a test needs. Given to every test.
+"""The store under test, a clock that does not move by itself, and short helpers. Given to every test.
 
-Only the protocols of `store/protocols` are used, but for `execute` and `everything`, which look behind them where the
-database is one of ours. Each rig has a queue, a kind and keys that no other rig uses, so that many tests can follow
-each other in one database.
+Only the protocols of `store/protocols` are used, except in `execute` and `everything`, which read the tables if the
+database is one of ours. Each rig has its own queue, kind and keys, so many tests can use one database in turn.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _NOT_COMPARED = "schema_version"
 
 
 class NotSupported(Exception):
-    """The store, or what is installed here, does not have what a test needs."""
+    """The store, or this installation, does not have what a test needs."""
 
 
 class Wish(TypedDict, total=False):
-    """What may be said of a job to be made; everything has a default."""
+    """The options of a new job; all have defaults."""
 
     kind: str
     kind_version: int
@@ -98,7 +97,7 @@ class Rig:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def new(self, **wish: Unpack[Wish]) -> NewJob:
-        """A job as the app would lay it out."""
+        """A job as the app would make it."""
         now = self.now
         run_at = Micros(now + round(wish.get("delay_s", 0) * 1_000_000))
         plan = self._plan(wish)
@@ -138,12 +137,12 @@ class Rig:
         )
 
     def cold(self, new: NewJob) -> JobRow:
-        """The cold row that a job so laid out has."""
+        """The cold row of this job."""
         known = {**new.plan._asdict(), **new._asdict(), "chain_attempt": 1}
         return JobRow._make(known.get(column) for column in JobRow._fields)
 
     def hot(self, new: NewJob) -> LiveJob:
-        """The hot row that a job so laid out has, but for its position."""
+        """The hot row of this job, except its position."""
         start = {
             "position": 0,
             "attempts": 0,
@@ -158,42 +157,42 @@ class Rig:
         return LiveJob._make(known.get(column) for column in LiveJob._fields)
 
     def enqueue(self, **wish: Unpack[Wish]) -> JobId:
-        """Enqueue one job that gets in."""
+        """Enqueue one job, which must be inserted."""
         job = self.store.enqueue([self.new(**wish)])[0]
         assert not job.deduplicated
         return job.row.id
 
     def enqueue_many(self, count: int, **wish: Unpack[Wish]) -> list[JobId]:
-        """Enqueue so many, in one call."""
+        """Enqueue `count` jobs in one call."""
         return [job.row.id for job in self.store.enqueue([self.new(**wish) for _ in range(count)])]
 
     def job(self, job_id: JobId) -> Job:
-        """The job as it is now; it must be there."""
+        """The job as it is now; it must exist."""
         job = self.store.get(job_id)
         assert job is not None, "the job is gone"
         return job
 
     def live(self, job_id: JobId) -> LiveJob:
-        """The hot row; it must be there."""
+        """The hot row; it must exist."""
         live = self.store.live(job_id)
         assert live is not None, f"the job is not live but {self.job(job_id).state}"
         return live
 
     def row(self, job_id: JobId) -> JobRow:
-        """The cold row; it must be there."""
+        """The cold row; it must exist."""
         row = self.store.row(job_id)
         assert row is not None, "the job is gone"
         return row
 
     def jobs(self, wanted: JobFilter, size: int = 100) -> list[JobId]:
-        """So many from the start."""
+        """The first `size` that fit."""
         return [job.row.id for job in self.listed(wanted, size)]
 
     def listed(self, wanted: JobFilter, size: int = 100) -> list[Job]:
         return list(pages(lambda spot, page: self.store.jobs(wanted, spot, page), size))
 
     def in_order(self, queue: str | None = None) -> list[JobId]:
-        """The queued jobs of a queue as they would be claimed."""
+        """The queued jobs of a queue, in the order of claims."""
         return self.jobs(JobFilter(state="queued", queue=queue or self.queue), 1_000)
 
     def runs(self, job_id: JobId) -> list[Run]:
@@ -201,20 +200,20 @@ class Rig:
         return self.all_runs(RunFilter(job_id=job_id))
 
     def all_runs(self, wanted: RunFilter, size: int = 1_000) -> list[Run]:
-        """So many that fit, newest first."""
+        """The first `size` that fit, newest first."""
         return list(pages(lambda spot, page: self.store.runs(wanted, spot, page), size))
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
     def register(self) -> NodeId:
-        """A new node, known to the store."""
+        """A new, registered node."""
         node_id = NodeId(self.ids.new())
         self.store.register(NewNode(node_id, self.now, Process(host="here", pid=1)))
         return node_id
 
     @property
     def node(self) -> NodeId:
-        """The node that claims where a test does not care which."""
+        """The node that claims if a test does not care which."""
         if self._node is None:
             self._node = self.register()
         return self._node
@@ -241,7 +240,7 @@ class Rig:
         company: Suspicion = Suspicion.NONE,
         max_crashes: int = 3,
     ) -> list[Claim]:
-        """What a node gets that asks for so many of one queue."""
+        """What a node gets that claims from one queue."""
         claimer = self.claimer(room, node, kinds, company=company, max_crashes=max_crashes)
         return self.store.claim([Lane(queue or self.queue, room)], claimer, self.now)
 
@@ -252,7 +251,7 @@ class Rig:
         return claims[0]
 
     def start(self, **wish: Unpack[Wish]) -> Claim:
-        """A job that runs. The queue must be empty but for it."""
+        """A running job. The queue must be empty except for it."""
         job_id = self.enqueue(**wish)
         claim = self.claim_one()
         assert claim.job_id == job_id
@@ -266,7 +265,7 @@ class Rig:
         return Finish(claim.live, report, JobId(self.ids.new()), stats)
 
     def crashed(self, count: int, times: int = 1, **wish: Unpack[Wish]) -> list[JobId]:
-        """So many queued jobs that have seen a node die so often. The queue must be empty but for them."""
+        """`count` queued jobs that have crashed `times` times. The queue must be empty except for them."""
         ids = self.enqueue_many(count, **wish)
         for _ in range(times):
             node = self.register()
@@ -277,7 +276,7 @@ class Rig:
         return ids
 
     def suspects(self, count: int, **wish: Unpack[Wish]) -> list[JobId]:
-        """So many queued jobs that have seen two nodes die. The queue must be empty but for them."""
+        """`count` queued jobs that have crashed twice. The queue must be empty except for them."""
         return self.crashed(count, 2, **wish)
 
     def change(self, job_id: JobId, verb: Verb, decide: Decide, expect_version: int | None = None) -> Job:
@@ -293,19 +292,19 @@ class Rig:
         return self.change(job_id, Verb.RESUME, transitions.resume)
 
     def rescue(self, node: NodeId, *, room: int = 100, max_crashes: int = 3) -> int:
-        """Take back what the node holds."""
+        """Rescue the jobs of the node."""
         next_ids = [JobId(job_id) for job_id in self.ids.new_many(room)]
         return len(self.store.rescue(node, CRASHED, max_crashes, next_ids, self.now))
 
     def crash(self, node: NodeId, *, max_crashes: int = 3) -> int:
-        """The node is declared dead and its jobs are taken back."""
+        """Declare the node dead and rescue its jobs."""
         assert self.store.stop(node, "crash", self.now)
         return self.rescue(node, max_crashes=max_crashes)
 
     # -- behind the protocols ----------------------------------------------------------------------------------------
 
     def table(self, name: str) -> str:
-        """The table as this database calls it."""
+        """The name of the table in this database."""
         scheme = self.url.split("://", 1)[0].lower() if "://" in self.url else "sqlite"
         runner = getattr(self.store, "runner", None)
         form: str | None = getattr(runner, "tables", _TABLES.get(scheme))
@@ -314,7 +313,7 @@ class Rig:
         return form.format(name)
 
     def execute(self, sql: str, **values: str | int) -> list[tuple[object, ...]]:
-        """Run SQL of the test's own in a transaction; `{x}` is the table x, `:name` one of the values, as a literal."""
+        """Run a test's own SQL in a transaction; `{x}` is the table x, `:name` one of the values, as a literal."""
         named = re.sub(r"\{(\w+)\}", lambda match: self.table(match[1]), sql)
         written = re.sub(r":(\w+)", lambda match: _literal(values[match[1]]), named)
         with self.store.transaction() as tx:
@@ -331,7 +330,7 @@ class Rig:
             }
 
     def everything(self) -> Dump:
-        """All there is, to be compared: what differs was written. Of a foreign store, all that can be read of it."""
+        """All data, for comparison: a difference means that something was written. Of a foreign store, all it shows."""
         try:
             return self.tables()
         except NotSupported:
@@ -348,7 +347,7 @@ class Rig:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Leave the database to the next test: empty if it is one of ours, else with no live job in it."""
+        """Clean the database for the next test: empty if it is one of ours, else without live jobs."""
         try:
             tables = [self.table(name) for name in _table_names()]
         except NotSupported:

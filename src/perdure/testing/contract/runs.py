@@ -1,4 +1,4 @@
-"""The record of attempts: what is read of it, and that a closed run never changes. Protocol `Runs`."""
+"""The record of attempts: reading it, and that a closed run never changes. Protocol `RunOperations`."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ CALLS: dict[str, Callable[[Rig, Claim], object]] = {
     "stop the node": lambda rig, claim: rig.store.stop(_node_of(claim), "crash", rig.now),
     "rescue": lambda rig, claim: rig.rescue(_node_of(claim)),
 }
-"""Everything that could touch a run; deleting its job takes it away and is left out."""
+"""Everything that could change a run, except deleting its job, which removes it."""
 
 
 def _node_of(claim: Claim) -> NodeId:

@@ -1,4 +1,4 @@
-"""The store as a whole: transactions of the caller's own, upgrades, opening and closing. Protocol `Schema`."""
+"""The store as a whole: transactions, upgrades, opening and closing. Protocol `StoreLifecycle`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNIQUE = (
     ("node", "id"),
     ("lock", "name"),
 )
-"""Each table and the columns that no two of its rows have in common."""
+"""Each table and its unique columns."""
 
 
 class ChangedMyMind(Exception):
@@ -159,7 +159,7 @@ def test_no_two_rows_have_the_same_key(rig: Rig, table: str, *columns: str) -> N
 
 
 def _known(column: str) -> str:
-    """A value for it that every row has."""
+    """A value of it that every row has."""
     return "id" if column == "auto_retry_of" else column
 
 

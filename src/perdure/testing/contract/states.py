@@ -1,4 +1,4 @@
-"""Brings a job into any state by legal verbs only. Used by the files that try every verb from every state."""
+"""Brings a job into any state by legal verbs only. Used by the files that test every verb from every state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Way = Callable[[Rig, Wish], JobId]
 
 
 def in_state(rig: Rig, state: State, **wish: Unpack[Wish]) -> JobId:
-    """A job of the rig's queue that is in this state; the queue holds no other that could be claimed."""
+    """A job of the rig's queue in this state; no other job of the queue can be claimed."""
     job_id = _WAYS[state](rig, wish)
     assert rig.job(job_id).state == state
     return job_id
@@ -99,4 +99,4 @@ _ONWARD: dict[State, Callable[[Rig, JobId], object]] = {
 }
 
 CLAIMED_BEFORE = tuple(_ONWARD)
-"""The states a job can be in that was claimed before."""
+"""The states of a job that was claimed before."""

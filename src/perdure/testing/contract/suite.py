@@ -1,6 +1,6 @@
 """Collects the suite and runs it against one database. Called by `__main__`; pytest runs the same cases one by one.
 
-A store that lacks a protocol raises NotImplementedError from its methods: its tests are then counted as not supported.
+If a store lacks a protocol, its methods raise NotImplementedError and their tests count as not supported.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GROUPS = (
 
 
 class Verdict(StrEnum):
-    """What came of a case."""
+    """The result of a case."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -56,7 +56,7 @@ class Verdict(StrEnum):
 
 
 class Judged(NamedTuple):
-    """A case and what came of it; `why` is the traceback or the reason."""
+    """A case and its result; `why` is the traceback or the reason."""
 
     case: Case
     verdict: Verdict
@@ -78,7 +78,7 @@ def _is_test(name: str, test: object) -> bool:
 
 
 def require_asserts() -> None:
-    """Refuse a Python that leaves out asserts (-O, PYTHONOPTIMIZE): whatever a store does, it would pass."""
+    """Refuse a Python without asserts (-O, PYTHONOPTIMIZE): any store would pass."""
     if not __debug__:
         raise ConfigError(
             "the contract suite is made of asserts, which this Python leaves out, so that every store would pass; run"
@@ -88,7 +88,7 @@ def require_asserts() -> None:
 
 
 def run_case(case: Case, rig: Rig) -> None:
-    """The test, and then the doctor, who must find no promise broken by what it left behind."""
+    """Run the test, then the doctor, who must find nothing wrong in what it left behind."""
     require_asserts()
     case.run(rig)
     try:
@@ -99,7 +99,7 @@ def run_case(case: Case, rig: Rig) -> None:
 
 
 def judged(chosen: Iterable[Case], make_rig: Callable[[], Rig]) -> Iterator[Judged]:
-    """Run cases one after the other in one database and say of each what came of it."""
+    """Run cases one after the other in one database and yield their results."""
     for case in chosen:
         rig = make_rig()
         try:
@@ -114,13 +114,13 @@ def _judge(case: Case, rig: Rig) -> Judged:
         run_case(case, rig)
     except (NotSupported, NotImplementedError) as reason:
         return Judged(case, Verdict.NOT_SUPPORTED, str(reason))
-    except Exception:  # noqa: BLE001 - whatever a test raises is the answer
+    except Exception:  # noqa: BLE001 - any error of a test is its result
         return Judged(case, Verdict.FAILED, traceback.format_exc())
     return Judged(case, Verdict.PASSED)
 
 
 def is_empty(url: str, opener: Opener) -> bool:
-    """Whether the suite may use a database: it holds no job. One without a schema is given it."""
+    """Whether the suite may use a database: it holds no job. A missing schema is created."""
     store = opener(url)
     try:
         with suppress(SchemaError):

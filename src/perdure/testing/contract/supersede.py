@@ -1,4 +1,4 @@
-"""One job in the place of another. Part of the protocol `Control`."""
+"""One job in the place of another. Part of the protocol `ControlOperations`."""
 
 from __future__ import annotations
 

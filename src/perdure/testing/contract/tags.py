@@ -1,4 +1,4 @@
-"""Words that jobs can be found by. Part of the protocols `Jobs` and `Reads`."""
+"""Words that jobs can be found by. Part of the protocols `JobOperations` and `ReadOperations`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does again and again. Protocol `Turns`: the turn, the glance before it, and what a node holds."""
+"""What a worker repeats: the turn, the glance before it, and what a node holds. Protocol `TurnOperations`."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_line_can_stand_for_all_before_it(rig: Rig) -> None:
 
 
 def test_the_same_notes_again_change_nothing(rig: Rig) -> None:
-    """The answer to a turn may be lost; then the node says it all once more."""
+    """The reply to a turn may be lost; then the node repeats all of it."""
     claim = rig.start()
     notes = Notes(
         _lines(claim, 3, 4, 5),
@@ -211,7 +211,7 @@ def test_the_same_notes_again_change_nothing(rig: Rig) -> None:
     assert rig.everything() == before
 
 
-def test_a_turn_again_is_answered_by_what_came_of_the_first(rig: Rig) -> None:
+def test_a_repeated_turn_returns_the_results_of_the_first(rig: Rig) -> None:
     rig.enqueue_many(2)
     done, failed = rig.claim(2)
     children = (rig.new(queue=rig.key("other")),)
@@ -348,10 +348,10 @@ def test_a_node_sees_which_of_its_own_runs_are_to_stop(rig: Rig) -> None:
     assert rig.live(unharmed.job_id).cancel_requested == 0
 
 
-# -- what a node answers for -----------------------------------------------------------------------------------------
+# -- what a node holds -----------------------------------------------------------------------------------------------
 
 
-def test_the_jobs_a_node_holds_are_told_as_they_are(rig: Rig) -> None:
+def test_the_jobs_a_node_holds_are_listed_as_they_are(rig: Rig) -> None:
     rig.enqueue_many(4)
     early = rig.claim(1)
     rig.clock.advance(seconds=1)
@@ -365,14 +365,14 @@ def test_the_jobs_a_node_holds_are_told_as_they_are(rig: Rig) -> None:
     assert rig.store.held_by(rig.register()) == []
 
 
-def test_a_stopped_node_still_answers_for_its_jobs(rig: Rig) -> None:
+def test_a_stopped_node_still_holds_its_jobs(rig: Rig) -> None:
     claim = rig.start()
     rig.store.stop(rig.node, "crash", rig.now)
 
     assert rig.store.held_by(rig.node) == [claim.live]
 
 
-def test_runs_past_their_deadline_are_told_the_earliest_first(rig: Rig) -> None:
+def test_runs_past_their_deadline_are_listed_the_earliest_first(rig: Rig) -> None:
     slow = rig.start(timeout_ms=20_000)
     quick = rig.start(timeout_ms=10_000)
     rig.start()
