@@ -21,7 +21,6 @@ Repairing = Annotated[bool, typer.Option("--repair", help="Put right what can be
 
 def doctor(url: Url = None, app: App = None, repair: Repairing = False, yes: Yes = False, json: Json = False) -> None:
     """Look for broken promises in the database. Exits with 1 if there is a violation, or one is left after --repair."""
-    from perdure.ops.database import require_current
     from perdure.ops.doctor import examine, is_healthy
     from perdure.ops.forms import finding_json
 
@@ -29,7 +28,7 @@ def doctor(url: Url = None, app: App = None, repair: Repairing = False, yes: Yes
         raise typer.BadParameter("--json prints nothing else, so it cannot ask: add --yes to repair")
     done: dict[str, int] = {}
     with database(url, app) as store:
-        require_current(store)
+        store.require_current()
         findings = examine(store)
         if not json:
             _print_findings(findings)

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from perdure.text import span
+from perdure.clock import to_micros
+from perdure.text import distance, first_line
+from perdure.text import moment as utc
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -112,7 +114,7 @@ def sentence(text: str) -> str:
 
 def error_line(error_type: str | None, message: str | None) -> str:
     """The type of an error and the first line of its message."""
-    return ": ".join(filter(None, (error_type, (message or "").strip().partition("\n")[0])))
+    return ": ".join(filter(None, (error_type, first_line(message or ""))))
 
 
 def print_json(value: object) -> None:
@@ -126,19 +128,12 @@ def print_json_line(value: object) -> None:
 
 def moment(at: datetime | None) -> str | None:
     """A time as people read it, in UTC to the second."""
-    return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return None if at is None else utc(to_micros(at))
 
 
 def ago(at: datetime | None, now: datetime | None = None) -> str:
-    """How long something is ago, or ahead, in one unit."""
-    if at is None:
-        return "-"
-    seconds = ((now or datetime.now(UTC)) - at).total_seconds()
-    return f"{span(round(seconds))} ago" if seconds >= 0 else f"in {span(round(-seconds))}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """How long ago a time is, or how far ahead, in one unit."""
+    return "-" if at is None else distance(to_micros(at), to_micros(now or datetime.now(UTC)))
 
 
 def id_text(id: UUID) -> str:

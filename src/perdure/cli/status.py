@@ -20,7 +20,7 @@ from perdure.cli.render import Json, console, error_line, print_json, print_json
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.ids import to_uuid
 from perdure.store.rows import DuplicateReason, Duplicates, StuckReason
-from perdure.text import measured, span
+from perdure.text import length, measured
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -162,7 +162,7 @@ def _outstanding(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "queue", *states, "oldest"),
         [
-            (*lane, *(number(by_lane[lane].get(state, 0)) for state in states), since(oldest[lane], found.at))
+            (*lane, *(number(by_lane[lane].get(state, 0)) for state in states), length(found.at - oldest[lane]))
             for lane in lanes
         ],
         space,
@@ -177,7 +177,7 @@ def _failed(found: Status, space: Space) -> Section:
             (
                 row.kind,
                 number(row.jobs),
-                since(row.last, found.at),
+                length(found.at - row.last),
                 error_line(row.error_type, row.message) or "-",
             )
             for row in found.failed
@@ -193,7 +193,7 @@ def _stuck(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "queue", "jobs", "for", "why"),
         [
-            (row.kind, row.queue, number(row.jobs), since(row.since, found.at), _HITCHES[row.reason])
+            (row.kind, row.queue, number(row.jobs), length(found.at - row.since), _HITCHES[row.reason])
             for row in found.stuck
         ],
         space,
@@ -363,7 +363,3 @@ def _cell_style(column: str, cell: str) -> str:
 
 def number(count: int) -> str:
     return f"{count:,}" if count else "-"
-
-
-def since(at: Micros, now: Micros) -> str:
-    return span(max(0, round((now - at) / 1_000_000)))

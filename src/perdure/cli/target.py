@@ -52,10 +52,8 @@ def database(url: str | None, app: str | None) -> Generator[Store, None, None]:
 @contextmanager
 def existing_database(url: str | None, app: str | None) -> Generator[Store, None, None]:
     """The same for a database that is there already: a mistyped path is an error, not a new database."""
-    from perdure.ops.database import require_current
-
     with database(url, app) as store:
-        require_current(store)
+        store.require_current()
         yield store
 
 
@@ -63,14 +61,13 @@ def existing_database(url: str | None, app: str | None) -> Generator[Store, None
 def existing_app(url: str | None, app: str | None) -> Generator[Perdure, None, None]:
     """An app on the database the user means, which has to be there: the one named, else one without kinds."""
     from perdure.app import Perdure
-    from perdure.ops.database import require_current
 
     named = _nearest(url, app)
     found = Perdure(named.url) if named.app is None else load_app(named.app)
     if named.url is not None:
         found.url = named.url
     try:
-        require_current(found.store)
+        found.store.require_current()
         yield found
     finally:
         found.close()

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 import typer
 
 from perdure.cli.discovery import find_app
-from perdure.cli.render import json_text, plural, visible
+from perdure.cli.render import json_text, visible
 from perdure.cli.suggest import no_queue_called, queue_names
 from perdure.cli.target import App, AppArgument, Url, app_name
+from perdure.text import counted
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -134,7 +135,7 @@ def _others(app: Perdure, running: Worker) -> str:
 
     own = running.health().node_id
     count = sum(to_uuid(node.id) != own for node in app.store.live_nodes())
-    return f"{plural(count, 'node')} on this database" if count else "none: this is the only node"
+    return f"{counted(count, 'node')} on this database" if count else "none: this is the only node"
 
 
 def _leave(code: int) -> NoReturn:

@@ -60,7 +60,7 @@ def crew_for(store: Store, job: Job, now: Micros) -> Crew:
     )
 
 
-class Standing(StrEnum):
+class NodeState(StrEnum):
     """How a node stands, as far as can be told from here."""
 
     LIVE = "live"
@@ -72,13 +72,13 @@ class Standing(StrEnum):
     """It has said so, or others have declared it."""
 
 
-def standing_of(node: NodeRow, now: Micros, liveness: ProcLiveness) -> Standing:
+def node_state(node: NodeRow, now: Micros, liveness: ProcLiveness) -> NodeState:
     """The worst that is known of the node."""
     if node.stopped_at is not None:
-        return Standing.STOPPED
+        return NodeState.STOPPED
     if liveness.is_gone(node):
-        return Standing.GONE
-    return Standing.SILENT if node.is_silent(now) else Standing.LIVE
+        return NodeState.GONE
+    return NodeState.SILENT if node.is_silent(now) else NodeState.LIVE
 
 
 # -- what a node says of itself --------------------------------------------------------------------------------------

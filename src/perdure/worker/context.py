@@ -21,8 +21,9 @@ from copy import copy
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from perdure.checks import check_number
 from perdure.clock import Micros
-from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError, shown
+from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError
 from perdure.ids import to_uuid
 from perdure.job.model import Claim, NewJob, RunStats
 from perdure.job.views import Job, Run
@@ -379,9 +380,8 @@ def entered(ctx: JobContext | None) -> None:
 
 
 def _number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
-        raise InvalidInput(f"{name} must be a finite number, not {shown(value)}", code="metric_invalid")
-    return value
+    most = sys.float_info.max
+    return check_number(value, name, -most, most, must_be="a finite number", code="metric_invalid", error=InvalidInput)
 
 
 class CaptureHandler(logging.Handler):

@@ -138,7 +138,7 @@ def warn_of_timeout(task: Assignment) -> None:
     )
 
 
-class Call(NamedTuple):
+class Arguments(NamedTuple):
     """The arguments a handler is called with."""
 
     args: tuple[Any, ...]
@@ -163,11 +163,11 @@ def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here, mark: M
     try:
         if mark is not None:
             mark.lift()
-        call = prepare(task)
-        value = _called(task, call, run_to_end) if isinstance(call, Call) else None
+        given = prepare(task)
+        value = _called(task, given, run_to_end) if isinstance(given, Arguments) else None
         if mark is not None:
             mark.depth = 1
-        report = _result(task, value) if isinstance(call, Call) else call
+        report = _result(task, value) if isinstance(given, Arguments) else given
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
         if mark is not None:
             mark.depth = 1
@@ -179,11 +179,11 @@ async def run_async(task: Assignment) -> Ended:
     """The same for a coroutine function."""
     _enter(task)
     try:
-        call = prepare(task)
-        if not isinstance(call, Call):
-            report = call
+        given = prepare(task)
+        if not isinstance(given, Arguments):
+            report = given
         else:
-            value = await (_awaited(task, call) if task.middleware else _call_handler(task, call))
+            value = await (_awaited(task, given) if task.middleware else _call_handler(task, given))
             if value is not None and not task.middleware:
                 value = _raise_signal(await value if _is_awaitable(value) else value)
             if isinstance(value, Done) and value.write is not None:
@@ -198,7 +198,7 @@ async def run_async(task: Assignment) -> Ended:
 # -- the steps -------------------------------------------------------------------------------------------------------
 
 
-def prepare(task: Assignment) -> Call | Report:
+def prepare(task: Assignment) -> Arguments | Report:
     """Decode, upgrade and validate the stored arguments. A report: the handler is not called."""
     claim, kind = task.claim, task.kind
     try:
@@ -211,22 +211,22 @@ def prepare(task: Assignment) -> Call | Report:
         return Failed(failure_of(task, error, permanent=True))
     except Exception as error:  # noqa: BLE001 - an upgrade is the user's code
         return Failed(failure_of(task, error, permanent=True))
-    return Call(args, kwargs)
+    return Arguments(args, kwargs)
 
 
-def _call_handler(task: Assignment, call: Call) -> Any:
+def _call_handler(task: Assignment, given: Arguments) -> Any:
     task.ctx.begun = True
-    return task.kind.function(*call.args, **call.kwargs)
+    return task.kind.function(*given.args, **given.kwargs)
 
 
-def _called(task: Assignment, call: Call, run_to_end: RunToEnd) -> object:
+def _called(task: Assignment, given: Arguments, run_to_end: RunToEnd) -> object:
     """The handler inside its middleware. A middleware that swallows an exception leaves no result."""
     if not task.middleware:
-        value = _call_handler(task, call)
+        value = _call_handler(task, given)
         return value if value is None else _settled(value, run_to_end)
     value = None
     with _around(task):
-        value = _settled(_call_handler(task, call), run_to_end)
+        value = _settled(_call_handler(task, given), run_to_end)
     return value  # noqa: RET504 - None after an exception that was swallowed
 
 
@@ -235,10 +235,10 @@ def _settled(value: object, run_to_end: RunToEnd) -> object:
     return _raise_signal(run_to_end(value) if _is_awaitable(value) else value)
 
 
-async def _awaited(task: Assignment, call: Call) -> Any:
+async def _awaited(task: Assignment, given: Arguments) -> Any:
     value: Any = None
     async with _around_async(task):
-        value = await _call_handler(task, call)
+        value = await _call_handler(task, given)
         value = _raise_signal(await value if _is_awaitable(value) else value)
     return value  # noqa: RET504 - as above
 

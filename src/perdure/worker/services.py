@@ -67,7 +67,7 @@ class JobTransaction:
         self.text = self._ctx.kind.codec.encode_result(value, is_shown=self._ctx.claim.secrets is None)
 
 
-def _in_a_loop() -> bool:
+def in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -75,7 +75,7 @@ def _in_a_loop() -> bool:
     return True
 
 
-class _Watch:
+class _TransactionWatch:
     """Sees to it that a single writer's transaction does not last. Its thread is there before the lock is taken."""
 
     def __init__(self, store: Store, ctx: JobContext) -> None:
@@ -157,7 +157,7 @@ class StoreServices:
 
     def transaction(self, ctx: JobContext) -> AbstractContextManager[JobTransaction]:
         """Inside, the handler writes; the end of the block is the end of the job, fenced by its run."""
-        if self._store.single_writer and _in_a_loop():
+        if self._store.single_writer and in_event_loop():
             raise TransactionError(
                 "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each"
                 " other; end the job with `return Done(result, write=function)`, whose function writes in the same"
@@ -187,7 +187,7 @@ class StoreServices:
 
     @contextmanager
     def _ending(self, ctx: JobContext) -> Generator[JobTransaction, None, None]:
-        with uninterrupted, _Watch(self._store, ctx) as watch:
+        with uninterrupted, _TransactionWatch(self._store, ctx) as watch:
             with self._store.transaction() as tx:
                 watch.begin(tx)
                 own = JobTransaction(tx, ctx)

@@ -50,7 +50,7 @@ def _check_new(path: Path) -> None:
         raise typer.BadParameter(f"{path.parent} is no folder that can be written to", param_hint="--keep")
 
 
-class Interrupted(Exception):
+class DemoStopped(Exception):
     """A signal asked the demo to end."""
 
     def __init__(self, number: int) -> None:
@@ -59,7 +59,7 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Inside of `with`, SIGINT, SIGTERM and SIGHUP are only noted; `check` and `sleep` raise `Interrupted`.
+    """Inside of `with`, SIGINT, SIGTERM and SIGHUP are only noted; `check` and `sleep` raise `DemoStopped`.
 
     No exception is raised from a signal handler: it could fall between the start of a worker and the note that it was
     started, and leave it behind.
@@ -84,7 +84,7 @@ class Interrupts:
 
     def check(self) -> None:
         if self.number is not None:
-            raise Interrupted(self.number)
+            raise DemoStopped(self.number)
 
     def sleep(self, seconds: float) -> None:
         """Ends early, by the exception, when a signal comes."""

@@ -72,7 +72,7 @@ WIDEST = 100
 EVERY_S = 1.0
 
 
-class WorkerCount(NamedTuple):
+class Progress(NamedTuple):
     """How the work stands right now."""
 
     ended: int
@@ -125,12 +125,12 @@ class Screen:
         """Something to copy: on a line of its own, never broken."""
         self.console.print(Text(f"{' ' * (LABEL + 2)}{visible(line)}", "bold"), soft_wrap=True)
 
-    def show(self, standing: WorkerCount) -> None:
+    def show(self, progress: Progress) -> None:
         """What moves, as it is now."""
         if self._live is not None:
-            self._live.update(_moving(standing, self.width), refresh=True)
-        elif time.monotonic() - self._last >= EVERY_S and standing.ended < standing.total:
-            self.say("", f"... {standing}")
+            self._live.update(_moving(progress, self.width), refresh=True)
+        elif time.monotonic() - self._last >= EVERY_S and progress.ended < progress.total:
+            self.say("", f"... {progress}")
 
     def doing(self, what: str) -> None:
         """What takes a moment, for those who watch."""
@@ -144,22 +144,22 @@ class Screen:
             self._live.update(Text(""), refresh=True)
 
 
-def _moving(standing: WorkerCount, width: int) -> RenderableType:
+def _moving(progress: Progress, width: int) -> RenderableType:
     line = Table.grid(padding=(0, 1))
     line.add_row(
         ProgressBar(
-            total=max(standing.total, 1),
-            completed=standing.ended,
+            total=max(progress.total, 1),
+            completed=progress.ended,
             width=max(10, width - 40),
             style="dim",
             complete_style="cyan",
             finished_style="green",
         ),
-        Text(f"{standing.ended:,} of {standing.total:,}", "bold"),
-        Text(f"{standing.rate:,.0f} jobs/s"),
+        Text(f"{progress.ended:,} of {progress.total:,}", "bold"),
+        Text(f"{progress.rate:,.0f} jobs/s"),
     )
-    below = [f"waiting {standing.waiting:,}", f"running {standing.running}"]
-    below += [f"worker {pid}: {held} in hand" for pid, held in standing.workers]
+    below = [f"waiting {progress.waiting:,}", f"running {progress.running}"]
+    below += [f"worker {pid}: {held} in hand" for pid, held in progress.workers]
     return Group(Text(""), line, Text("   ".join(below), overflow="ellipsis", no_wrap=True))
 
 

@@ -21,11 +21,11 @@ from typing import Self
 from uuid import UUID
 
 from perdure.app import Perdure
-from perdure.cli.demo import Interrupted, Interrupts, shop
+from perdure.cli.demo import DemoStopped, Interrupts, shop
 from perdure.cli.demo.report import (
     Figures,
+    Progress,
     Screen,
-    WorkerCount,
     percentile,
     print_next_steps,
     print_table,
@@ -63,7 +63,7 @@ def run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -
     """Run the whole demo. Returns the exit status of the command."""
     try:
         return _run(count, keep, interrupts, plain=plain)
-    except Interrupted as interrupted:
+    except DemoStopped as interrupted:
         print(f"perdure demo: ended by {interrupted}; nothing is left behind", file=sys.stderr)
         return interrupted.status
     except WorkerMissing as missing:
@@ -88,7 +88,7 @@ def _run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) 
         print_table(screen, demo.figures, proof, time.monotonic() - began)
         interrupts.check()  # for the last time: after it something may be left behind, as it was asked for
         if keep is not None:
-            _keep(keep)
+            shop.app.store.back_up(keep)
         print_next_steps(screen, keep)
         return FALSE if proof.problems else 0
 
@@ -97,7 +97,7 @@ def _run_steps(demo: Demo, count: int) -> None:
     last = enqueue(demo, count)
     explain(demo, last)
     first, second = start_workers(demo)
-    watch = Watch(demo, len(demo.figures.accepted), shop.SHOP, shop.POST)
+    watch = QueueWatch(demo, len(demo.figures.accepted), shop.SHOP, shop.POST)
     reorder(demo, watch, last)
     killed_at = kill(demo, watch, first)
     third = start_express(demo)
@@ -107,12 +107,6 @@ def _run_steps(demo: Demo, count: int) -> None:
     latency(demo)
     sprint(demo, count)
     demo.workers.stop()
-
-
-def _keep(target: Path) -> None:
-    from perdure.ops.database import back_up
-
-    back_up(shop.app.store, target)
 
 
 def _in_memory(folder: Path) -> str:
@@ -248,7 +242,7 @@ class Demo:
     figures: Figures = field(default_factory=Figures)
 
 
-class Watch:
+class QueueWatch:
     """How far the jobs of these queues are. `start()` when they may begin."""
 
     def __init__(self, demo: Demo, total: int, *queues: str) -> None:
@@ -257,7 +251,7 @@ class Watch:
         self._queues = queues
         self.started_at = Micros(0)
         self._shown = self._moved = self._began = time.monotonic()
-        self._last = WorkerCount(0, total, 0, total, 0.0)
+        self._last = Progress(0, total, 0, total, 0.0)
 
     def start(self) -> None:
         """Resume the queues; the time counts from here."""
@@ -266,19 +260,19 @@ class Watch:
         for queue in self._queues:
             self._demo.app.queues.resume(queue)
 
-    def look(self) -> WorkerCount:
+    def look(self) -> Progress:
         """How it stands; moves the display now and then, and lets an interrupt in. WorkerMissing: one has died."""
         self._demo.interrupts.sleep(LOOK_S)
         for worker in self._demo.workers.running:
             worker.check()
-        standing = self._standing()
-        if standing.ended != self._last.ended:
+        progress = self._progress()
+        if progress.ended != self._last.ended:
             self._moved = time.monotonic()
-        self._last = standing
+        self._last = progress
         if time.monotonic() - self._shown >= SHOW_S:
             self._shown = time.monotonic()
-            self._demo.screen.show(standing)
-        return standing
+            self._demo.screen.show(progress)
+        return progress
 
     @property
     def is_stuck(self) -> bool:
@@ -295,11 +289,11 @@ class Watch:
         last = max((run.row.finished_at or 0 for run in runs), default=0)
         return self.total * 1e6 / (last - self.started_at) if last > self.started_at else 0.0
 
-    def _standing(self) -> WorkerCount:
+    def _progress(self) -> Progress:
         rows = [row for row in self._demo.app.queues.list() if row.name in self._queues]
         live, running = sum(row.live for row in rows), sum(row.running for row in rows)
         ended = self.total - live
-        return WorkerCount(
+        return Progress(
             ended=ended,
             total=self.total,
             running=running,
@@ -377,7 +371,7 @@ def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
     return first, second
 
 
-def reorder(demo: Demo, watch: Watch, job: Job) -> None:
+def reorder(demo: Demo, watch: QueueWatch, job: Job) -> None:
     """Move the last job to the front, open the shop, and see what starts first."""
     app = demo.app
     ahead = app.store.count_ahead(job, 1_000_000)
@@ -404,12 +398,12 @@ def tail(job: Job) -> str:
     return str(job.id)[-6:]
 
 
-def kill(demo: Demo, watch: Watch, victim: WorkerProcess) -> Micros:
+def kill(demo: Demo, watch: QueueWatch, victim: WorkerProcess) -> Micros:
     """Without a warning, once enough jobs have ended and while it holds some. Returns when."""
     app, node_id = demo.app, node_of(victim)
     while not watch.is_stuck:
-        standing = watch.look()
-        if standing.ended >= standing.total * shop.KILL_AT and app.store.held_by(node_id):
+        progress = watch.look()
+        if progress.ended >= progress.total * shop.KILL_AT and app.store.held_by(node_id):
             break
     killed_at = app.clock.now()
     demo.workers.kill(victim)
@@ -421,7 +415,7 @@ def kill(demo: Demo, watch: Watch, victim: WorkerProcess) -> Micros:
     return killed_at
 
 
-def await_rescue(demo: Demo, watch: Watch, victim: WorkerProcess, other: WorkerProcess, killed_at: Micros) -> None:
+def await_rescue(demo: Demo, watch: QueueWatch, victim: WorkerProcess, other: WorkerProcess, killed_at: Micros) -> None:
     """Until the record shows the loss of every run that the killed worker had open."""
     figures, node_id = demo.figures, node_of(victim)
     while demo.app.store.held_by(node_id):
@@ -441,7 +435,7 @@ def await_rescue(demo: Demo, watch: Watch, victim: WorkerProcess, other: WorkerP
     )
 
 
-def drain(demo: Demo, watch: Watch, other: WorkerProcess) -> None:
+def drain(demo: Demo, watch: QueueWatch, other: WorkerProcess) -> None:
     """Until the shop is empty."""
     watch.until_ended()
     figures, app = demo.figures, demo.app
@@ -483,11 +477,11 @@ def start_express(demo: Demo) -> WorkerProcess:
 def latency(demo: Demo) -> None:
     """Single jobs, one every few milliseconds, for a worker that waits for them."""
     _ping(demo)  # which a new worker imports and builds a few things for; not one of the figures
-    watch = Watch(demo, 1, shop.EXPRESS)
+    watch = QueueWatch(demo, 1, shop.EXPRESS)
     watch.start()
     watch.until_ended()
     sent = [_ping(demo) for _ in range(PINGS)]
-    Watch(demo, PINGS, shop.EXPRESS).until_ended()
+    QueueWatch(demo, PINGS, shop.EXPRESS).until_ended()
     results = [demo.app.existing(job).result for job in sent]
     demo.figures.latencies_s = [result for result in results if isinstance(result, float)]
     if demo.figures.latencies_s:
@@ -517,7 +511,7 @@ def sprint(demo: Demo, count: int) -> None:
         spent_s += time.perf_counter() - began
         figures.accepted.update(job.id for job in accepted)
     figures.batch_rate = count / spent_s
-    watch = Watch(demo, count, shop.EXPRESS)
+    watch = QueueWatch(demo, count, shop.EXPRESS)
     watch.start()
     watch.until_ended()
     figures.empty, figures.empty_rate = count, watch.rate(app.runs(kind=shop.nothing.name))

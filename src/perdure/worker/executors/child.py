@@ -42,7 +42,7 @@ from perdure.worker.context import JobContext, Services, capturing
 from perdure.worker.executors.wire import (
     CUT_OFF,
     Ending,
-    Place,
+    ImportPath,
     Unframer,
     claim_of,
     ending_frame,
@@ -189,8 +189,8 @@ class Child:
 
     def _task(self, order: Mapping[str, Any]) -> Assignment:
         claim = claim_of(order["claim"])
-        kind = load_kind(Place(*order["kind"]))
-        middleware = [load_object(Place(*place)) for place in order["middleware"]]
+        kind = load_kind(ImportPath(*order["kind"]))
+        middleware = [load_object(ImportPath(*path)) for path in order["middleware"]]
         app = kind.app
         _use_database(app, order["url"])
         ctx = ChildContext(claim, kind, StoreServices(app.parts()), self.say)
@@ -205,8 +205,8 @@ class Child:
         code = error.code if isinstance(error, PerdureError) else None
         trace = "".join(traceback.format_exception(type(error), error, from_users_code(error, "importlib")))
         if code != "kind_not_importable":
-            place = Place(*order["kind"])
-            text = f"{place} cannot be imported in a new process: {type(error).__name__}: {error}"
+            path = ImportPath(*order["kind"])
+            text = f"{path} cannot be imported in a new process: {type(error).__name__}: {error}"
             error = KindError(text, code="kind_not_importable")
         with self._lock:
             self._open -= 1

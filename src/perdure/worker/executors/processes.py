@@ -32,12 +32,12 @@ from perdure.job.reports import Cancelled, Failed, Released, Report
 from perdure.worker.context import JobContext
 from perdure.worker.executors.wire import (
     CUT_OFF,
-    Place,
+    ImportPath,
     Unframer,
     ending_of,
     framed,
-    place_of_kind,
-    place_of_middleware,
+    path_of_kind,
+    path_of_middleware,
 )
 from perdure.worker.run import (
     COMPLETED,
@@ -235,10 +235,10 @@ class ProcessExecutor:
         self._inbox = inbox
         self._todo: SimpleQueue[_ProcessRun | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._slots: list[_Slot] = []
+        self._slots: list[_ProcessSlot] = []
         self._open: dict[RunId, _ProcessRun] = {}
         self._deadline = 0.0
-        self.refused: dict[Place, Failure] = {}
+        self.refused: dict[ImportPath, Failure] = {}
         """Kinds that no child can have, and why: to try each time would run what their module does when imported."""
 
     def start(self, tasks: Sequence[Assignment]) -> None:
@@ -247,7 +247,7 @@ class ProcessExecutor:
             self._open.update((run.task.claim.run_id, run) for run in runs)
             missing = len(self._open) - len(self._slots)
         for _ in range(missing):
-            slot = _Slot(self)
+            slot = _ProcessSlot(self)
             slot.thread.start()
             self._slots.append(slot)
         for run in runs:
@@ -281,7 +281,7 @@ class ProcessExecutor:
 
     # -- in the threads ----------------------------------------------------------------------------------------------
 
-    def serve(self, slot: _Slot) -> None:
+    def serve(self, slot: _ProcessSlot) -> None:
         while (run := self._todo.get()) is not None:
             ended = slot.run(run)
             with self._lock:
@@ -290,7 +290,7 @@ class ProcessExecutor:
         slot.dismiss(self._deadline - time.monotonic())
 
 
-class _Slot:
+class _ProcessSlot:
     """A thread and, once it had something to do, its child."""
 
     def __init__(self, pool: ProcessExecutor) -> None:
@@ -302,8 +302,8 @@ class _Slot:
         task, refused = run.task, self._pool.refused
         try:
             order = _job_order(task)
-            place = order["kind"]
-            ended = Ended(task.ctx, Failed(refused[place]), RunStats()) if place in refused else self._run(run, order)
+            path = order["kind"]
+            ended = Ended(task.ctx, Failed(refused[path]), RunStats()) if path in refused else self._run(run, order)
         except KindError as error:
             return Ended(task.ctx, Failed(failure_of(task, error, permanent=True)), RunStats())
         except Exception as error:  # whatever goes wrong, with the child or before: the run is handed back
@@ -314,7 +314,7 @@ class _Slot:
             report = COMPLETED if task.ctx.closed else failed(task, failure_of(task, error))
             return Ended(task.ctx, report, task.ctx.stats(), task.ctx.closed)
         if run.unfit is not None and run.unfit.permanent:
-            refused[place] = run.unfit
+            refused[path] = run.unfit
         return ended
 
     def _run(self, run: _ProcessRun, order: dict[str, Any]) -> Ended:
@@ -496,8 +496,8 @@ def _job_order(task: Assignment) -> dict[str, Any]:
     return {
         "claim": task.claim,
         "url": task.kind.app.url,
-        "kind": place_of_kind(task.kind),
-        "middleware": [place_of_middleware(middleware) for middleware in task.middleware],
+        "kind": path_of_kind(task.kind),
+        "middleware": [path_of_middleware(middleware) for middleware in task.middleware],
         "jitter": task.jitter,
     }
 

@@ -50,15 +50,15 @@ class ThreadExecutor:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._todo: deque[Assignment] = deque()
-        self._slots: list[_Slot] = []
-        self._idle: list[_Slot] = []
+        self._slots: list[_ThreadSlot] = []
+        self._idle: list[_ThreadSlot] = []
         """Threads that sleep; the last to lie down is the first to be woken."""
-        self._woken: _Slot | None = None
+        self._woken: _ThreadSlot | None = None
         """The thread that was woken and has taken nothing yet."""
         self._has_unrung = False
         """Runs have ended without a ring: the thread that takes the last of `todo` rings."""
         self._is_closing = False
-        self._open: dict[RunId, _Slot | None] = {}
+        self._open: dict[RunId, _ThreadSlot | None] = {}
         """Runs that have not ended. None: it waits for a thread."""
         self._called_off: set[RunId] = set()
         """Runs that were stopped while they waited for a thread."""
@@ -113,7 +113,7 @@ class ThreadExecutor:
     def _grow(self, missing: int) -> None:
         """Where the system gives no more threads, runs wait for those there are. RuntimeError: there are none."""
         for _ in range(missing):
-            slot = _Slot(self)
+            slot = _ThreadSlot(self)
             try:
                 slot.thread.start()
             except RuntimeError as error:
@@ -125,12 +125,12 @@ class ThreadExecutor:
 
     # -- in the threads ----------------------------------------------------------------------------------------------
 
-    def serve(self, slot: _Slot) -> None:
+    def serve(self, slot: _ThreadSlot) -> None:
         slot.mark = Mark()
         while self._serve_one(slot):
             pass
 
-    def _serve_one(self, slot: _Slot) -> bool:
+    def _serve_one(self, slot: _ThreadSlot) -> bool:
         """False: there will be no more."""
         task = self._take(slot)
         if task is None:
@@ -138,7 +138,7 @@ class ThreadExecutor:
         self._hand_back(self._run(slot, task))
         return True
 
-    def _take(self, slot: _Slot) -> Assignment | None:
+    def _take(self, slot: _ThreadSlot) -> Assignment | None:
         """The next run, as soon as there is one. None: there will be no more."""
         while (taken := self._taken(slot)) is None:
             if self._is_closing:
@@ -151,7 +151,7 @@ class ThreadExecutor:
             woken.wake()
         return task
 
-    def _taken(self, slot: _Slot) -> tuple[Assignment, _Slot | None, bool] | None:
+    def _taken(self, slot: _ThreadSlot) -> tuple[Assignment, _ThreadSlot | None, bool] | None:
         """A run, whom to wake, and whether to ring. None: nothing is left, and the thread counts as asleep."""
         with self._lock:
             if self._woken is slot:
@@ -165,7 +165,7 @@ class ThreadExecutor:
             self._has_unrung = self._has_unrung and not rings
             return task, self._next_to_wake(), rings
 
-    def _next_to_wake(self) -> _Slot | None:
+    def _next_to_wake(self) -> _ThreadSlot | None:
         """Under the lock. None: nobody needs to be."""
         if self._todo and self._woken is None and self._idle:
             self._woken = self._idle.pop()
@@ -180,7 +180,7 @@ class ThreadExecutor:
         if not rings_later:
             self._inbox.ring()
 
-    def _run(self, slot: _Slot, task: Assignment) -> Ended:
+    def _run(self, slot: _ThreadSlot, task: Assignment) -> Ended:
         """Whatever moment an interrupt hits: the run is handed back once, and nothing of it reaches the next one."""
         ended: Ended | None = None
         cut_short: BaseException | None = None
@@ -198,7 +198,7 @@ class ThreadExecutor:
             cut_short = None  # its traceback holds this frame, and all that the handler had
         return ended
 
-    def _enter(self, slot: _Slot, task: Assignment) -> bool:
+    def _enter(self, slot: _ThreadSlot, task: Assignment) -> bool:
         """False: it was called off before it began."""
         with self._lock:
             self._open[task.claim.run_id] = slot
@@ -215,7 +215,7 @@ class ThreadExecutor:
             self._open.pop(task.claim.run_id, None)
             self._called_off.discard(task.claim.run_id)
 
-    def call(self, slot: _Slot, awaitable: Awaitable[Any]) -> Any:
+    def call(self, slot: _ThreadSlot, awaitable: Awaitable[Any]) -> Any:
         """In the thread of a run whose function returned it: wait for its end on the event loop of the coroutines."""
         if os.getpid() != self._process:
             os._exit(0)  # as in `_leave`; the event loop is not in the copy
@@ -239,7 +239,7 @@ class ThreadExecutor:
         return task.claim.run_id in self._open
 
 
-class _Slot:
+class _ThreadSlot:
     """One thread of the pool."""
 
     def __init__(self, pool: ThreadExecutor) -> None:

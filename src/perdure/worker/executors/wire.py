@@ -120,7 +120,7 @@ MAIN = "__main__"
 SECOND_MAIN = "__perdure_main__"
 
 
-class Place(NamedTuple):
+class ImportPath(NamedTuple):
     """An object of a module. `script`: the file of the main script, if the object is in that."""
 
     module: str
@@ -131,36 +131,36 @@ class Place(NamedTuple):
         return f"{self.module}:{self.name}"
 
 
-def place_of_kind(kind: AnyKind) -> Place:
+def path_of_kind(kind: AnyKind) -> ImportPath:
     """Where this kind can be imported from. KindError: nowhere."""
-    return _place(kind, kind.function, f'kind {kind.name!r} ({kind.place}) has isolation="process" but')
+    return _path_of(kind, kind.function, f'kind {kind.name!r} ({kind.place}) has isolation="process" but')
 
 
-def place_of_middleware(middleware: object) -> Place:
-    return _place(middleware, middleware, f'the middleware {middleware!r} wraps jobs with isolation="process" but')
+def path_of_middleware(middleware: object) -> ImportPath:
+    return _path_of(middleware, middleware, f'the middleware {middleware!r} wraps jobs with isolation="process" but')
 
 
-def load_object(place: Place) -> Any:
+def load_object(path: ImportPath) -> Any:
     """What stands there, in this process. Imports its module; KindError: it is not there."""
     with _importing():
-        module = importlib.import_module(place.module) if place.script is None else _main_again(place.script)
-    there = _attribute_of(module, place.name)
+        module = importlib.import_module(path.module) if path.script is None else _main_again(path.script)
+    there = _attribute_of(module, path.name)
     if there is None:
-        raise _not_importable(f"{place} is not to be load_object in a new process; it")
+        raise _not_importable(f"{path} cannot be found in a new process; it")
     return there
 
 
-def load_kind(place: Place) -> AnyKind:
-    kind = load_object(place)
+def load_kind(path: ImportPath) -> AnyKind:
+    kind = load_object(path)
     if not isinstance(kind, Kind):
-        raise _not_importable(f"{place} is a kind in the worker but none in a new process; it")
+        raise _not_importable(f"{path} is a kind in the worker but none in a new process; it")
     return cast("AnyKind", kind)
 
 
 # -- in the worker ---------------------------------------------------------------------------------------------------
 
 
-def _place(wanted: object, function: object, what: str) -> Place:
+def _path_of(wanted: object, function: object, what: str) -> ImportPath:
     for module_name, name in _candidates(wanted, function):
         module = sys.modules.get(module_name)
         if module is not None and _attribute_of(module, name) is wanted:
@@ -180,19 +180,19 @@ def _candidates(wanted: object, function: object) -> Iterator[tuple[str, str]]:
             yield from ((other, key) for key, value in list(vars(module).items()) if value is wanted)
 
 
-def _as_seen_from_outside(module_name: str, name: str, what: str) -> Place:
+def _as_seen_from_outside(module_name: str, name: str, what: str) -> ImportPath:
     if module_name != MAIN:
-        return Place(module_name, name)
+        return ImportPath(module_name, name)
     main = sys.modules[MAIN]
     spec: ModuleSpec | None = getattr(main, "__spec__", None)
     if spec is not None:  # python -m package.module: importable under its real name
         if spec.name == MAIN or spec.name.endswith("." + MAIN):
             raise _not_importable(f"{what} it stands in a __main__.py, which would run again; it")
-        return Place(spec.name, name)
+        return ImportPath(spec.name, name)
     script: str | None = getattr(main, "__file__", None)
     if script is None or not Path(script).exists():
         raise _not_importable(f"{what} it was typed in, so that no file holds it; it")
-    return Place(MAIN, name, str(Path(script).absolute()))
+    return ImportPath(MAIN, name, str(Path(script).absolute()))
 
 
 # -- in the child ----------------------------------------------------------------------------------------------------
