@@ -155,7 +155,7 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
 }
-"""What people type who come from elsewhere: the group and the word, and the command that does it here."""
+"""What users of other tools type: the group and the word, and the command that does it here."""
 SHARED = ("url", "app", "json")
 
 
@@ -167,7 +167,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """An error about an option of Python's is about the option of the same name here."""
+        """An error about a keyword of the Python API names the option of the same name."""
         try:
             return super().invoke(ctx)
         except PerdureError as error:
@@ -269,10 +269,10 @@ def _bare(param: Any) -> str:
 
 
 def prepare(params: Sequence[Any]) -> None:
-    """Let these parameters read their values, and be listed in the help, as it is done here."""
+    """Make these parameters read their values, and show in the help, in our own way."""
     for param in params:
         if not (hasattr(param, "get_runtime_param") and hasattr(param, "type_descriptor")):
-            continue  # older typers do without
+            continue  # older versions of typer have neither
         param.get_runtime_param = _Reader(param).itself
         if param.param_type_name == "argument":
             param.display_type_rich = _no_type

@@ -132,7 +132,7 @@ def delete(ids: JobNames = None, *, yes: Yes = False, url: Url = None, app: App 
 
 
 def _ended(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """Those that can be deleted, and those that cannot: said at once, since nobody should be asked for nothing."""
+    """Those that can be deleted, and those that cannot: these are reported before the user is asked."""
     kept = [job for job in jobs if not job.is_final]
     refusals = [
         TransitionRefused(f"cannot delete job {job.id}: it is {job.state}; cancel it first", code="delete_refused")

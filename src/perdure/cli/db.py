@@ -28,7 +28,7 @@ def upgrade(url: Url = None, app: App = None) -> None:
 
 @db.command(cls=Command)
 def check(url: Url = None, app: App = None, json: Json = False) -> None:
-    """Show how the database stands, without changing it. Exits with 1 if there is a problem."""
+    """Show the state of the database, without changing it. Exits with 1 if there is a problem."""
     from perdure.store.rows import Verdict
 
     with database(url, app) as store:

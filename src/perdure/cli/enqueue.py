@@ -33,7 +33,7 @@ Values = Annotated[
 ]
 Payload = Annotated[str | None, typer.Option(metavar="JSON", help="All arguments at once, as a JSON object.")]
 Queue = Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Another queue than the kind's.")]
-Delay = Annotated[str | None, typer.Option(metavar="SPAN", help="Not before so long from now: 90, 90s, 10m, 2h, 3d.")]
+Delay = Annotated[str | None, typer.Option(metavar="SPAN", help="Not before this long from now: 90, 90s, 10m, 2h, 3d.")]
 RunAt = Annotated[
     str | None, typer.Option(metavar="TIME", help="Not before then: 2026-01-31T12:00Z; UTC without zone.")
 ]

@@ -30,7 +30,7 @@ Since = Annotated[
 Until = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Created before it; written as for --since.")
 ]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, max=10**9, metavar="N", help="At most so many.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, max=10**9, metavar="N", help="At most this many.")]
 Follow = Annotated[
     bool,
     typer.Option(

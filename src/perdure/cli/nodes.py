@@ -45,7 +45,7 @@ def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = Fa
             drop=("kinds", "started", "process", "beat"),
         )
         if NodeState.GONE in states:
-            print("gone: its process has ended without a word; the next worker takes back its jobs.")
+            print("gone: its process has ended without signing off; the next worker takes back its jobs.")
 
 
 def _row(node: NodeRow, state: str, running: int) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def _check(perdure: Perdure, name: str, *, new: bool) -> None:
 
 
 def _read(perdure: Perdure) -> list[Queue]:
-    """All queues; what stands for all of them counts their jobs, and while it is paused, so are they."""
+    """All queues; `*` counts the jobs of all of them, and while it is paused, so are they."""
     found = perdure.queues.list()
     all_of_them = next((queue for queue in found if queue.name == EVERY_QUEUE), None)
     if all_of_them is None:

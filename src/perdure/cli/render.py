@@ -1,9 +1,9 @@
 """How commands print: JSON for programs; tables, fields, times and numbers for people; errors as one line.
 
-Whatever a job brought along is shown with its control characters made visible, so that no payload can talk to the
-terminal. A narrow terminal costs columns, the least important first; what does not fit even so is printed one below the
-other. Colours are rich's: none where the output is no terminal, or with NO_COLOR; a pipe gets no blanks at the ends of
-lines. Used by every command; rich is loaded when something is printed with it.
+Control characters in what a job holds are made visible, so that no payload can control the terminal. A narrow terminal
+shows fewer columns, the least important go first; if that is not enough, fields are printed one below the other.
+Colours are rich's: none where the output is no terminal, or with NO_COLOR; a pipe gets no blanks at the ends of lines.
+Used by every command; rich is loaded when something is printed with it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _STYLES = {  # can be read on black and on white; yellow cannot
 _STYLED = ("state", "verdict", "severity")
 PAUSE_S = 1.0
 KNOWN = 200
-"""A look goes back until it has met so many that were there before: ids of several processes do not always come in
+"""A look goes back until it has met this many that were there before: ids of several processes do not always come in
 order, and what was shown may have changed."""
 _MOST = 5_000
 _REMEMBERED = 20_000
@@ -260,7 +260,7 @@ def _spread(sizes: Mapping[int, int]) -> int:
 
 
 def put(what: RenderableType, *, piped: int = _PIPED, crop: bool = True) -> None:
-    """Print it. A pipe has no width, and whoever searches through it wants whole lines: `piped` columns."""
+    """Print it. A pipe has no width, and a search in it needs whole lines: `piped` columns."""
     out = console(piped)
     if out.is_terminal:
         out.print(what, crop=crop)
@@ -282,11 +282,11 @@ def _style(column: str, cell: str) -> str:
 
 
 def news(read: Callable[[], Iterable[T]], mark: Callable[[T], tuple[object, object]], first: int) -> Iterator[T]:
-    """What is new or stands otherwise than when it was given, oldest first; then sleeps and looks again, for ever.
+    """What is new or has changed since it was given, oldest first; then sleeps and looks again, for ever.
 
     What changes further back than the newest `KNOWN` or so is not seen: a look does not read everything again.
 
-    `read` gives the newest first. `mark` says what a thing is and how it stands. The first look gives `first` of them.
+    `read` gives the newest first. `mark` returns what a thing is and its state. The first look gives `first` of them.
     """
     seen: dict[object, object] = {}
     most = first
@@ -304,11 +304,11 @@ def _unseen(
     fresh: list[T] = []
     known = 0
     for thing in things:
-        name, standing = mark(thing)
+        name, state = mark(thing)
         known += name in seen
-        if seen.get(name) != standing and len(fresh) < most:
+        if seen.get(name) != state and len(fresh) < most:
             fresh.append(thing)
-        seen[name] = standing
+        seen[name] = state
         if known >= KNOWN:
             break
     return fresh

@@ -45,7 +45,7 @@ _NAMES = ("kind", "queue")
 _NEVER_DROPPED = ("error", "why", "what they share")
 _LEAST = 8
 _ENOUGH = 14
-"""Names give way first, but not further than this."""
+"""Names are cut first, but not below this."""
 _GAP = 2
 _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
@@ -344,7 +344,7 @@ def _least(column: str, cells: Sequence[str]) -> int:
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
-    """As wide as what is in them; while that is too much, the widest text gives way. (rich would cut the numbers.)"""
+    """As wide as what is in them; while that is too much, the widest text is cut. (rich would cut the numbers.)"""
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]

@@ -115,7 +115,7 @@ def named_app(url: str | None, app: str | None) -> Perdure | None:
 
 
 def database_options(url: str | None, app: str | None) -> str:
-    """What has to follow a command so that it is about the same database: the options that were given, or nothing."""
+    """The options that a command needs to be about the same database: those that were given, or none."""
     return (f" --url {_url(url)}" if url else "") + (f" --app {quote(app)}" if app else "")
 
 
@@ -139,7 +139,7 @@ def completed(command: str, url: str | None, app: str | None) -> str:
 
 
 def worker_command(url: str | None, app: str | None) -> str:
-    """The command for a worker on this database: as short as it may be where the app is named anywhere."""
+    """The command for a worker on this database: short where the app is named anywhere."""
     if app or any(named.app for named in places(url, app)):
         name, database = app, f" --url {_url(url)}" if url else ""
     else:

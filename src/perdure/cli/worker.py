@@ -95,7 +95,7 @@ def worker(
     place = _database(found)
 
     def on_start() -> None:
-        if log_format is not LogFormat.JSON:  # whoever reads JSON has it in the log lines
+        if log_format is not LogFormat.JSON:  # in JSON the log lines have it
             _print_start(found, running, name, place, queue)
         _warn_of_unknown(queue or (), found)
 
@@ -121,7 +121,7 @@ def _warn_of_unknown(queues: Sequence[str], app: Perdure) -> None:
 
 
 def _database(app: Perdure) -> str:
-    """Where the jobs are, as it may be shown; to be asked before the file is made."""
+    """Where the jobs are, without a password; called before the file is made."""
     from perdure.store.open import is_sqlite, sqlite_path, without_password
 
     if not is_sqlite(app.url):

@@ -17,7 +17,7 @@ from perdure.store.rows import EVERY_QUEUE, Gate, NodeRow
 from perdure.text import counted, distance, first_line, length, moment
 
 START_A_WORKER = "perdure worker MODULE:APP"
-"""Which app that is, only the caller may know; the command line puts it in."""
+"""The command line fills in the app, which only the caller may know."""
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -298,7 +298,7 @@ def ended(job: Job) -> Explanation:
 
 
 def explain(store: Store, job: Job, now: Micros) -> Explanation:
-    """What keeps the job where it is: from the database, and of workers of this machine whether they still run."""
+    """Why the job is where it is: from the database, and from the workers of this machine whether they still run."""
     found = _explained(store, job, now)
     return found._replace(facts=(*_common(job), *found.facts))
 

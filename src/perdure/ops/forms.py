@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perdure.store.rows import LogLine, NodeRow, StoredKind
 
 HIDDEN = "***"
-"""What stands in the place of a secret argument."""
+"""Shown instead of a secret argument."""
 JOB_KEYS = (
     "id", "kind", "kind_version", "owner", "queue", "state", "priority", "position", "payload", "params", "tags",
     "attempts", "max_attempts", "crashes", "life", "result", "error_type", "error", "park_reason", "cancel_requested",
@@ -52,7 +52,7 @@ def job_json(job: Job) -> dict[str, object]:
 
 
 def run_json(run: Run) -> dict[str, object]:
-    """The same of a run."""
+    """The same for a run."""
     return _readable(run, RUN_KEYS)
 
 
@@ -184,7 +184,7 @@ def _instant(at: Micros | None) -> str | None:
 
 
 def _names(secrets: str | None) -> Sequence[str]:
-    """Of the secret arguments; one that stands for all of them where they cannot be read."""
+    """The names of the secret arguments; one for all of them where they cannot be read."""
     try:
         read = json_of(secrets)
     except (TypeError, ValueError):

@@ -19,7 +19,7 @@ from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran
 HOUR_US = 3_600 * 1_000_000
 DAY_US = 24 * HOUR_US
 STUCK_AFTER_US = 300 * 1_000_000
-"""How long a job may wait or run before it may count as stuck, unless the asker says otherwise."""
+"""How long a job may wait or run before it may count as stuck, by default."""
 
 LIVE_COUNTED = 100_000
 FAILED_LOOKED_AT = 5_000

@@ -1,8 +1,8 @@
 """Which workers could run a job, and whether each is alive. Called by `explain` and `perdure nodes`; asks the store for
 its nodes, and /proc about those of this host.
 
-A node is live until it is declared stopped. One that is silent may be dead or only slow: how long ago it was heard of
-is said, and no more is concluded. Only of a process of this machine it can be known that it has ended.
+A node is live until it is declared stopped. A silent one may be dead or only slow: only how long ago it was heard of is
+said. Only for a process of this machine can it be known that it has ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Crew(NamedTuple):
 
     @property
     def awake(self) -> list[NodeRow]:
-        """The live ones of which nothing speaks against it."""
+        """The live ones that are neither silent nor gone."""
         return [node for node in self.live if node not in self.silent and node not in self.gone]
 
     @property
@@ -61,13 +61,13 @@ def crew_for(store: Store, job: Job, now: Micros) -> Crew:
 
 
 class NodeState(StrEnum):
-    """How a node stands, as far as can be told from here."""
+    """The state of a node, as far as it can be known from here."""
 
     LIVE = "live"
     SILENT = "silent"
     """Not heard of for a lease of its own: dead, or only slow."""
     GONE = "gone"
-    """Its process has ended without a word; another worker takes back what it held."""
+    """Its process has ended without signing off; another worker takes back what it held."""
     STOPPED = "stopped"
     """It has said so, or others have declared it."""
 

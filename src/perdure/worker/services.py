@@ -1,7 +1,7 @@
-"""What a handler's context asks for: its job and run, new jobs, and to end the job in one transaction with own rows.
+"""What a handler's context asks for: its job and run, new jobs, and a transaction that ends the job with other rows.
 
-Made by `node`, called in the handler's thread. Where a database lets one writer in at a time (SQLite), the transaction
-keeps everybody else waiting. So it is watched: a warning first, and then it is rolled back and the next writer let in.
+Made by `node`, called in the handler's thread. Where a database has one writer at a time (SQLite), all others wait for
+that transaction. So it is watched: first a warning, then it is rolled back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FOREIGN = re.compile(r"(?:[\s\ufeff;]|--[^\n]*\n|/\*.*?\*/)*(?:ATTACH|DETACH)\b
 
 
 class JobTransaction:
-    """What `ctx.transaction()` gives, and what the function of `Done(write=…)` is called with."""
+    """What `ctx.transaction()` yields, and what the function of `Done(write=…)` is called with."""
 
     def __init__(self, tx: Any, ctx: JobContext) -> None:
         self.__perdure_transaction__ = tx  # so that kind.options(tx=…) takes it
@@ -45,7 +45,7 @@ class JobTransaction:
         self.text: str | None = None
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        """Run a statement of your own in it, as the database's driver writes it. Returns the cursor.
+        """Run a statement of your own in it, with parameters as the database's driver writes them. Returns the cursor.
 
         COMMIT, ROLLBACK, ATTACH and the like are refused: the transaction belongs to the job.
         """
@@ -63,7 +63,7 @@ class JobTransaction:
             self.execute(sql, parameters)
 
     def result(self, value: Any) -> None:
-        """What the job results in. InvalidPayload if that cannot be kept."""
+        """Set the result of the job. InvalidPayload if it cannot be stored."""
         self.text = self._ctx.kind.codec.encode_result(value, is_shown=self._ctx.claim.secrets is None)
 
 
@@ -76,7 +76,7 @@ def in_event_loop() -> bool:
 
 
 class _TransactionWatch:
-    """Sees to it that a single writer's transaction does not last. Its thread is there before the lock is taken."""
+    """Ends the transaction of a single writer that lasts too long. Its thread starts before the lock is taken."""
 
     def __init__(self, store: Store, ctx: JobContext) -> None:
         self._ctx = ctx
@@ -175,11 +175,11 @@ class StoreServices:
                 yield own
         except BaseException:
             if not ctx.closed:
-                ctx.children = children  # what was asked for inside goes with the rest of it
+                ctx.children = children  # what was enqueued inside is rolled back too
             raise
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:
-        """The same for `Done(result, write=…)`: called once, whatever comes of it."""
+        """The same for `Done(result, write=…)`: `write` is called once, whatever happens."""
         with self._ending(ctx) as own:
             with interruptible:
                 write(own)
@@ -196,7 +196,7 @@ class StoreServices:
             ctx.closed = True
 
     def _finish(self, ctx: JobContext, result: str | None) -> None:
-        """The last statement. If the job is not this run's any more, nothing of the transaction remains."""
+        """The last statement. If the job is not this run's any more, everything is rolled back."""
         finish = Finish(ctx.claim.live, Completed(result), JobId(self._ids.new()), ctx.stats(), ctx.children)
         (finished,) = self._store.finish([finish], self._clock.now())
         if finished.status is FinishStatus.WAITS:

@@ -62,7 +62,7 @@ def spoken(seconds: float) -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent do not exceed (nearest rank). There must be one."""
+    """The smallest value that `percent` of them do not exceed (nearest rank). There must be one."""
     ranked = sorted(values)
     return ranked[max(ceil(len(ranked) * percent / 100), 1) - 1]
 
@@ -73,7 +73,7 @@ EVERY_S = 1.0
 
 
 class Progress(NamedTuple):
-    """How the work stands right now."""
+    """How far the work is."""
 
     ended: int
     total: int

@@ -47,13 +47,13 @@ AT_ONCE = 10
 EXPRESS_AT_ONCE = 200
 BATCH = 500
 SINGLES = 50
-"""Of each batch, so many are enqueued one by one."""
+"""Of each batch, this many are enqueued one by one."""
 PINGS = 150
 PING_EVERY_S = 0.008
 START_S = 30.0
 STOP_S = 10.0
 PATIENCE_S = 60.0
-"""Without any job ending for so long, the demo continues, and finds the jobs that have not ended."""
+"""If no job ends for this long, the demo continues, and finds the jobs that have not ended."""
 LOOK_S = 0.02
 SHOW_S = 0.1
 LAST_LINES = 15
@@ -63,9 +63,9 @@ def run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -
     """Run the whole demo. Returns the exit status of the command."""
     try:
         return _run(count, keep, interrupts, plain=plain)
-    except DemoStopped as interrupted:
-        print(f"perdure demo: ended by {interrupted}; nothing is left behind", file=sys.stderr)
-        return interrupted.status
+    except DemoStopped as stopped:
+        print(f"perdure demo: ended by {stopped}; nothing is left behind", file=sys.stderr)
+        return stopped.status
     except WorkerMissing as missing:
         print(f"perdure demo: {missing}", file=sys.stderr)
         return IMPOSSIBLE
@@ -158,7 +158,7 @@ class WorkerProcess:
 class Workers:
     """All workers. Leaving `with` kills those that are still there: none is left behind.
 
-    Nor is one if this process is itself killed: its end of a pipe is closed then, and the worker ends.
+    If this process itself is killed, its end of a pipe is closed, and the workers end.
     """
 
     def __init__(self, app: Perdure, folder: Path, interrupts: Interrupts) -> None:
@@ -261,7 +261,7 @@ class QueueWatch:
             self._demo.app.queues.resume(queue)
 
     def look(self) -> Progress:
-        """How it stands; moves the display now and then, and lets an interrupt in. WorkerMissing: one has died."""
+        """How far it is; updates the display now and then. WorkerMissing: one has died. DemoStopped: a signal came."""
         self._demo.interrupts.sleep(LOOK_S)
         for worker in self._demo.workers.running:
             worker.check()
@@ -387,7 +387,7 @@ def reorder(demo: Demo, watch: QueueWatch, job: Job) -> None:
         demo.figures.surprises.append(f"{before} jobs started before the one that was moved to the front")
     demo.screen.say(
         "reorder",
-        f"Job {tail(job)} stood behind {ahead:,} others. Moved to the front, it started"
+        f"Job {tail(job)} was behind {ahead:,} others. Moved to the front, it started"
         f" {(run.row.started_at - watch.started_at) / 1000:.0f} ms after the queue was opened, with"
         f" {before or 'none'} before it.",
     )

@@ -11,7 +11,7 @@ from perdure.worker.run import AnyKind, Executor, Inbox
 
 
 class Pools:
-    """Coroutines go to the event loop, plain functions to threads, and what asks for isolation to processes."""
+    """Coroutines go to the event loop, functions to threads, and kinds with `isolation="process"` to processes."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -31,7 +31,7 @@ class Pools:
         return self._loop_executor().loop
 
     def _loop_executor(self) -> LoopExecutor:
-        """Also asked for in the threads of runs."""
+        """Also called in the threads of runs."""
         made = self._get("loop")
         assert isinstance(made, LoopExecutor)
         return made
@@ -44,7 +44,7 @@ class Pools:
         """No more runs will come. False: some handlers have not ended in time and are left behind."""
         with self._lock:
             made = list(self._made.values())
-        ended = [executor.close(patience_s) for executor in made]  # each, whatever the first says
+        ended = [executor.close(patience_s) for executor in made]  # all of them, even if one returns False
         return all(ended)
 
     def _get(self, sort: str) -> Executor:

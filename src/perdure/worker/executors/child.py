@@ -4,13 +4,12 @@ Two threads: the main one runs handlers, another listens to the worker. What a h
 so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` gave lives in the worker.
 
 A child is used again only if the run has left it as it was: what a handler changes for the whole process is noticed
-(`ProcessState`) and reported to the worker, which then does without this child.
+(`ProcessState`) and reported to the worker, which then replaces this child.
 
 Children end with their worker, and their own children with them. They hold a pipe into which nobody ever writes. The
 worker has the only writing end, and when that is closed, which the kernel does however the worker ends, the kernel
 itself kills the child's whole process group (O_ASYNC with F_SETSIG): no Python code has to run for it, so a handler
-that holds the interpreter dies as well. Where the system has no such thing, the end of the conversation and the death
-signal remain.
+that holds the interpreter dies as well. Where the system cannot do that, the closed socket and the death signal remain.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def tie_to_parent(fd: int, parent: int) -> None:
     """From here on this process and its group do not outlive the parent. Called once, by a leader of its own group."""
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        """A worker's whole control group may be sent SIGTERM: the worker decides what becomes of its runs, not we."""
+        """SIGTERM may go to the control group of a worker: the worker decides about its runs, not its children."""
         if os.getppid() != parent:
             end_group()
 
@@ -82,7 +81,7 @@ def tie_to_parent(fd: int, parent: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
         # SIGKILL here would come before the pipe is closed, kill this process alone and spare its children.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked to hear of it
+    if os.getppid() != parent:  # it died before the lines above
         end_group()
 
 
@@ -110,7 +109,7 @@ def _let_signals_in() -> None:
 
 
 def main(conversation: int, lifeline: int, parent: int) -> None:
-    """All there is to a child's life."""
+    """The whole life of a child."""
     tie_to_parent(lifeline, parent)
     with capturing():
         Child(socket.socket(fileno=conversation), lifeline).serve()
@@ -155,7 +154,7 @@ class Child:
     # -- in the main thread ------------------------------------------------------------------------------------------
 
     def _run(self, order: Mapping[str, Any]) -> bool:
-        """Run one job. False: its kind could not be had, and what was imported for it is not to be relied on."""
+        """Run one job. False: its kind could not be imported, and the modules that were cannot be trusted."""
         try:
             task = self._task(order)
         except BaseException as error:  # noqa: BLE001 - the user's modules may raise anything, even SystemExit
@@ -197,7 +196,7 @@ class Child:
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
 
     def _leave_if_cut_off(self) -> None:
-        """The handler has closed what its end would be told through. Our own end is all the worker can still notice."""
+        """The handler has closed the socket to the worker. Our exit is all that the worker can still notice."""
         if not self._can_speak():
             os._exit(CUT_OFF)
 
@@ -221,7 +220,7 @@ class Child:
                 self._heard(frame)
         with self._lock:
             is_busy = self._open > 0
-        if is_busy:  # nobody would ever hear how it ends
+        if is_busy:  # nobody would hear how it ends
             end_group()
         self._todo.put(None)
 
@@ -250,22 +249,22 @@ class Child:
     # -- in any thread -----------------------------------------------------------------------------------------------
 
     def _send(self, frame: bytes) -> None:
-        with self._sending, suppress(OSError):  # the worker is gone: the listening thread sees to it
+        with self._sending, suppress(OSError):  # the worker is gone: the listening thread ends this process
             if self._can_speak():
                 self._conversation.sendall(frame)
 
     def _can_speak(self) -> bool:
-        """False: a handler has closed the socket, and its number may mean a file of the handler's by now."""
+        """False: a handler has closed the socket, and its number may be a file of the handler now."""
         return _identity(self._conversation.fileno()) == self._line
 
     def _close_in_fork(self) -> None:
-        """In a process that a handler has forked: what it says is not said to the worker."""
+        """In a process that a handler has forked: it does not talk to the worker."""
         self._sending = threading.RLock()
         self._conversation.close()
 
 
 class CurrentRun:
-    """The run of the moment."""
+    """The run in progress."""
 
     def __init__(self, task: Assignment) -> None:
         self.task = task
@@ -294,7 +293,7 @@ class CurrentRun:
         if self._is_cancelled:
             handler.cancel()
         ended = await handler
-        self.exit_if_forked()  # before its loop is closed, which has what it waits on in common with ours
+        self.exit_if_forked()  # before its loop is closed, which shares its descriptors with ours
         return ended
 
     def stop(self, why: Stop, *, is_now: bool) -> None:
@@ -309,7 +308,7 @@ class CurrentRun:
 
 
 class ChildContext(JobContext):
-    """Passes on to the worker's context what is said to this one."""
+    """Forwards to the worker's context what is said to this one."""
 
     __slots__ = ("_say",)
 
@@ -343,7 +342,7 @@ class ChildContext(JobContext):
 
 
 class ProcessState:
-    """What belongs to the process as a whole, and would reach the next run if this one left it changed.
+    """The state of the whole process, which the next run would see if this one changed it.
 
     What is only added (modules, variables of the environment, entries of `sys.path`, threads) is no change: importing
     a library does that, and handlers may import when they run.
@@ -368,7 +367,7 @@ class ProcessState:
         """What has changed, in words."""
         changed = [words for words, value in self._rest.items() if value != before._rest[words]]
         if not before._environment.items() <= self._environment.items():
-            changed.append("a variable of the environment")
+            changed.append("an environment variable")
         if before._path - self._path:
             changed.append("sys.path")
         return changed
@@ -388,7 +387,7 @@ def _folder() -> tuple[int, int] | None:
 
 
 def _umask() -> int | None:
-    """Without setting it, which would be felt by the handler's other threads. None: the system does not tell."""
+    """Without setting it, which the handler's other threads would notice. None: the system does not tell."""
     with suppress(OSError, ValueError), Path("/proc/self/status").open("rb") as status:
         for line in status:
             if line.startswith(b"Umask:"):
@@ -410,7 +409,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def _use_database(app: Perdure, url: str) -> None:
-    """The database of the worker, which may be another than the module names; or the module may name none."""
+    """Use the database of the worker: the module may name another one, or none."""
     try:
         is_known = app.url == url
     except ConfigError:

@@ -41,10 +41,10 @@ TRY_AGAIN_S = 0.001
 
 
 class ThreadExecutor:
-    """As many threads as runs have ever been open at once; the node sees to how many that may be."""
+    """As many threads as runs have ever been open at once; the node limits how many."""
 
     def __init__(self, inbox: Inbox, loop: Callable[[], LoopExecutor]) -> None:
-        """`loop` gives the executor whose event loop takes what a plain function returned to be awaited."""
+        """`loop` returns the executor that runs the awaitables which plain functions return."""
         self._inbox = inbox
         self._loop = loop
         self._process = os.getpid()
@@ -52,7 +52,7 @@ class ThreadExecutor:
         self._todo: deque[Assignment] = deque()
         self._slots: list[_ThreadSlot] = []
         self._idle: list[_ThreadSlot] = []
-        """Threads that sleep; the last to lie down is the first to be woken."""
+        """Threads that sleep; the last to fall asleep is woken first."""
         self._woken: _ThreadSlot | None = None
         """The thread that was woken and has taken nothing yet."""
         self._has_unrung = False
@@ -111,7 +111,7 @@ class ThreadExecutor:
         return not any(slot.thread.is_alive() for slot in self._slots)
 
     def _grow(self, missing: int) -> None:
-        """Where the system gives no more threads, runs wait for those there are. RuntimeError: there are none."""
+        """If the system gives no more threads, runs share those there are. RuntimeError: there are none."""
         for _ in range(missing):
             slot = _ThreadSlot(self)
             try:
@@ -166,7 +166,7 @@ class ThreadExecutor:
             return task, self._next_to_wake(), rings
 
     def _next_to_wake(self) -> _ThreadSlot | None:
-        """Under the lock. None: nobody needs to be."""
+        """Called under the lock. None: no thread needs to be woken."""
         if self._todo and self._woken is None and self._idle:
             self._woken = self._idle.pop()
             return self._woken
@@ -181,7 +181,7 @@ class ThreadExecutor:
             self._inbox.ring()
 
     def _run(self, slot: _ThreadSlot, task: Assignment) -> Ended:
-        """Whatever moment an interrupt hits: the run is handed back once, and nothing of it reaches the next one."""
+        """Whenever an interrupt hits: the run is handed back once, and nothing of it reaches the next one."""
         ended: Ended | None = None
         cut_short: BaseException | None = None
         try:
@@ -216,14 +216,14 @@ class ThreadExecutor:
             self._called_off.discard(task.claim.run_id)
 
     def call(self, slot: _ThreadSlot, awaitable: Awaitable[Any]) -> Any:
-        """In the thread of a run whose function returned it: wait for its end on the event loop of the coroutines."""
+        """In the thread of a run whose function returned it: run it on the event loop of the coroutines, and wait."""
         if os.getpid() != self._process:
             os._exit(0)  # as in `_leave`; the event loop is not in the copy
         with uninterrupted:
             loop_call = self._loop().call(awaitable)
             with self._lock:
                 slot.loop_call = loop_call
-                if slot.mark.due is not None:  # it came too early for that
+                if slot.mark.due is not None:  # the interrupt came first
                     loop_call.cancel()
             try:
                 return loop_call.result()
@@ -248,7 +248,7 @@ class _ThreadSlot:
         """Made by the thread itself, before it takes its first run."""
         self._was_interrupted = False
         self.loop_call: LoopCall | None = None
-        """What its run waits for on the event loop: that is interrupted in the thread's place."""
+        """What its run waits for on the event loop: an interrupt cancels that instead."""
         self.run_to_end = partial(pool.call, self)
         self._asleep = threading.Lock()
         self._asleep.acquire()
@@ -278,8 +278,8 @@ class _ThreadSlot:
 
 
 def _let_go_of_logging() -> None:
-    """An interrupt between a log handler's taking its lock and its using it leaves the lock taken: the next one to log,
-    the store thread perhaps, would wait for ever. This thread is not logging, so what it holds was left in that way."""
+    """An interrupt right after a log handler took its lock leaves the lock taken: the next thread to log would wait for
+    ever. This thread is not logging now, so each of these locks that it holds was left in that way."""
     kept: list[Any] = getattr(logging, "_handlerList", [])
     handlers = [handler for reference in list(kept) if (handler := reference()) is not None]
     for lock in (getattr(logging, "_lock", None), *(handler.lock for handler in handlers)):
@@ -289,7 +289,7 @@ def _let_go_of_logging() -> None:
 
 
 class _Timekeeper:
-    """Warns of runs that near their time-out, and stops those past it. A thread, made when a run first has one."""
+    """Warns of runs that near their time-out, and stops those past it. A thread, made for the first run with one."""
 
     def __init__(self, pool: ThreadExecutor) -> None:
         self._pool = pool
@@ -326,7 +326,7 @@ class _Timekeeper:
         heapq.heappush(self._due, (at + limit, next(self._number), True, task))
 
     def _act(self) -> float | None:
-        """Do what is due. Returns for how long there will be nothing; None: until another run begins."""
+        """Do what is due. Returns the seconds until the next; None: until another run begins."""
         while self._due:
             left = self._due[0][0] - time.monotonic()
             if left > 0:
