@@ -207,7 +207,7 @@ def _result(verb: str, before: Job, now: Job) -> str:
 def _change_chosen(perdure: Perdure, request: Request) -> None:
     """Apply the verb to every job that fits and whose state allows it, after asking: to those counted, and no others.
 
-    What came to fit meanwhile is not touched; what has moved on is skipped. At most `AT_ONCE` at once.
+    Jobs that begin to fit meanwhile are not touched; those that have changed are skipped. At most `AT_ONCE` at once.
     """
     from perdure.job.states import Verb
     from perdure.listing import change_these

@@ -197,7 +197,7 @@ def _read(value: str, annotation: Any) -> object:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without what stands beside the type: `Annotated[str, Secret]` is text."""
+    """The type alone: `Annotated[str, Secret]` is text."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 

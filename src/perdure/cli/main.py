@@ -24,7 +24,7 @@ ERROR = 2
 INTERRUPTED = 130
 DEBUG = "--debug"
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
-"""Click's UsageError, which typer does not give by name: wrong options, missing arguments, unknown commands."""
+"""Click's UsageError, which typer does not export: wrong options, missing arguments, unknown commands."""
 
 app = typer.Typer(
     name="perdure",

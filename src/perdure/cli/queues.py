@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 queues = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; '*' (in quotes) stands for all of them.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; '*' (in quotes) means all of them.")]
 New = Annotated[bool, typer.Option("--new", help="Also a queue that no job has used yet.")]
 
 

@@ -286,7 +286,7 @@ def news(read: Callable[[], Iterable[T]], mark: Callable[[T], tuple[object, obje
 
     What changes further back than the newest `KNOWN` or so is not seen: a look does not read everything again.
 
-    `read` gives the newest first. `mark` returns what a thing is and its state. The first look gives `first` of them.
+    `read` returns the newest first. `mark` returns what a thing is and its state. The first look gives `first` of them.
     """
     seen: dict[object, object] = {}
     most = first

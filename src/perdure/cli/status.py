@@ -49,7 +49,7 @@ _ENOUGH = 14
 _GAP = 2
 _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
-_HITCHES = {
+_STUCK_BECAUSE = {
     StuckReason.LOST: "on a worker that has stopped",
     StuckReason.SILENT: "on a worker not heard of for long",
     StuckReason.OVERTIME: "running past the time-out",
@@ -193,7 +193,7 @@ def _stuck(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "queue", "jobs", "for", "why"),
         [
-            (row.kind, row.queue, number(row.jobs), length(found.at - row.since), _HITCHES[row.reason])
+            (row.kind, row.queue, number(row.jobs), length(found.at - row.since), _STUCK_BECAUSE[row.reason])
             for row in found.stuck
         ],
         space,

@@ -268,7 +268,7 @@ def _holder(store: Store, job: Job, crew: Crew) -> NodeRow | None:
 
 
 def _left_behind(why: str, crew: Crew, facts: Facts, if_dead: str = "") -> Explanation:
-    """Any worker takes back what a dead one held; somebody has to start one if there is none."""
+    """Any worker takes back what a dead one held; if there is none, one has to be started."""
     then = f"{if_dead}another worker takes the job back"
     then = then[0].upper() + then[1:]
     if crew.awake:

@@ -1,8 +1,5 @@
 """Which workers could run a job, and whether each is alive. Called by `explain` and `perdure nodes`; asks the store for
 its nodes, and /proc about those of this host.
-
-A node is live until it is declared stopped. A silent one may be dead or only slow: only how long ago it was heard of is
-said. Only for a process of this machine can it be known that it has ended.
 """
 
 from __future__ import annotations
@@ -61,13 +58,14 @@ def crew_for(store: Store, job: Job, now: Micros) -> Crew:
 
 
 class NodeState(StrEnum):
-    """The state of a node, as far as it can be known from here."""
+    """The state of a node, as far as it can be known from here: it is live until it is declared stopped."""
 
     LIVE = "live"
     SILENT = "silent"
     """Not heard of for a lease of its own: dead, or only slow."""
     GONE = "gone"
-    """Its process has ended without signing off; another worker takes back what it held."""
+    """Its process has ended without signing off, which is known of this machine's processes only; another worker takes
+    back what it held."""
     STOPPED = "stopped"
     """It has said so, or others have declared it."""
 

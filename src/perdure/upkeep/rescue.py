@@ -1,13 +1,6 @@
 """Takes back the jobs of nodes that died, and closes runs that are overdue. A chore of every worker, once a second.
 
-When a silent node counts as dead, and a run as overdue, is decided by `Watch` and `Overtime`, which touch no database.
-Clocks of different machines are never compared, and no wall clock decides. What counts is what one observer has itself
-seen for long enough by its own clock: for the lease of the node that it watches, looking often enough in between, and
-being able to write all the while. It was not looking while it was asleep; and while its own beats are not written, the
-database may be refusing everybody's.
-
-Two rescuers may look at once, and one may decide on what is no longer true: every write re-checks what it was decided
-on, so the later one changes nothing.
+`Watch` and `Overtime` decide when a silent node counts as dead, and a run as overdue; they touch no database.
 """
 
 from __future__ import annotations
@@ -68,7 +61,13 @@ class Seen(NamedTuple):
 
 
 class Watch:
-    """What one observer has seen of the other nodes."""
+    """What one observer has seen of the other nodes.
+
+    Clocks of different machines are never compared, and no wall clock decides. What counts is what one observer has
+    itself seen for long enough by its own clock: for the lease of the node that it watches, looking often enough in
+    between, and able to write all the time. It was not looking while it was asleep; and while its own beats are not
+    written, the database may be refusing those of all nodes.
+    """
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -159,7 +158,11 @@ class Overtime:
 
 
 class Rescuer:
-    """One worker's part in the rescue of others."""
+    """One worker's part in the rescue of others.
+
+    Two rescuers may look at once, and one may decide on what is no longer true: every write checks again what it was
+    decided on, so the later one changes nothing.
+    """
 
     def __init__(self, parts: Parts, options: WorkerOptions) -> None:
         self._store = parts.store

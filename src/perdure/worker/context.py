@@ -96,7 +96,7 @@ class JobContext:
         self.claim = claim
         self.kind = kind
         self.state: Mapping[str, Any] = {} if state is None else state
-        """What the worker's `lifespan=` gave."""
+        """What the worker's `lifespan=` yielded."""
         self.stop: Stop | None = None
         self.closed = False
         """The job has been ended from inside the handler (`transaction`)."""

@@ -1,8 +1,4 @@
-"""Writes the heartbeat of a node, and keeps its `exclusive=` lease. Two threads, made by `worker`.
-
-It beats as long as the store thread makes progress. If that thread hangs, it stops: others take the jobs, and this
-process should end. A beat is a database call and may hang too, so a second thread, which makes none, watches the first.
-"""
+"""Writes the heartbeat of a node, and keeps its `exclusive=` lease. Two threads, made by `worker`."""
 
 from __future__ import annotations
 
@@ -43,6 +39,9 @@ class Watchdog:
 
 class Heartbeat:
     """One node's heartbeat. `beat` is one step of it; `start` runs it in a thread, and a guard in another.
+
+    It beats as long as the store thread makes progress. If that thread hangs, it stops: others take the jobs, and this
+    process should end. A beat is a database call and may hang too, so the guard, which makes none, watches it.
 
     `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is called about
     once a second, between beats. `hung` is called when the store thread or the heartbeat hangs.
@@ -174,10 +173,10 @@ class Exclusive:
     def keep(self) -> bool:
         """Renew the lease when it is time, or take it if it is free. True: this worker has become the active one."""
         at = self._clock.boottime()
-        if at < self._next_at and not self._is_another:
+        if at < self._next_at and not self._has_new_id:
             return False
         self._next_at = at + self._lease_s / RENEWALS_PER_LEASE  # also where the database cannot be reached
-        if self._is_another:
+        if self._has_new_id:
             self.release()
         if self._owner is None:
             return self._take(at)
@@ -217,6 +216,6 @@ class Exclusive:
         self._owner = owner
 
     @property
-    def _is_another(self) -> bool:
+    def _has_new_id(self) -> bool:
         """The node was declared dead and came back with a new id: the lease belongs to the old one."""
         return self._owner is not None and self._owner != self._node.id.hex()

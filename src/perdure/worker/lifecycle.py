@@ -121,7 +121,7 @@ def log_end(ended: Ended, report: Report, finished: Finished) -> None:
         _say(logging.WARNING, message, _facts("lost", live))
     elif finished.status is FinishStatus.WAITS:
         message = (
-            f"{_name(live)} ended here, but somebody's open transaction has locked it, or a key or dependent of it; the"
+            f"{_name(live)} ended here, but another open transaction has locked it, or a key or dependent of it; the"
             " end is written when that transaction ends (find it in pg_stat_activity)"
         )
         _say(logging.WARNING, message, _facts("waits", live))

@@ -1,7 +1,6 @@
 """What a handler's context asks for: its job and run, new jobs, and a transaction that ends the job with other rows.
 
-Made by `node`, called in the handler's thread. Where a database has one writer at a time (SQLite), all others wait for
-that transaction. So it is watched: first a warning, then it is rolled back.
+Made by `node`, called in the handler's thread.
 """
 
 from __future__ import annotations
@@ -76,7 +75,8 @@ def in_event_loop() -> bool:
 
 
 class _TransactionWatch:
-    """Ends the transaction of a single writer that lasts too long. Its thread starts before the lock is taken."""
+    """Where a database has one writer at a time (SQLite), all others wait for a job's transaction. So it is watched:
+    first a warning, then it is rolled back. The watching thread starts before the lock is taken."""
 
     def __init__(self, store: Store, ctx: JobContext) -> None:
         self._ctx = ctx

@@ -47,7 +47,7 @@ class Skip(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Returned by a handler: its result, and rows of its own that are written in the transaction that ends the job.
+    """Returned by a handler: its result, and a function that writes rows in the transaction that ends the job.
 
     `write(connection)` is called once, inside that transaction. If it raises, nothing is written and the attempt has
     failed; if another node took the job meanwhile, nothing is written either.

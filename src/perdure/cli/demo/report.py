@@ -1,7 +1,7 @@
 """What the demo measures, shows while it runs, proves and prints at the end. Called by `steps`.
 
 Every number is of this run. The proof asks the record, the doctor, and the file in which the handlers themselves noted
-every start, and only reads. Without a terminal, and with --plain, a line a second stands for what moves. Only the basic
+every start, and only reads. Without a terminal, and with --plain, a line a second replaces what moves. Only the basic
 styles, which every terminal shows on light and on dark, and none with NO_COLOR.
 """
 
@@ -318,7 +318,7 @@ def _counts(figures: Figures, proof: Proof) -> Iterator[Row]:
 
 
 def _speeds(figures: Figures) -> Iterator[Row]:
-    yield "enqueue", f"{figures.single_rate:,.0f}/s", "one by one, each in a commit of its own"
+    yield "enqueue", f"{figures.single_rate:,.0f}/s", "one by one, each in its own commit"
     yield "enqueue many", f"{figures.batch_rate:,.0f}/s", "up to 500 in a commit"
     yield "mixed jobs", f"{figures.mixed_rate:,.0f}/s", f"{figures.mixed:,} jobs; two workers, then one"
     yield "empty jobs", f"{figures.empty_rate:,.0f}/s", f"{figures.empty:,} jobs; one worker"

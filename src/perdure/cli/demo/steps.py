@@ -40,8 +40,8 @@ from perdure.kind import Draft
 
 _PERDURE = (sys.executable, "-P", "-c", "from perdure.cli.demo import main; main()")
 APP = "perdure.cli.demo.shop:app"
-FALSE = 1
-IMPOSSIBLE = 2
+NOT_PROVEN = 1
+COULD_NOT_RUN = 2
 AT_ONCE = 10
 """How many jobs each worker of the shop runs at a time; the default of `perdure worker`."""
 EXPRESS_AT_ONCE = 200
@@ -68,7 +68,7 @@ def run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -
         return stopped.status
     except WorkerMissing as missing:
         print(f"perdure demo: {missing}", file=sys.stderr)
-        return IMPOSSIBLE
+        return COULD_NOT_RUN
 
 
 def _run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -> int:
@@ -90,7 +90,7 @@ def _run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) 
         if keep is not None:
             shop.app.store.back_up(keep)
         print_next_steps(screen, keep)
-        return FALSE if proof.problems else 0
+        return NOT_PROVEN if proof.problems else 0
 
 
 def _run_steps(demo: Demo, count: int) -> None:
@@ -326,7 +326,7 @@ def enqueue(demo: Demo, count: int) -> Job:
     demo.screen.say(
         "enqueue",
         f"{len(figures.accepted):,} jobs of {len({draft.kind.name for draft in drafts})} kinds are queued: coroutines,"
-        " functions in threads, and one kind in processes of its own. When enqueue returns, a job is on the disk."
+        " functions in threads, and one kind in its own processes. When enqueue returns, a job is on the disk."
         " Some will fail and be retried, one will fail for good.",
     )
     if again.deduplicated and again.id == first.id:

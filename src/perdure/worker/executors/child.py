@@ -1,16 +1,4 @@
-"""The child's side of the process executor: a new interpreter that runs one job after the other. Made by `processes`.
-
-Two threads: the main one runs handlers, another listens to the worker. What a handler says goes to the worker at once,
-so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` gave lives in the worker.
-
-A child is used again only if the run has left it as it was: what a handler changes for the whole process is noticed
-(`ProcessState`) and reported to the worker, which then replaces this child.
-
-Children end with their worker, and their own children with them. They hold a pipe into which nobody ever writes. The
-worker has the only writing end, and when that is closed, which the kernel does however the worker ends, the kernel
-itself kills the child's whole process group (O_ASYNC with F_SETSIG): no Python code has to run for it, so a handler
-that holds the interpreter dies as well. Where the system cannot do that, the closed socket and the death signal remain.
-"""
+"""The child of the process executor: a new interpreter that runs one job after the other. Made by `processes`."""
 
 from __future__ import annotations
 
@@ -64,7 +52,13 @@ T = TypeVar("T")
 
 
 def tie_to_parent(fd: int, parent: int) -> None:
-    """From here on this process and its group do not outlive the parent. Called once, by a leader of its own group."""
+    """From here on this process and its group do not outlive the parent. Called once, by a leader of its own group.
+
+    `fd` is a pipe into which nobody ever writes. The worker has the only writing end. When that is closed, which the
+    kernel does however the worker ends, the kernel itself kills the whole process group (O_ASYNC with F_SETSIG): no
+    Python code has to run for it, so a handler that holds the interpreter dies as well. Where the system cannot do
+    that, the closed socket and the death signal remain.
+    """
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         """SIGTERM may go to the control group of a worker: the worker decides about its runs, not its children."""
@@ -116,7 +110,12 @@ def main(conversation: int, lifeline: int, parent: int) -> None:
 
 
 class Child:
-    """Takes jobs from the worker and runs them, until the worker hangs up."""
+    """Takes jobs from the worker and runs them, until the worker hangs up.
+
+    Two threads: the main one runs handlers, another listens to the worker. What a handler says goes to the worker at
+    once, so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` yielded lives in
+    the worker.
+    """
 
     def __init__(self, conversation: socket.socket, lifeline: int) -> None:
         conversation.set_inheritable(False)
@@ -342,7 +341,7 @@ class ChildContext(JobContext):
 
 
 class ProcessState:
-    """The state of the whole process, which the next run would see if this one changed it.
+    """The state of the whole process, which the next run would see: a child that a run has changed is replaced.
 
     What is only added (modules, variables of the environment, entries of `sys.path`, threads) is no change: importing
     a library does that, and handlers may import when they run.

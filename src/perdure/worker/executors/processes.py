@@ -1,10 +1,6 @@
 """Handlers of kinds with isolation="process", in processes that can be killed. Made by `Pools`, fed by `node`.
 
-One thread per child, which starts it, listens to it, keeps its time and reaps it. A child is kept for further runs;
-when it dies, only the run it had fails. See `child` for the other side and for how children end with us.
-
-The conversation has a socket of its own: standard input and output belong to the handlers. Nothing a job holds is ever
-on a command line.
+See `child` for the other side and for how children end with the worker.
 """
 
 from __future__ import annotations
@@ -77,7 +73,9 @@ logger = logging.getLogger("perdure.worker")
 class ChildProcess:
     """A fresh interpreter, in a session and process group of its own, that runs one job after the other.
 
-    The thread that makes it must live as long as the child: the system sends the death signal when that thread ends.
+    It has its own socket to the worker: standard input and output belong to the handlers, and nothing that a job holds
+    is ever on a command line. The thread that makes it must live as long as the child: the system sends the death
+    signal when that thread ends.
     """
 
     def __init__(self) -> None:
@@ -290,7 +288,10 @@ class ProcessExecutor:
 
 
 class _ProcessSlot:
-    """A thread and, from its first run on, its child."""
+    """A thread and, from its first run on, its child, which the thread starts, listens to, times and reaps.
+
+    The child is kept for further runs; when it dies, only the run it had fails.
+    """
 
     def __init__(self, pool: ProcessExecutor) -> None:
         self._pool = pool

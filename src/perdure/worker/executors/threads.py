@@ -1,17 +1,4 @@
-"""Plain functions, in threads. Started by `worker`, fed by `node`.
-
-A thread cannot be killed. To stop a run an exception is raised inside its thread, which takes effect when the handler
-next executes Python code; until then the run stays open and its slot taken.
-
-It is raised in the handler only, never in our own code, nor in calls on the store that the handler makes: see
-`uninterrupted`. But it may hit any line of the standard library: a lock that is taken by Python code
-(`threading.Condition`, `queue.Queue`, `logging` before Python 3.13) and not by a `with` on the lock itself can stay
-taken. So the threads here wait for nothing but locks and queues that are written in C.
-
-One thread is woken at a time, and wakes the next when it has taken a run: that one runs as soon as the first waits
-for anything, or after the interpreter's switch interval. So short handlers run one after the other in few threads, and
-those that wait run beside each other, as if all had been woken at once.
-"""
+"""Plain functions, in threads. Started by `worker`, fed by `node`."""
 
 from __future__ import annotations
 
@@ -41,7 +28,19 @@ TRY_AGAIN_S = 0.001
 
 
 class ThreadExecutor:
-    """As many threads as runs have ever been open at once; the node limits how many."""
+    """As many threads as runs have ever been open at once; the node limits how many.
+
+    A thread cannot be killed. To stop a run an exception is raised inside its thread, which takes effect when the
+    handler next executes Python code; until then the run stays open and its slot taken. It is raised in the handler
+    only, never in our own code, nor in calls on the store that the handler makes: see `uninterrupted`. But it may hit
+    any line of the standard library: a lock that is taken by Python code (`threading.Condition`, `queue.Queue`,
+    `logging` before Python 3.13) and not by a `with` on the lock itself can stay taken. So the threads here wait only
+    for locks and queues that are written in C.
+
+    One thread is woken at a time, and wakes the next when it has taken a run: that one runs as soon as the first waits
+    for anything, or after the interpreter's switch interval. So short handlers run one after the other in few threads,
+    and those that wait run at the same time, as if all had been woken at once.
+    """
 
     def __init__(self, inbox: Inbox, loop: Callable[[], LoopExecutor]) -> None:
         """`loop` returns the executor that runs the awaitables which plain functions return."""
@@ -152,7 +151,7 @@ class ThreadExecutor:
         return task
 
     def _taken(self, slot: _ThreadSlot) -> tuple[Assignment, _ThreadSlot | None, bool] | None:
-        """A run, whom to wake, and whether to ring. None: nothing is left, and the thread counts as asleep."""
+        """A run, which thread to wake, and whether to ring. None: nothing is left, and the thread counts as asleep."""
         with self._lock:
             if self._woken is slot:
                 self._woken = None

@@ -1,9 +1,6 @@
 """What a worker and its child processes say to each other: one JSON list per line. Used by `processes` and `child`.
 
 Parent to child: `hello`, `job`, `stop`. Child to parent: `begun`, `said`, `closed`, `changed`, `ended`, `unfit`.
-
-A kind travels as the name under which a new process can import it. As with multiprocessing's spawn, the main script is
-imported once more under another name: the code below `if __name__ == "__main__":` does not run again.
 """
 
 from __future__ import annotations
@@ -121,7 +118,11 @@ SECOND_MAIN = "__perdure_main__"
 
 
 class ImportPath(NamedTuple):
-    """Where an object is imported from. `script`: the file of the main script, if the object is in that."""
+    """Where a new process imports an object from. `script`: the file of the main script, if the object is in that.
+
+    As with multiprocessing's spawn, the main script is imported once more under another name: the code below
+    `if __name__ == "__main__":` does not run again.
+    """
 
     module: str
     name: str
