@@ -21,7 +21,7 @@ from perdure.errors import PerdureError
 
 
 class InvalidValue(typer.BadParameter):
-    """Its message names the option by itself."""
+    """Its message already names the option."""
 
 
 class Entry(NamedTuple):
@@ -238,7 +238,6 @@ class Program(Commands):
 
 
 def build(entry: Entry) -> Any:
-    """The command itself, ready to be run."""
     found = getattr(import_module(f"perdure.cli.{entry.module}"), entry.name)
     title = "Example" if len(entry.examples) == 1 else "Examples"
     epilog = "\n".join((f"{title}:", *(f"  perdure {one}" for one in entry.examples))) if entry.examples else None
@@ -321,7 +320,6 @@ def _number(wanted: type[int | float], value: Any, param: Any, ctx: Any) -> int 
 
 
 def _choice(wanted: Any, value: Any, param: Any, ctx: Any) -> Any:
-    """The member of this enumeration that has the value."""
     choices = [str(choice.value) for choice in wanted]
     if isinstance(value, wanted) or value in choices:
         return wanted(value)

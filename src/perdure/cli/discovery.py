@@ -171,7 +171,6 @@ def _table(content: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _hint_of_module(module: ModuleType, apps: Iterable[str]) -> str:
-    """Which apps the module holds."""
     named = [f"{module.__name__}:{name}" for name in apps]
     if not named:
         return f"{module.__name__} holds no Perdure app; write module:name for the variable that holds it"

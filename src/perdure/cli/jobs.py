@@ -312,7 +312,6 @@ def _indented(value: object) -> str:
 
 
 def _print_traceback(runs: Sequence[Run]) -> None:
-    """Of the last attempt that left one."""
     last = max((run for run in runs if run.traceback), key=lambda run: run.started_at, default=None)
     if last is not None and last.traceback is not None:
         print_heading(f"traceback of attempt {last.attempt}" + (f" of life {last.life}" if last.life > 1 else ""))

@@ -83,7 +83,7 @@ def _row(kind: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _short(place: str | None) -> str | None:
-    """The path from here, where it is below."""
+    """Relative to the working directory, if it is below."""
     if place is None:
         return None
     try:

@@ -113,7 +113,6 @@ def sentence(text: str) -> str:
 
 
 def error_line(error_type: str | None, message: str | None) -> str:
-    """The type of an error and the first line of its message."""
     return ": ".join(filter(None, (error_type, first_line(message or ""))))
 
 

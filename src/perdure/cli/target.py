@@ -1,8 +1,7 @@
 """Which database a command is about. Called by every command; asks `discovery`, makes the store.
 
-The nearest place that names a URL or an app decides: the options, the environment, then pyproject.toml in the working
-directory. Where one place names both, the URL says where and the app how. Commands that are suggested to the user are
-completed here with the same database.
+Where one place names both, the URL says where and the app how. Suggested commands are completed here for the same
+database.
 """
 
 from __future__ import annotations

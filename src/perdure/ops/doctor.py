@@ -253,7 +253,6 @@ def examine(store: Store, now: Micros | None = None) -> list[Finding]:
 
 
 def is_healthy(findings: Iterable[Finding]) -> bool:
-    """True if none of them is a violation."""
     return all(found.severity is not Severity.VIOLATION for found in findings)
 
 

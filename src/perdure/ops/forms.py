@@ -52,7 +52,6 @@ def job_json(job: Job) -> dict[str, object]:
 
 
 def run_json(run: Run) -> dict[str, object]:
-    """The same for a run."""
     return _readable(run, RUN_KEYS)
 
 

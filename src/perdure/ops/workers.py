@@ -71,7 +71,6 @@ class NodeState(StrEnum):
 
 
 def node_state(node: NodeRow, now: Micros, liveness: ProcLiveness) -> NodeState:
-    """The worst that is known of the node."""
     if node.stopped_at is not None:
         return NodeState.STOPPED
     if liveness.is_gone(node):
@@ -114,7 +113,6 @@ def _said(text: str | None) -> Any:
 
 
 def summary(crew: Crew, job: Job, now: Micros) -> str:
-    """Who could run the job, in a few words."""
     if not crew.live:
         return "no worker is live"
     if crew.able:

@@ -118,7 +118,7 @@ class Node:
         return pause
 
     def look_again(self) -> None:
-        """Somebody may have written: look again before the next pause."""
+        """Someone may have written: look again before the next pause."""
         self._must_look = True
 
     @property
@@ -149,7 +149,6 @@ class Node:
             task.ctx.stop = task.ctx.stop or Stop.SHUTDOWN
 
     def interrupt_all(self, why: Stop) -> None:
-        """Make every run end soon."""
         for task in list(self.held.values()):
             self._executors.of(task.kind).stop(task.ctx, why)
 

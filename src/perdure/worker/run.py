@@ -390,7 +390,6 @@ def _stopped(task: Assignment, stop: Stop, error: BaseException) -> Report:
 
 
 def timed_out(task: Assignment, error: BaseException | None = None) -> Report:
-    """The run went past its time-out."""
     message = f"the run took longer than its time-out of {task.timeout_s or 0:g} s"
     trace = None if error is None else _traceback(task, error)
     failure = Failure("JobTimeout", message, trace)

@@ -78,7 +78,6 @@ class Interrupted(BaseException):
 
 
 def seconds(delay: object) -> float:
-    """A delay in seconds."""
     value = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**10:
         raise InvalidOption(

@@ -126,7 +126,7 @@ class NoteBuffer:
         )
 
     def clear(self) -> None:
-        """The database has it all."""
+        """All notes are written."""
         self._unwritten = []
 
     def write_alone(self, ended: Iterable[JobContext]) -> None:

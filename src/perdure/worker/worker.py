@@ -146,7 +146,6 @@ class Worker:
         return self._is_used and not has_ended and not self.is_forked
 
     def serves(self, kinds: Registry) -> bool:
-        """Whether these are the kinds it runs."""
         return self._parts.kinds is kinds
 
     @property
@@ -210,7 +209,6 @@ class Worker:
         self._thread.start()
 
     def _chores(self, node: Node) -> Chores:
-        """What this worker does between turns."""
         rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
         return Chores([rescue], self._parts.clock, node.look_again)
 

@@ -43,7 +43,7 @@ def demo(jobs: Jobs = 3000, keep: Keep = None, plain: Plain = False) -> None:
 
 
 def _check_new(path: Path) -> None:
-    """Said before the work, not after it."""
+    """Checked before the work, not after it."""
     if path.exists() or path.is_symlink():
         raise typer.BadParameter(f"{path} is there already; name a file that is not", param_hint="--keep")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):

@@ -1,8 +1,6 @@
 """What the demo measures, shows while it runs, proves and prints at the end. Called by `steps`.
 
-Every number is of this run. The proof asks the record, the doctor, and the file in which the handlers themselves noted
-every start, and only reads. Without a terminal, and with --plain, a line a second replaces what moves. Only the basic
-styles, which every terminal shows on light and on dark, and none with NO_COLOR.
+Only basic styles, which every terminal shows on light and on dark, and none with NO_COLOR.
 """
 
 from __future__ import annotations
@@ -88,7 +86,10 @@ class Progress(NamedTuple):
 
 
 class Screen:
-    """Where the demo says what it does. Leaving `with` gives the terminal back as it was."""
+    """Where the demo says what it does. Leaving `with` restores the terminal.
+
+    Without a terminal, and with --plain, a line a second replaces what moves.
+    """
 
     def __init__(self, *, plain: bool) -> None:
         self.console = Console(highlight=False, markup=False, emoji=False)
@@ -188,7 +189,7 @@ class Proof:
 
 
 def prove(app: Perdure, figures: Figures, starts: Path) -> Proof:
-    """Compare what was accepted with what is recorded, and the record with what the handlers noted."""
+    """Compare what was accepted with what is recorded, and the record with what the handlers noted. Only reads."""
     jobs = {job.id: job for job in app.jobs()}
     runs = _by_job(app)
     noted = Counter(map(UUID, starts.read_text().split())) if starts.exists() else Counter[UUID]()

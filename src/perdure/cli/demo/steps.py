@@ -359,7 +359,7 @@ def explain(demo: Demo, job: Job) -> None:
 
 
 def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
-    """Two workers at the ready; the shop is closed until both are."""
+    """Start two workers; the shop is closed until both are there."""
     for queue in (shop.SHOP, shop.POST, shop.EXPRESS):
         demo.app.queues.pause(queue)
     first, second = (demo.workers.start(shop.POST, shop.SHOP, concurrency=AT_ONCE) for _ in range(2))
@@ -436,7 +436,6 @@ def await_rescue(demo: Demo, watch: QueueWatch, victim: WorkerProcess, other: Wo
 
 
 def drain(demo: Demo, watch: QueueWatch, other: WorkerProcess) -> None:
-    """Until the shop is empty."""
     watch.until_ended()
     figures, app = demo.figures, demo.app
     runs = [run for run in app.runs() if run.kind not in (shop.ping.name, shop.nothing.name)]

@@ -27,7 +27,6 @@ class Pools:
         return found
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that coroutine handlers run on."""
         return self._loop_executor().loop
 
     def _loop_executor(self) -> LoopExecutor:

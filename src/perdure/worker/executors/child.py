@@ -80,7 +80,6 @@ def tie_to_parent(fd: int, parent: int) -> None:
 
 
 def end_group() -> None:
-    """End this process and all that it started."""
     with suppress(PermissionError):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)  # some of the group are not ours to kill
@@ -363,7 +362,6 @@ class ProcessState:
         }
 
     def changes_since(self, before: ProcessState) -> list[str]:
-        """What has changed, in words."""
         changed = [words for words, value in self._rest.items() if value != before._rest[words]]
         if not before._environment.items() <= self._environment.items():
             changed.append("an environment variable")
@@ -399,7 +397,7 @@ def _user_and_priority() -> tuple[int, ...]:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Which file or socket a number stands for. None: for none."""
+    """Which file or socket has this number. None: none has."""
     try:
         there = os.fstat(descriptor)
     except OSError:

@@ -273,7 +273,6 @@ class ProcessExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """The children there are."""
         return [child.pid for slot in self._slots if (child := slot.child) is not None]
 
     # -- in the threads ----------------------------------------------------------------------------------------------
@@ -429,12 +428,11 @@ class _ProcessRun:
         return self._begun_at is None and self._killed_for is None
 
     def reaped(self, code: int) -> Ended:
-        """Its child is gone."""
         ctx = self.task.ctx
         return Ended(ctx, self._report_of_exit(code), ctx.stats()._replace(exit_code=code), ctx.closed)
 
     def _report_of_exit(self, code: int) -> Report:
-        """What the death of its process means for the run."""
+        """How the run ended, from the exit code of its process."""
         ctx, why = self.task.ctx, self._killed_for
         if ctx.closed:
             return COMPLETED

@@ -63,7 +63,6 @@ class Unframer:
         self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[list[Any]]:
-        """The frames that are whole now."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             whole = b"".join((*self._pieces, line))
