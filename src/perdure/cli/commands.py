@@ -1,9 +1,7 @@
 """Every command: where it is, what it is for, examples, and how its arguments are read. Read by `main`.
 
 A command's module is loaded when it runs. The sentences are for the list of all commands; the whole help of each is its
-docstring. An option of the program given before the command counts as if it were given after it; where both are, the
-last counts. Numbers and choices are read here: typer would refuse them in pydantic's words, and take 80 ms to build an
-adapter for every parameter of a command, given or not.
+docstring.
 """
 
 from __future__ import annotations
@@ -186,7 +184,8 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Commands that take over --url, --app and --json from before their name."""
+    """Commands that take over --url, --app and --json from before their name; where one is given twice, the last
+    counts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         prepare(self.get_params(ctx))
@@ -283,7 +282,11 @@ def _no_type(ctx: Any) -> str:  # noqa: ARG001 - typer's signature
 
 
 class _Reader:
-    """Takes text, numbers, choices, and what is of its type already; asks typer for all others."""
+    """Takes text, numbers, choices, and what is of its type already; asks typer for all others.
+
+    Typer would refuse numbers and choices in pydantic's words, and take 80 ms to build an adapter for every parameter
+    of a command, given or not.
+    """
 
     def __init__(self, param: Any) -> None:
         self._wanted: Any = param.type_descriptor.annotation

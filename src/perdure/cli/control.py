@@ -254,7 +254,7 @@ def confirm(verb: str, first: Sequence[Job], count: int, *, yes: bool, json: boo
         return
     if json or not sys.stdin.isatty():
         raise InvalidOption(
-            f"this would {verb} {counted(count, 'job')} and nobody can be asked here; add --yes if that is meant",
+            f"this would {verb} {counted(count, 'job')} and nobody can be asked here; add --yes to do it",
             code="not_confirmed",
         )
     print_jobs(first)

@@ -155,7 +155,7 @@ def _project(file: Path) -> Named:
     settings = _table(_table(content, "tool"), "perdure")
     for name in settings:
         if name not in ("url", "app"):
-            what = f"[tool.perdure] in {file} has {name!r}, which means nothing; there are url and app"
+            what = f"[tool.perdure] in {file} has {name!r}, which means nothing; known are url and app"
             raise ConfigError(what, code="pyproject_invalid")
     url, app = settings.get("url"), settings.get("app")
     if not isinstance(url, str | None) or not isinstance(app, str | None):

@@ -46,7 +46,7 @@ def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
     if json:
         print_json(rows)
     elif not rows:
-        print("No kinds: no job waits here, and no app was named that declares any.")
+        print("No kinds: no job waits here, and no app with kinds was named.")
     else:
         columns = ("kind", "version", "live", "queue", "retry", "timeout", "isolation", "place")
         print_table(

@@ -1,9 +1,7 @@
 """How commands print: JSON for programs; tables, fields, times and numbers for people; errors as one line.
 
-Control characters in what a job holds are made visible, so that no payload can control the terminal. A narrow terminal
-shows fewer columns, the least important go first; if that is not enough, fields are printed one below the other.
-Colours are rich's: none where the output is no terminal, or with NO_COLOR; a pipe gets no blanks at the ends of lines.
-Used by every command; rich is loaded when something is printed with it.
+Used by every command; rich is loaded when something is printed with it. Colours are rich's: none where the output is no
+terminal, or with NO_COLOR.
 """
 
 from __future__ import annotations
@@ -89,7 +87,8 @@ def error_text(error: PerdureError, database: str = "") -> str:
 
 
 def visible(text: str) -> str:
-    """The text without anything a terminal would act on, and without the passwords of URLs; line breaks stay."""
+    """The text without passwords of URLs, and with its control characters made visible, so that no payload can control
+    the terminal; line breaks stay."""
     harmless = _ACTED_ON.sub(_escaped, text.replace("\r\n", "\n"))
     return _NAMED_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", harmless))
 
@@ -149,7 +148,8 @@ def print_table(
     drop: Sequence[str] = (),
 ) -> Sequence[str]:
     """The columns in `keep` are never broken, so that they can be searched for; those in `clip` are cut to one line
-    where there is no room; those in `drop` are left out then, the first one named first. Returns the columns shown."""
+    where there is no room; those in `drop` are left out then, the first one named first; if that is not enough, fields
+    are printed one below the other. Returns the columns shown."""
     cells = [dict(zip(columns, map(visible, row), strict=True)) for row in rows]
     width = console().width
     sizes = {column: _size(column, cells) for column in columns}
@@ -259,7 +259,7 @@ def _spread(sizes: Mapping[int, int]) -> int:
 
 
 def put(what: RenderableType, *, piped: int = _PIPED, crop: bool = True) -> None:
-    """Print it. A pipe has no width, and a search in it needs whole lines: `piped` columns."""
+    """Print it. A pipe has no width, and a search in it needs whole lines: `piped` columns, no blanks at the end."""
     out = console(piped)
     if out.is_terminal:
         out.print(what, crop=crop)

@@ -50,7 +50,11 @@ UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing 
 Grace = Annotated[
     float,
     typer.Option(
-        "--grace", min=0, max=1_000_000, metavar="SECONDS", help="How long running jobs may finish when stopping."
+        "--grace",
+        min=0,
+        max=1_000_000,
+        metavar="SECONDS",
+        help="How long running jobs may take to finish when stopping.",
     ),
 ]
 Exclusive = Annotated[

@@ -23,7 +23,7 @@ Facts = tuple[tuple[str, str], ...]
 
 
 class Explanation(NamedTuple):
-    """`why` the job is in its state; `next`: what moves it on; `facts`: what that rests on, as names and texts.
+    """`why` the job is in its state; `next`: what moves it on; `facts`: the evidence, as names and texts.
 
     `remedy` is the command that helps, where someone has to do something. None: nobody has to.
     """
@@ -202,12 +202,12 @@ def paused(store: Store, job: Job) -> Explanation:
 _PARKED = {
     Park.UNKNOWN_KIND: Explanation(
         State.PARKED,
-        "a worker reached it that has no kind of that name",
+        "it reached a worker that has no kind of that name",
         "A worker that has it takes the job; else app.cancel(job)",
     ),
     Park.NEWER_VERSION: Explanation(
         State.PARKED,
-        "a worker reached it whose code is older than the one that enqueued it",
+        "it reached a worker whose code is older than the one that enqueued it",
         "A worker with the newer code takes the job",
     ),
     Park.UNREADABLE: Explanation(

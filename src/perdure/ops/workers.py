@@ -1,6 +1,5 @@
 """Which workers could run a job, and whether each is alive. Called by `explain` and `perdure nodes`; asks the store for
-its nodes, and /proc about those of this host.
-"""
+its nodes, and /proc about those of this host."""
 
 from __future__ import annotations
 

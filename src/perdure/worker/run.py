@@ -266,7 +266,7 @@ def _around(task: Assignment) -> Generator[None, None, None]:
                 raise PerdureError(
                     f"the middleware {middleware!r} returns no plain context manager, so it cannot wrap the plain"
                     f" function {task.kind.name!r}; decorate it with contextlib.contextmanager, or, if that is a"
-                    " coroutine function inside a decorator, let the decorator's own function be an async def",
+                    " coroutine function inside a decorator, make the decorator's own function an async def",
                     code="middleware_invalid",
                 )
             stack.enter_context(manager)
