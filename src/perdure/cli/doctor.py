@@ -52,7 +52,7 @@ def doctor(url: Url = None, app: App = None, repair: Repairing = False, yes: Yes
 
 
 def _repair(store: Store, findings: Sequence[Finding], *, yes: bool) -> dict[str, int]:
-    """Apply the cures for these findings and for what they bring to light. Returns how much each one changed."""
+    """Apply the repairs for these findings and for those that appear after them. Returns how much each one changed."""
     from perdure.ops.doctor import examine
     from perdure.ops.repairs import repair, repairs_for
 

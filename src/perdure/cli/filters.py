@@ -57,7 +57,7 @@ _JOB_FILTERS = {
 
 
 def with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one option per filter in the place of its parameter `filters`, which is the filters given."""
+    """The command with one option per filter instead of its parameter `filters`, which gets those that were given."""
 
     @wraps(command)
     def filtered(**arguments: Any) -> None:

@@ -36,7 +36,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions.")]
 _URL_PASSWORD = re.compile(r"(\w+://[^\s/:@]*):\S*@")
 _NAMED_PASSWORD = re.compile(r"(password=)[^\s&]+", re.IGNORECASE)
 _UNSEEN = "\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-"""DEL, C1, what turns the direction of writing or takes no room (but for the joiners, which some scripts need), and
+"""DEL, C1, what turns the direction of writing or takes no room (except the joiners, which some scripts need), and
 halves of a character, which no terminal can be sent."""
 _ACTED_ON = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
 _IN_JSON = re.compile(f"[{_UNSEEN}]")

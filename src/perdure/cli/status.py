@@ -273,7 +273,7 @@ class Space(NamedTuple):
 
 
 def space_in(width: int, height: int) -> Space:
-    """Room for all six at once on a screen of this size: rather fewer rows than a question that is not seen."""
+    """Room for all six at once on a screen of this size: fewer rows are better than a question that is not seen."""
     tight = height < _ROOMY
     frame = _TIGHT_FRAME if tight else _FRAME
     return Space(width, max(1, min(MOST_ROWS, (height - frame) // 6)), tight)

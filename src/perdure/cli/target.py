@@ -129,7 +129,7 @@ def database_options_in(arguments: Sequence[str]) -> str:
 
 
 def completed(command: str, url: str | None, app: str | None) -> str:
-    """A command that `ops` suggests, for this database, and with the app that is meant in the place of MODULE:APP."""
+    """A command that `ops` suggests, for this database, and with the app that is meant instead of MODULE:APP."""
     from perdure.ops.explain import START_A_WORKER
 
     if command.startswith(START_A_WORKER):

@@ -56,7 +56,7 @@ def run_json(run: Run) -> dict[str, object]:
 
 
 def payload_json(store: Store, job: Job) -> dict[str, object] | None:
-    """The arguments, with stars in the place of secret ones."""
+    """The arguments, with stars instead of secret ones."""
     if "payload" in job.unreadable:
         return None
     row = store.row(job.row.id)

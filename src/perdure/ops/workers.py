@@ -21,7 +21,7 @@ SHOWN = 3
 class Crew(NamedTuple):
     """The live nodes, and those of them that serve a job's queue, that have its kind, and that do both.
 
-    Of the live ones, `silent` have not been heard of for a lease of theirs, and the processes of `gone` have ended.
+    Of the live ones, `silent` have not been heard of for their lease, and the processes of `gone` have ended.
     """
 
     live: list[NodeRow]
@@ -61,12 +61,12 @@ class NodeState(StrEnum):
 
     LIVE = "live"
     SILENT = "silent"
-    """Not heard of for a lease of its own: dead, or only slow."""
+    """Not heard of for its lease: dead, or only slow."""
     GONE = "gone"
     """Its process has ended without signing off, which is known of this machine's processes only; another worker takes
     back what it held."""
     STOPPED = "stopped"
-    """It has said so, or others have declared it."""
+    """It has signed off, or was declared dead."""
 
 
 def node_state(node: NodeRow, now: Micros, liveness: ProcLiveness) -> NodeState:
@@ -82,7 +82,7 @@ def node_state(node: NodeRow, now: Micros, liveness: ProcLiveness) -> NodeState:
 
 def serves(node: NodeRow, queue: str) -> bool:
     """Whether the node was started for this queue, or for all."""
-    queues = _said(node.queues)
+    queues = _parsed(node.queues)
     return not isinstance(queues, list) or queue in queues
 
 
@@ -94,13 +94,13 @@ def has_kind(node: NodeRow, kind: str, version: int) -> bool:
 
 def kinds_of(node: NodeRow) -> dict[str, int] | None:
     """The kinds that the node names, with their versions. None: it names none, and may have any."""
-    kinds = _said(node.kinds)
+    kinds = _parsed(node.kinds)
     if not isinstance(kinds, dict):
         return None
     return {name: version for name, version in cast("dict[str, Any]", kinds).items() if isinstance(version, int)}
 
 
-def _said(text: str | None) -> Any:
+def _parsed(text: str | None) -> Any:
     """What a node wrote as JSON. None: nothing, or another release wrote it in another way."""
     try:
         return None if text is None else json.loads(text)

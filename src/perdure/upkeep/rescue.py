@@ -89,7 +89,7 @@ class Watch:
     def look(self, nodes: Iterable[NodeRow], own: NodeId, at: float) -> list[NodeRow]:
         """Note the live nodes, `own` among them, as they are at `at` (boottime).
 
-        Returns those that have been silent for a whole lease of theirs. Where the observer missed too much of it, which
+        Returns those that have been silent for their whole lease. Where the observer missed too much of it, which
         is a third of their lease, the observation starts over.
         """
         nodes = list(nodes)

@@ -23,7 +23,7 @@ from perdure.store.rows import Finished, FinishStatus, Rescued
 from perdure.text import measured
 
 if TYPE_CHECKING:
-    from perdure.worker.run import Ended  # which loads asyncio, and `app` comes by here
+    from perdure.worker.run import Ended  # which loads asyncio, and `app` imports this module
 
 logger = logging.getLogger("perdure.lifecycle")
 

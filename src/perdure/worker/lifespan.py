@@ -18,7 +18,7 @@ logger = logging.getLogger("perdure.worker")
 
 
 class Lifespan:
-    """A context manager of the user's, plain or asynchronous.
+    """The user's context manager, plain or asynchronous.
 
     A plain one is entered and left by the threads that start and join the worker. An asynchronous one lives in one task
     on the event loop that the handlers run on: its clients and cancel scopes are bound to it.

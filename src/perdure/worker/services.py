@@ -80,28 +80,30 @@ class _TransactionWatch:
 
     def __init__(self, store: Store, ctx: JobContext) -> None:
         self._ctx = ctx
-        self._said: SimpleQueue[Callable[[str], bool] | None] | None = SimpleQueue() if store.single_writer else None
+        self._messages: SimpleQueue[Callable[[str], bool] | None] | None = (
+            SimpleQueue() if store.single_writer else None
+        )
 
     def __enter__(self) -> Self:
-        if self._said is not None:
-            args = (self._said, self._ctx)
+        if self._messages is not None:
+            args = (self._messages, self._ctx)
             threading.Thread(target=_watch, args=args, name="perdure-transaction", daemon=True).start()
         return self
 
     def begin(self, tx: Any) -> None:
         """The transaction has the lock."""
-        if self._said is not None:
-            self._said.put(tx.give_up)
+        if self._messages is not None:
+            self._messages.put(tx.give_up)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._said is not None:
-            self._said.put(None)
+        if self._messages is not None:
+            self._messages.put(None)
 
 
-def _watch(said: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> None:
-    """In its thread. `said`: how to give the transaction up, once it has begun; None when it is over."""
-    give_up = said.get()
-    if give_up is None or _is_over(said, WARN_AFTER_S):
+def _watch(messages: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> None:
+    """In its thread. `messages`: how to give the transaction up, once it has begun; None when it is over."""
+    give_up = messages.get()
+    if give_up is None or _is_over(messages, WARN_AFTER_S):
         return
     ctx.log.warning(
         "the transaction that is to end this job has been open for %g s and keeps all other writers out; it is rolled"
@@ -109,7 +111,7 @@ def _watch(said: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> 
         WARN_AFTER_S,
         LIMIT_S,
     )
-    if _is_over(said, max(0.0, LIMIT_S - WARN_AFTER_S)):
+    if _is_over(messages, max(0.0, LIMIT_S - WARN_AFTER_S)):
         return
     reason = (
         f"the transaction that was to end the job was open for longer than {LIMIT_S:g} s and kept all other writers"
@@ -119,9 +121,9 @@ def _watch(said: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> 
         ctx.log.error("%s", reason)
 
 
-def _is_over(said: SimpleQueue[Callable[[str], bool] | None], within_s: float) -> bool:
+def _is_over(messages: SimpleQueue[Callable[[str], bool] | None], within_s: float) -> bool:
     try:
-        said.get(timeout=within_s)
+        messages.get(timeout=within_s)
     except Empty:
         return False
     return True

@@ -63,7 +63,7 @@ class FallbackWriter:
             except OUTAGES:
                 raise
             except PerdureError as error:
-                logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - said
+                logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - the message is enough
 
     def forget_all_but(self, running: Container[RunId | None]) -> None:
         """The other runs have been closed."""

@@ -218,7 +218,7 @@ class Worker:
             try:
                 kind.codec  # noqa: B018 - made on first use
             except PerdureError as error:
-                logger.error("jobs of kind %s cannot run: %s", kind.name, error)  # noqa: TRY400 - said
+                logger.error("jobs of kind %s cannot run: %s", kind.name, error)  # noqa: TRY400 - the message is enough
 
     def join(self) -> None:
         """Wait until the worker has ended, and take down what is left of it. An error of a hook is raised here."""

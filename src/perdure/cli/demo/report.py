@@ -60,7 +60,7 @@ def spoken(seconds: float) -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that `percent` of them do not exceed (nearest rank). There must be one."""
+    """The smallest value that `percent` % of them do not exceed (nearest rank). There must be one."""
     ranked = sorted(values)
     return ranked[max(ceil(len(ranked) * percent / 100), 1) - 1]
 

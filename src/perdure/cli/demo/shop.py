@@ -23,7 +23,7 @@ POST = "post"
 EXPRESS = "express"
 CLIP_S = 0.1
 
-app = Perdure(name="demo", lease_s=5)  # which file is said when it runs
+app = Perdure(name="demo", lease_s=5)  # the file is set when it runs
 
 
 @app.middleware

@@ -110,7 +110,7 @@ def _run_steps(demo: Demo, count: int) -> None:
 
 
 def _in_memory(folder: Path) -> str:
-    """Where the temporary folder is no disk, the rates are those of memory, and that has to be said."""
+    """If the temporary folder is no disk, the rates are those of memory: the demo says so."""
     from perdure.store.sqlite.files import MOUNTS, filesystem_of
 
     try:

@@ -163,7 +163,7 @@ class Child:
             self._running = running
             for stop, is_now in filter(None, [self._stops.get(task.claim.run_id)]):
                 running.stop(stop, is_now=is_now)
-        if self._as_found is None or order["kind"] not in self._imported:  # importing may change what it likes
+        if self._as_found is None or order["kind"] not in self._imported:  # an import may change anything
             self._imported.append(order["kind"])
             self._as_found = ProcessState(self._lifeline)
         self.say("begun")
@@ -342,7 +342,7 @@ class ChildContext(JobContext):
 class ProcessState:
     """The state of the whole process, which the next run would see: a child that a run has changed is replaced.
 
-    What is only added (modules, variables of the environment, entries of `sys.path`, threads) is no change: importing
+    What is only added (modules, environment variables, entries of `sys.path`, threads) is no change: importing
     a library does that, and handlers may import when they run.
     """
 

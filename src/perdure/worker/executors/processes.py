@@ -54,7 +54,7 @@ _BOOT = (
 )
 _AT_ONCE = 1 << 18
 _LAST_BREATH_S = 1.0
-"""For a child that has hung up to end by itself, so that its own exit code is kept."""
+"""How long a child that has hung up may take to end by itself, so that its own exit code is kept."""
 
 GRACE_S = 5.0
 """How long a run that was asked to stop may continue before its process is killed."""
