@@ -132,7 +132,7 @@ def test_a_violation_that_is_left_is_named_with_the_reason(perdure: Perdure, pat
 
     assert ran.status == 1
     assert [line for line in ran.out.splitlines() if line.startswith("Left: ")] == [
-        "Left: unreadable_payload: there is no repair that is safe; what it means says what to do."
+        "Left: unreadable_payload: there is no safe repair; its explanation says what to do."
     ]
 
 

@@ -191,7 +191,7 @@ def test_telling_the_version_loads_no_table_printer_and_no_database(folder: Path
 def test_a_setting_that_means_nothing_is_named(perdure: Perdure, folder: Path) -> None:
     (folder / "pyproject.toml").write_text('[tool.perdure]\nap = "shop:app"\n')
     told = refusal(perdure("doctor", cwd=folder))
-    assert "'ap', which means nothing; there are url and app [pyproject_invalid]" in told
+    assert "'ap', which means nothing; known are url and app [pyproject_invalid]" in told
 
 
 def test_an_app_without_a_database_is_told_how_to_name_one_here(perdure: Perdure, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from perdure import Perdure
-from perdure.ops.database import check_database
 from perdure.ops.doctor import examine
 from perdure.ops.repairs import REPAIRS, repair, repairs_for
 from perdure.store.migrate import migrations_of
@@ -80,5 +79,5 @@ def test_a_healthy_database_needs_no_repair(name: str, ward: Ward) -> None:
 
 
 def test_the_revision_of_the_schema_is_told(ward: Ward) -> None:
-    [schema] = check_database(ward.app.store)
+    [schema] = ward.app.store.facts()
     assert schema.value == f"revision {migrations_of('postgres')[-1].revision}"

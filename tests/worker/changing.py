@@ -23,7 +23,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "a limit": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
     "the user, the group or the priority": lambda: os.nice(1 if os.nice(0) < 19 else -1),
     "the descriptors that are Perdure's": lambda: os.close(READING),
-    "a variable of the environment": lambda: os.environ.pop("PATH"),
+    "an environment variable": lambda: os.environ.pop("PATH"),
     "sys.path": lambda: sys.path.pop(0),
     "only added: a variable": lambda: os.environ.update(ADDED="1"),
     "only added: a path": lambda: sys.path.append("/added"),

@@ -21,7 +21,7 @@ from perdure.store.rows import Claimer, FinishStatus, Lane, NewNode
 from perdure.uninterrupted import _here
 from perdure.worker.context import JobContext
 from perdure.worker.executors.loop import LoopExecutor
-from perdure.worker.executors.threads import ThreadExecutor, _Slot, _Timekeeper
+from perdure.worker.executors.threads import ThreadExecutor, _ThreadSlot, _Timekeeper
 from perdure.worker.run import Assignment, Ended, Inbox
 from perdure.worker.services import StoreServices
 from perdure.worker.signals import Interrupted, Stop
@@ -146,7 +146,7 @@ def serve_here(executor: ThreadExecutor, task: Assignment, interrupts: Interrupt
     try:
         sys.settrace(interrupts.trace)
         sys.setprofile(interrupts.profile)
-        executor.serve(_Slot(executor))
+        executor.serve(_ThreadSlot(executor))
     finally:
         sys.setprofile(None)
         sys.settrace(None)

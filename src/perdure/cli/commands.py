@@ -1,9 +1,7 @@
 """Every command: where it is, what it is for, examples, and how its arguments are read. Read by `main`.
 
 A command's module is loaded when it runs. The sentences are for the list of all commands; the whole help of each is its
-docstring. An option of the program given before the command counts as if it were given after it; where both are, the
-last counts. Numbers and choices are read here: typer would refuse them in pydantic's words, and take 80 ms to build an
-adapter for every parameter of a command, given or not.
+docstring.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from perdure.errors import PerdureError
 
 
 class InvalidValue(typer.BadParameter):
-    """Its message names the option by itself."""
+    """Its message already names the option."""
 
 
 class Entry(NamedTuple):
@@ -155,7 +153,7 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
 }
-"""What people type who come from elsewhere: the group and the word, and the command that does it here."""
+"""What users of other tools type: the group and the word, and the command that does it here."""
 SHARED = ("url", "app", "json")
 
 
@@ -167,7 +165,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """An error about an option of Python's is about the option of the same name here."""
+        """An error about a keyword of the Python API names the option of the same name."""
         try:
             return super().invoke(ctx)
         except PerdureError as error:
@@ -186,7 +184,8 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Commands that take over --url, --app and --json from before their name."""
+    """Commands that take over --url, --app and --json from before their name; where one is given twice, the last
+    counts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         prepare(self.get_params(ctx))
@@ -238,7 +237,6 @@ class Program(Commands):
 
 
 def build(entry: Entry) -> Any:
-    """The command itself, ready to be run."""
     found = getattr(import_module(f"perdure.cli.{entry.module}"), entry.name)
     title = "Example" if len(entry.examples) == 1 else "Examples"
     epilog = "\n".join((f"{title}:", *(f"  perdure {one}" for one in entry.examples))) if entry.examples else None
@@ -269,10 +267,10 @@ def _bare(param: Any) -> str:
 
 
 def prepare(params: Sequence[Any]) -> None:
-    """Let these parameters read their values, and be listed in the help, as it is done here."""
+    """Make these parameters read their values, and show in the help, in our own way."""
     for param in params:
         if not (hasattr(param, "get_runtime_param") and hasattr(param, "type_descriptor")):
-            continue  # older typers do without
+            continue  # older versions of typer have neither
         param.get_runtime_param = _Reader(param).itself
         if param.param_type_name == "argument":
             param.display_type_rich = _no_type
@@ -284,7 +282,11 @@ def _no_type(ctx: Any) -> str:  # noqa: ARG001 - typer's signature
 
 
 class _Reader:
-    """Takes text, numbers, choices, and what is of its type already; asks typer for all others."""
+    """Takes text, numbers, choices, and what is of its type already; asks typer for all others.
+
+    Typer would refuse numbers and choices in pydantic's words, and take 80 ms to build an adapter for every parameter
+    of a command, given or not.
+    """
 
     def __init__(self, param: Any) -> None:
         self._wanted: Any = param.type_descriptor.annotation
@@ -321,7 +323,6 @@ def _number(wanted: type[int | float], value: Any, param: Any, ctx: Any) -> int 
 
 
 def _choice(wanted: Any, value: Any, param: Any, ctx: Any) -> Any:
-    """The member of this enumeration that has the value."""
     choices = [str(choice.value) for choice in wanted]
     if isinstance(value, wanted) or value in choices:
         return wanted(value)

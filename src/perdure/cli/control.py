@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from perdure.cli.filters import Limit, with_filters
-from perdure.cli.render import Json, Yes, error_text, one_line, plural, print_json, visible
+from perdure.cli.render import Json, Yes, error_text, one_line, print_json, visible
 from perdure.cli.suggest import none_like_that
 from perdure.cli.target import App, JobName, JobNames, Url, database_options_in, existing_app
 from perdure.errors import InvalidOption, PerdureError, TransitionRefused
+from perdure.text import counted
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -131,7 +132,7 @@ def delete(ids: JobNames = None, *, yes: Yes = False, url: Url = None, app: App 
 
 
 def _ended(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """Those that can be deleted, and those that cannot: said at once, since nobody should be asked for nothing."""
+    """Those that can be deleted, and those that cannot: these are reported before the user is asked."""
     kept = [job for job in jobs if not job.is_final]
     refusals = [
         TransitionRefused(f"cannot delete job {job.id}: it is {job.state}; cancel it first", code="delete_refused")
@@ -206,7 +207,7 @@ def _result(verb: str, before: Job, now: Job) -> str:
 def _change_chosen(perdure: Perdure, request: Request) -> None:
     """Apply the verb to every job that fits and whose state allows it, after asking: to those counted, and no others.
 
-    What came to fit meanwhile is not touched; what has moved on is skipped. At most `AT_ONCE` at once.
+    Jobs that begin to fit meanwhile are not touched; those that have changed are skipped. At most `AT_ONCE` at once.
     """
     from perdure.job.states import Verb
     from perdure.listing import change_these
@@ -224,9 +225,9 @@ def _change_chosen(perdure: Perdure, request: Request) -> None:
     elif not count:
         print(none_like_that(perdure, f"No jobs to {verb}", request.filters))
     else:
-        print(f"{plural(changed, 'job')} {_DONE[verb]}.")
+        print(f"{counted(changed, 'job')} {_DONE[verb]}.")
         if changed < count:
-            print(f"{plural(count - changed, 'job')} skipped: changed meanwhile, or there was nothing to do.")
+            print(f"{counted(count - changed, 'job')} skipped: changed meanwhile, or there was nothing to do.")
         if choice.more:
             print("There are more; the same command takes the next ones.")
 
@@ -253,15 +254,15 @@ def confirm(verb: str, first: Sequence[Job], count: int, *, yes: bool, json: boo
         return
     if json or not sys.stdin.isatty():
         raise InvalidOption(
-            f"this would {verb} {plural(count, 'job')} and nobody can be asked here; add --yes if that is meant",
+            f"this would {verb} {counted(count, 'job')} and nobody can be asked here; add --yes to do it",
             code="not_confirmed",
         )
     print_jobs(first)
     if count > len(first):
-        print(f"… and {plural(count - len(first), 'more job')}")
+        print(f"… and {counted(count - len(first), 'more job')}")
     if more:
         print(f"There are more, but only {AT_ONCE:,} are changed at once; repeat the command for the others.")
-    if not typer.confirm(f"{verb.capitalize()} {plural(count, 'job')}?"):
+    if not typer.confirm(f"{verb.capitalize()} {counted(count, 'job')}?"):
         print("Nothing was changed.")
         raise typer.Exit(0)
 

@@ -1,4 +1,4 @@
-"""`perdure db …`: the database as a whole. Asks the store and `ops/database_check`."""
+"""`perdure db …`: the database as a whole. Asks the store and `ops/database`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ def upgrade(url: Url = None, app: App = None) -> None:
 
 @db.command(cls=Command)
 def check(url: Url = None, app: App = None, json: Json = False) -> None:
-    """Show how the database stands, without changing it. Exits with 1 if there is a problem."""
-    from perdure.ops.database import check_database
+    """Show the state of the database, without changing it. Exits with 1 if there is a problem."""
     from perdure.store.rows import Verdict
 
     with database(url, app) as store:
-        facts = check_database(store)
+        facts = store.facts()
     sound = all(fact.verdict is not Verdict.PROBLEM for fact in facts)
     if json:
         print_json({"sound": sound, "facts": [fact._asdict() for fact in facts]})
@@ -65,8 +64,6 @@ def backup(
     app: App = None,
 ) -> None:
     """Copy an SQLite database to a new file, while jobs run. Only you may read the copy."""
-    from perdure.ops.database import back_up
-
     with database(url, app) as store:
-        back_up(store, target)
+        store.back_up(target)
     print(visible(f"Copied to {target} ({target.stat().st_size} bytes)."))

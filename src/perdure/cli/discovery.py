@@ -155,7 +155,7 @@ def _project(file: Path) -> Named:
     settings = _table(_table(content, "tool"), "perdure")
     for name in settings:
         if name not in ("url", "app"):
-            what = f"[tool.perdure] in {file} has {name!r}, which means nothing; there are url and app"
+            what = f"[tool.perdure] in {file} has {name!r}, which means nothing; known are url and app"
             raise ConfigError(what, code="pyproject_invalid")
     url, app = settings.get("url"), settings.get("app")
     if not isinstance(url, str | None) or not isinstance(app, str | None):
@@ -171,7 +171,6 @@ def _table(content: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _hint_of_module(module: ModuleType, apps: Iterable[str]) -> str:
-    """Which apps the module holds."""
     named = [f"{module.__name__}:{name}" for name in apps]
     if not named:
         return f"{module.__name__} holds no Perdure app; write module:name for the variable that holds it"

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from perdure.ops.repairs import Repair
     from perdure.store.protocols import Store
 
-Repairing = Annotated[bool, typer.Option("--repair", help="Put right what can be: shows what would be done, and asks.")]
+Repairing = Annotated[
+    bool, typer.Option("--repair", help="Repair what can be repaired: shows what would be done, and asks.")
+]
 
 
 def doctor(url: Url = None, app: App = None, repair: Repairing = False, yes: Yes = False, json: Json = False) -> None:
     """Look for broken promises in the database. Exits with 1 if there is a violation, or one is left after --repair."""
-    from perdure.ops.database import require_current
     from perdure.ops.doctor import examine, is_healthy
     from perdure.ops.forms import finding_json
 
@@ -29,7 +30,7 @@ def doctor(url: Url = None, app: App = None, repair: Repairing = False, yes: Yes
         raise typer.BadParameter("--json prints nothing else, so it cannot ask: add --yes to repair")
     done: dict[str, int] = {}
     with database(url, app) as store:
-        require_current(store)
+        store.require_current()
         findings = examine(store)
         if not json:
             _print_findings(findings)
@@ -51,7 +52,7 @@ def doctor(url: Url = None, app: App = None, repair: Repairing = False, yes: Yes
 
 
 def _repair(store: Store, findings: Sequence[Finding], *, yes: bool) -> dict[str, int]:
-    """Apply the cures for these findings and for what they bring to light. Returns how much each one changed."""
+    """Apply the repairs for these findings and for those that appear after them. Returns how much each one changed."""
     from perdure.ops.doctor import examine
     from perdure.ops.repairs import repair, repairs_for
 
@@ -73,16 +74,16 @@ def _left(findings: Sequence[Finding], done: Mapping[str, int]) -> dict[str, str
 
 def _why_left(found: Finding, done: Mapping[str, int]) -> str:
     if found.repair is None:
-        return "there is no repair that is safe; what it means says what to do"
+        return "there is no safe repair; its explanation says what to do"
     if found.repair not in done:
         return f"its repair {found.repair} was not applied"
     if not done[found.repair]:
-        return f"its repair {found.repair} found nothing that it may change; what it means says what to do"
+        return f"its repair {found.repair} found nothing that it may change; its explanation says what to do"
     return f"its repair {found.repair} changed {done[found.repair]}, and more is there now; run it once more"
 
 
 def _agreed(cures: Sequence[Repair]) -> bool:
-    print("To be done, each in a transaction of its own that looks again first:")
+    print("To be done, each in its own transaction, which looks again first:")
     for cure in cures:
         print(f"  {cure.name}: {cure.does}")
     return typer.confirm("Do it?")

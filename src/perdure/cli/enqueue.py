@@ -33,7 +33,7 @@ Values = Annotated[
 ]
 Payload = Annotated[str | None, typer.Option(metavar="JSON", help="All arguments at once, as a JSON object.")]
 Queue = Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Another queue than the kind's.")]
-Delay = Annotated[str | None, typer.Option(metavar="SPAN", help="Not before so long from now: 90, 90s, 10m, 2h, 3d.")]
+Delay = Annotated[str | None, typer.Option(metavar="SPAN", help="Not before this long from now: 90, 90s, 10m, 2h, 3d.")]
 RunAt = Annotated[
     str | None, typer.Option(metavar="TIME", help="Not before then: 2026-01-31T12:00Z; UTC without zone.")
 ]
@@ -197,7 +197,7 @@ def _read(value: str, annotation: Any) -> object:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without what stands beside the type: `Annotated[str, Secret]` is text."""
+    """The type alone: `Annotated[str, Secret]` is text."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 

@@ -30,7 +30,7 @@ Since = Annotated[
 Until = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Created before it; written as for --since.")
 ]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, max=10**9, metavar="N", help="At most so many.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, max=10**9, metavar="N", help="At most this many.")]
 Follow = Annotated[
     bool,
     typer.Option(
@@ -57,7 +57,7 @@ _JOB_FILTERS = {
 
 
 def with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one option per filter in the place of its parameter `filters`, which is the filters given."""
+    """The command with one option per filter instead of its parameter `filters`, which gets those that were given."""
 
     @wraps(command)
     def filtered(**arguments: Any) -> None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from perdure.cli.render import Json, one_line, plural, print_json, visible
+from perdure.cli.render import Json, one_line, print_json, visible
 from perdure.cli.target import App, Url, database
 from perdure.errors import StoreError
+from perdure.text import counted
 
 if TYPE_CHECKING:
     from perdure.store.protocols import Store
@@ -24,7 +25,7 @@ MaxBeatAge = Annotated[
 ]
 
 
-class Health(NamedTuple):
+class Probe(NamedTuple):
     """What the probe found. `beat_age_s`: since the last beat of any live worker."""
 
     healthy: bool
@@ -41,7 +42,7 @@ def health(*, max_beat_age: MaxBeatAge = None, url: Url = None, app: App = None,
         try:
             found = _look(store, max_beat_age)
         except StoreError as error:
-            found = Health(False, False, 0, None, f"the database does not answer: {one_line(str(error))}")
+            found = Probe(False, False, 0, None, f"the database does not answer: {one_line(str(error))}")
     if json:
         print_json(found._asdict())
     else:
@@ -49,21 +50,20 @@ def health(*, max_beat_age: MaxBeatAge = None, url: Url = None, app: App = None,
     raise typer.Exit(0 if found.healthy else 1)
 
 
-def _look(store: Store, max_beat_age: float | None) -> Health:
+def _look(store: Store, max_beat_age: float | None) -> Probe:
     from perdure.clock import SystemClock
-    from perdure.ops.database import require_current
     from perdure.worker.liveness import ProcLiveness
 
-    require_current(store)
+    store.require_current()
     nodes = store.live_nodes()
     there = [node for node in nodes if not ProcLiveness().is_gone(node)]
     if not there:
         why = "no worker is registered" if not nodes else "the process of every worker has ended"
-        return Health(False, True, 0, None, f"the database answers, but {why}")
+        return Probe(False, True, 0, None, f"the database answers, but {why}")
     now = SystemClock().now()
     age = max(0.0, (now - max(node.beat_at for node in there)) / 1_000_000)
-    workers = plural(len(there), "worker")
+    workers = counted(len(there), "worker")
     is_one_awake = not all(node.is_silent(now) for node in there) if max_beat_age is None else age <= max_beat_age
     if not is_one_awake:
-        return Health(False, True, len(there), age, f"{workers}, but the last beat is {age:.1f} s ago")
-    return Health(True, True, len(there), age, f"the database answers, {workers}, last beat {age:.1f} s ago")
+        return Probe(False, True, len(there), age, f"{workers}, but the last beat is {age:.1f} s ago")
+    return Probe(True, True, len(there), age, f"the database answers, {workers}, last beat {age:.1f} s ago")

@@ -312,7 +312,6 @@ def _indented(value: object) -> str:
 
 
 def _print_traceback(runs: Sequence[Run]) -> None:
-    """Of the last attempt that left one."""
     last = max((run for run in runs if run.traceback), key=lambda run: run.started_at, default=None)
     if last is not None and last.traceback is not None:
         print_heading(f"traceback of attempt {last.attempt}" + (f" of life {last.life}" if last.life > 1 else ""))
@@ -320,7 +319,7 @@ def _print_traceback(runs: Sequence[Run]) -> None:
 
 
 def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Say why a job is not running, or how it ended: in one sentence, with what that rests on and what to do."""
+    """Say why a job is not running, or how it ended: in one sentence, with the facts and what to do."""
     from perdure.clock import SystemClock
     from perdure.ops.explain import explain as explanation_of
     from perdure.ops.lookup import find_job

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli.discovery import no_app
-from perdure.cli.render import Json, plural, print_json, print_table
+from perdure.cli.render import Json, print_json, print_table
 from perdure.cli.target import App, AppArgument, Url, app_name, existing_database, named_app
 from perdure.errors import ConfigError, PerdureError, StoreError
-from perdure.text import span
+from perdure.text import counted, span
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -46,7 +46,7 @@ def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
     if json:
         print_json(rows)
     elif not rows:
-        print("No kinds: no job waits here, and no app was named that declares any.")
+        print("No kinds: no job waits here, and no app with kinds was named.")
     else:
         columns = ("kind", "version", "live", "queue", "retry", "timeout", "isolation", "place")
         print_table(
@@ -83,7 +83,7 @@ def _row(kind: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _short(place: str | None) -> str | None:
-    """The path from here, where it is below."""
+    """Relative to the working directory, if it is below."""
     if place is None:
         return None
     try:
@@ -121,14 +121,14 @@ def check(
 
 def _of_kinds(perdure: Perdure) -> list[Unrunnable]:
     """Kinds that would be refused when they are first used."""
-    from perdure.worker.executors.wire import place_of_kind
+    from perdure.worker.executors.wire import path_of_kind
 
     problems: list[Unrunnable] = []
     for kind in perdure.kinds:
         try:
             _ = kind.codec
             if kind.isolation == "process":
-                place_of_kind(kind)
+                path_of_kind(kind)
         except PerdureError as error:
             problems.append(Unrunnable(kind.name, 0, str(error)))
     return problems
@@ -136,12 +136,11 @@ def _of_kinds(perdure: Perdure) -> list[Unrunnable]:
 
 def _of_jobs(perdure: Perdure) -> tuple[bool, list[Unrunnable]]:
     """Stored jobs this code cannot run. False: there is no database yet."""
-    from perdure.ops.database import require_current
     from perdure.ops.status import orphans
 
     if not _has_database(perdure):
         return False, []
-    require_current(perdure.store)
+    perdure.store.require_current()
     found = orphans(perdure.store.live_kinds(), perdure.kinds.versions())
     return True, [Unrunnable(each.kind.name, each.kind.live, each.reason) for each in found]
 
@@ -161,8 +160,8 @@ def _print_check(problems: list[Unrunnable], kinds: int, *, looked: bool, code_o
         "" if looked else " Only the code was checked." if code_only else " No database yet: only the code was checked."
     )
     if not problems:
-        print(f"Fine: {plural(kinds, 'kind')}{', every stored job has its code' if looked else ''}.{without}")
+        print(f"Fine: {counted(kinds, 'kind')}{', every stored job has its code' if looked else ''}.{without}")
         return
     rows = [(each.kind, str(each.live) if each.live else "-", each.problem) for each in problems]
     print_table(("kind", "jobs", "problem"), rows, keep=("jobs",))
-    print(f"{plural(len(problems), 'problem')} in {plural(kinds, 'kind')}.{without}")
+    print(f"{counted(len(problems), 'problem')} in {counted(kinds, 'kind')}.{without}")

@@ -24,7 +24,7 @@ ERROR = 2
 INTERRUPTED = 130
 DEBUG = "--debug"
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
-"""Click's UsageError, which typer does not give by name: wrong options, missing arguments, unknown commands."""
+"""Click's UsageError, which typer does not export: wrong options, missing arguments, unknown commands."""
 
 app = typer.Typer(
     name="perdure",
@@ -65,8 +65,8 @@ def perdure(
     """Durable jobs for Python.
 
     Every command finds its database by --url or --app, else by PERDURE_URL or PERDURE_APP, else by url or app under
-    [tool.perdure] in the pyproject.toml of the working directory. --url, --app, --json and --debug may stand before or
-    after the command; where one is given twice, the last counts. Jobs are named by their id or its last 4 or more
+    [tool.perdure] in the pyproject.toml of the working directory. --url, --app, --json and --debug may be given before
+    or after the command; where one is given twice, the last counts. Jobs are named by their id or its last 4 or more
     characters.
     """
 
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """--debug may stand anywhere, also after commands that do not know it; what follows -- is not ours."""
+    """--debug may be given anywhere, also after commands that do not know it; what follows -- is not ours."""
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)
     kept = [argument for argument in given[:end] if argument != DEBUG]
@@ -129,7 +129,7 @@ def _fail(message: str, error: BaseException | None = None, status: int = ERROR)
 
 
 def _leave_the_pipe() -> NoReturn:
-    """Whoever read our output has seen enough: always status 0, whether it was met by a write or by the last flush.
+    """The reader of our output has closed it: always status 0, whether a write or the last flush met that.
 
     Nothing may be written at exit either, or Python would complain.
     """

@@ -20,7 +20,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="H
 def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = False) -> None:
     """List the workers that live, and the last ones that stopped."""
     from perdure.ops.forms import node_json
-    from perdure.ops.workers import Standing, standing_of
+    from perdure.ops.workers import NodeState, node_state
     from perdure.worker.liveness import ProcLiveness
 
     with existing_database(url, app) as store:
@@ -28,7 +28,7 @@ def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = Fa
         stopped = [node for node in store.nodes(limit + len(live)) if node.stopped_at is not None][:limit]
         found = [(node, len(store.held_by(node.id))) for node in [*reversed(live), *stopped]]
     now, liveness = SystemClock().now(), ProcLiveness()
-    states = [standing_of(node, now, liveness) for node, _ in found]
+    states = [node_state(node, now, liveness) for node, _ in found]
     if json:
         print_json([node_json(node, state, running) for (node, running), state in zip(found, states, strict=True)])
     elif not found:
@@ -44,8 +44,8 @@ def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = Fa
             clip=("process", "kinds"),
             drop=("kinds", "started", "process", "beat"),
         )
-        if Standing.GONE in states:
-            print("gone: its process has ended without a word; the next worker takes back its jobs.")
+        if NodeState.GONE in states:
+            print("gone: its process has ended without signing off; the next worker takes back its jobs.")
 
 
 def _row(node: NodeRow, state: str, running: int) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands import Command, Commands
-from perdure.cli.render import Json, ago, plural, print_json, print_table, visible
+from perdure.cli.render import Json, ago, print_json, print_table, visible
 from perdure.cli.suggest import no_queue_called, queue_names
 from perdure.cli.target import App, Url, existing_app
 from perdure.errors import InvalidOption
 from perdure.store.rows import EVERY_QUEUE
+from perdure.text import counted
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 queues = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; '*' (in quotes) stands for all of them.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; '*' (in quotes) means all of them.")]
 New = Annotated[bool, typer.Option("--new", help="Also a queue that no job has used yet.")]
 
 
@@ -71,7 +72,7 @@ def _check(perdure: Perdure, name: str, *, new: bool) -> None:
 
 
 def _read(perdure: Perdure) -> list[Queue]:
-    """All queues; what stands for all of them counts their jobs, and while it is paused, so are they."""
+    """All queues; `*` counts the jobs of all of them, and while it is paused, so are they."""
     found = perdure.queues.list()
     all_of_them = next((queue for queue in found if queue.name == EVERY_QUEUE), None)
     if all_of_them is None:
@@ -97,7 +98,7 @@ def _print_state(perdure: Perdure, name: str, *, json: bool) -> None:
         print(f"{what} is open")
     else:
         where = "in them" if name == EVERY_QUEUE else "in it"
-        queued = plural(queue.queued, "job") if not queue.more_queued else f"{queue.queued:,}+ jobs"
+        queued = counted(queue.queued, "job") if not queue.more_queued else f"{queue.queued:,}+ jobs"
         print(f"{what} is paused; {queued} queued {where}, {queue.running} running")
 
 
@@ -109,5 +110,5 @@ def _row(queue: Queue) -> tuple[str, ...]:
     return name, state, _number(queue.queued, queue.more_queued), str(queue.running), _number(others, more)
 
 
-def _number(counted: int, more: bool) -> str:
-    return f"{counted:,}+" if more else str(counted)
+def _number(count: int, more: bool) -> str:
+    return f"{count:,}+" if more else str(count)

@@ -1,9 +1,7 @@
 """How commands print: JSON for programs; tables, fields, times and numbers for people; errors as one line.
 
-Whatever a job brought along is shown with its control characters made visible, so that no payload can talk to the
-terminal. A narrow terminal costs columns, the least important first; what does not fit even so is printed one below the
-other. Colours are rich's: none where the output is no terminal, or with NO_COLOR; a pipe gets no blanks at the ends of
-lines. Used by every command; rich is loaded when something is printed with it.
+Used by every command; rich is loaded when something is printed with it. Colours are rich's: none where the output is no
+terminal, or with NO_COLOR.
 """
 
 from __future__ import annotations
@@ -19,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from perdure.text import span
+from perdure.clock import to_micros
+from perdure.text import distance, first_line
+from perdure.text import moment as utc
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -36,7 +36,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions.")]
 _URL_PASSWORD = re.compile(r"(\w+://[^\s/:@]*):\S*@")
 _NAMED_PASSWORD = re.compile(r"(password=)[^\s&]+", re.IGNORECASE)
 _UNSEEN = "\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-"""DEL, C1, what turns the direction of writing or takes no room (but for the joiners, which some scripts need), and
+"""DEL, C1, what turns the direction of writing or takes no room (except the joiners, which some scripts need), and
 halves of a character, which no terminal can be sent."""
 _ACTED_ON = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
 _IN_JSON = re.compile(f"[{_UNSEEN}]")
@@ -67,7 +67,7 @@ _STYLES = {  # can be read on black and on white; yellow cannot
 _STYLED = ("state", "verdict", "severity")
 PAUSE_S = 1.0
 KNOWN = 200
-"""A look goes back until it has met so many that were there before: ids of several processes do not always come in
+"""A look goes back until it has met this many that were there before: ids of several processes do not always come in
 order, and what was shown may have changed."""
 _MOST = 5_000
 _REMEMBERED = 20_000
@@ -87,7 +87,8 @@ def error_text(error: PerdureError, database: str = "") -> str:
 
 
 def visible(text: str) -> str:
-    """The text without anything a terminal would act on, and without the passwords of URLs; line breaks stay."""
+    """The text without passwords of URLs, and with its control characters made visible, so that no payload can control
+    the terminal; line breaks stay."""
     harmless = _ACTED_ON.sub(_escaped, text.replace("\r\n", "\n"))
     return _NAMED_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", harmless))
 
@@ -111,8 +112,7 @@ def sentence(text: str) -> str:
 
 
 def error_line(error_type: str | None, message: str | None) -> str:
-    """The type of an error and the first line of its message."""
-    return ": ".join(filter(None, (error_type, (message or "").strip().partition("\n")[0])))
+    return ": ".join(filter(None, (error_type, first_line(message or ""))))
 
 
 def print_json(value: object) -> None:
@@ -126,19 +126,12 @@ def print_json_line(value: object) -> None:
 
 def moment(at: datetime | None) -> str | None:
     """A time as people read it, in UTC to the second."""
-    return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return None if at is None else utc(to_micros(at))
 
 
 def ago(at: datetime | None, now: datetime | None = None) -> str:
-    """How long something is ago, or ahead, in one unit."""
-    if at is None:
-        return "-"
-    seconds = ((now or datetime.now(UTC)) - at).total_seconds()
-    return f"{span(round(seconds))} ago" if seconds >= 0 else f"in {span(round(-seconds))}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """How long ago a time is, or how far ahead, in one unit."""
+    return "-" if at is None else distance(to_micros(at), to_micros(now or datetime.now(UTC)))
 
 
 def id_text(id: UUID) -> str:
@@ -155,7 +148,8 @@ def print_table(
     drop: Sequence[str] = (),
 ) -> Sequence[str]:
     """The columns in `keep` are never broken, so that they can be searched for; those in `clip` are cut to one line
-    where there is no room; those in `drop` are left out then, the first one named first. Returns the columns shown."""
+    where there is no room; those in `drop` are left out then, the first one named first; if that is not enough, fields
+    are printed one below the other. Returns the columns shown."""
     cells = [dict(zip(columns, map(visible, row), strict=True)) for row in rows]
     width = console().width
     sizes = {column: _size(column, cells) for column in columns}
@@ -265,7 +259,7 @@ def _spread(sizes: Mapping[int, int]) -> int:
 
 
 def put(what: RenderableType, *, piped: int = _PIPED, crop: bool = True) -> None:
-    """Print it. A pipe has no width, and whoever searches through it wants whole lines: `piped` columns."""
+    """Print it. A pipe has no width, and a search in it needs whole lines: `piped` columns, no blanks at the end."""
     out = console(piped)
     if out.is_terminal:
         out.print(what, crop=crop)
@@ -287,11 +281,11 @@ def _style(column: str, cell: str) -> str:
 
 
 def news(read: Callable[[], Iterable[T]], mark: Callable[[T], tuple[object, object]], first: int) -> Iterator[T]:
-    """What is new or stands otherwise than when it was given, oldest first; then sleeps and looks again, for ever.
+    """What is new or has changed since it was given, oldest first; then sleeps and looks again, for ever.
 
     What changes further back than the newest `KNOWN` or so is not seen: a look does not read everything again.
 
-    `read` gives the newest first. `mark` says what a thing is and how it stands. The first look gives `first` of them.
+    `read` returns the newest first. `mark` returns what a thing is and its state. The first look gives `first` of them.
     """
     seen: dict[object, object] = {}
     most = first
@@ -309,11 +303,11 @@ def _unseen(
     fresh: list[T] = []
     known = 0
     for thing in things:
-        name, standing = mark(thing)
+        name, state = mark(thing)
         known += name in seen
-        if seen.get(name) != standing and len(fresh) < most:
+        if seen.get(name) != state and len(fresh) < most:
             fresh.append(thing)
-        seen[name] = standing
+        seen[name] = state
         if known >= KNOWN:
             break
     return fresh

@@ -20,7 +20,7 @@ from perdure.cli.render import Json, console, error_line, print_json, print_json
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.ids import to_uuid
 from perdure.store.rows import DuplicateReason, Duplicates, StuckReason
-from perdure.text import measured, span
+from perdure.text import length, measured
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -45,11 +45,11 @@ _NAMES = ("kind", "queue")
 _NEVER_DROPPED = ("error", "why", "what they share")
 _LEAST = 8
 _ENOUGH = 14
-"""Names give way first, but not further than this."""
+"""Names are cut first, but not below this."""
 _GAP = 2
 _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
-_HITCHES = {
+_STUCK_BECAUSE = {
     StuckReason.LOST: "on a worker that has stopped",
     StuckReason.SILENT: "on a worker not heard of for long",
     StuckReason.OVERTIME: "running past the time-out",
@@ -162,7 +162,7 @@ def _outstanding(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "queue", *states, "oldest"),
         [
-            (*lane, *(number(by_lane[lane].get(state, 0)) for state in states), since(oldest[lane], found.at))
+            (*lane, *(number(by_lane[lane].get(state, 0)) for state in states), length(found.at - oldest[lane]))
             for lane in lanes
         ],
         space,
@@ -177,7 +177,7 @@ def _failed(found: Status, space: Space) -> Section:
             (
                 row.kind,
                 number(row.jobs),
-                since(row.last, found.at),
+                length(found.at - row.last),
                 error_line(row.error_type, row.message) or "-",
             )
             for row in found.failed
@@ -193,7 +193,7 @@ def _stuck(found: Status, space: Space) -> Section:
     yield from table(
         ("kind", "queue", "jobs", "for", "why"),
         [
-            (row.kind, row.queue, number(row.jobs), since(row.since, found.at), _HITCHES[row.reason])
+            (row.kind, row.queue, number(row.jobs), length(found.at - row.since), _STUCK_BECAUSE[row.reason])
             for row in found.stuck
         ],
         space,
@@ -273,7 +273,7 @@ class Space(NamedTuple):
 
 
 def space_in(width: int, height: int) -> Space:
-    """Room for all six at once on a screen of this size: rather fewer rows than a question that is not seen."""
+    """Room for all six at once on a screen of this size: fewer rows are better than a question that is not seen."""
     tight = height < _ROOMY
     frame = _TIGHT_FRAME if tight else _FRAME
     return Space(width, max(1, min(MOST_ROWS, (height - frame) // 6)), tight)
@@ -344,7 +344,7 @@ def _least(column: str, cells: Sequence[str]) -> int:
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
-    """As wide as what is in them; while that is too much, the widest text gives way. (rich would cut the numbers.)"""
+    """As wide as what is in them; while that is too much, the widest text is cut. (rich would cut the numbers.)"""
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
@@ -363,7 +363,3 @@ def _cell_style(column: str, cell: str) -> str:
 
 def number(count: int) -> str:
     return f"{count:,}" if count else "-"
-
-
-def since(at: Micros, now: Micros) -> str:
-    return span(max(0, round((now - at) / 1_000_000)))

@@ -1,6 +1,6 @@
 """Why a listing is empty: a queue or kind that does not exist, and what was probably meant. Asked by the commands.
 
-Names are no errors: a queue is made by its first job, and jobs of a kind may yet come.
+An unknown name is no error: a queue is made by its first job, and jobs of a kind may come later.
 """
 
 from __future__ import annotations

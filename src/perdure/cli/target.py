@@ -1,8 +1,7 @@
 """Which database a command is about. Called by every command; asks `discovery`, makes the store.
 
-The nearest place that names a URL or an app decides: the options, the environment, then pyproject.toml in the working
-directory. Where one place names both, the URL says where and the app how. Commands that are suggested to the user are
-completed here with the same database.
+Where one place names both, the URL says where and the app how. Suggested commands are completed here for the same
+database.
 """
 
 from __future__ import annotations
@@ -52,10 +51,8 @@ def database(url: str | None, app: str | None) -> Generator[Store, None, None]:
 @contextmanager
 def existing_database(url: str | None, app: str | None) -> Generator[Store, None, None]:
     """The same for a database that is there already: a mistyped path is an error, not a new database."""
-    from perdure.ops.database import require_current
-
     with database(url, app) as store:
-        require_current(store)
+        store.require_current()
         yield store
 
 
@@ -63,14 +60,13 @@ def existing_database(url: str | None, app: str | None) -> Generator[Store, None
 def existing_app(url: str | None, app: str | None) -> Generator[Perdure, None, None]:
     """An app on the database the user means, which has to be there: the one named, else one without kinds."""
     from perdure.app import Perdure
-    from perdure.ops.database import require_current
 
     named = _nearest(url, app)
     found = Perdure(named.url) if named.app is None else load_app(named.app)
     if named.url is not None:
         found.url = named.url
     try:
-        require_current(found.store)
+        found.store.require_current()
         yield found
     finally:
         found.close()
@@ -118,7 +114,7 @@ def named_app(url: str | None, app: str | None) -> Perdure | None:
 
 
 def database_options(url: str | None, app: str | None) -> str:
-    """What has to follow a command so that it is about the same database: the options that were given, or nothing."""
+    """The options that a command needs to be about the same database: those that were given, or none."""
     return (f" --url {_url(url)}" if url else "") + (f" --app {quote(app)}" if app else "")
 
 
@@ -133,7 +129,7 @@ def database_options_in(arguments: Sequence[str]) -> str:
 
 
 def completed(command: str, url: str | None, app: str | None) -> str:
-    """A command that `ops` suggests, for this database, and with the app that is meant in the place of MODULE:APP."""
+    """A command that `ops` suggests, for this database, and with the app that is meant instead of MODULE:APP."""
     from perdure.ops.explain import START_A_WORKER
 
     if command.startswith(START_A_WORKER):
@@ -142,7 +138,7 @@ def completed(command: str, url: str | None, app: str | None) -> str:
 
 
 def worker_command(url: str | None, app: str | None) -> str:
-    """The command for a worker on this database: as short as it may be where the app is named anywhere."""
+    """The command for a worker on this database: short where the app is named anywhere."""
     if app or any(named.app for named in places(url, app)):
         name, database = app, f" --url {_url(url)}" if url else ""
     else:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 import typer
 
 from perdure.cli.discovery import find_app
-from perdure.cli.render import json_text, plural, visible
+from perdure.cli.render import json_text, visible
 from perdure.cli.suggest import no_queue_called, queue_names
 from perdure.cli.target import App, AppArgument, Url, app_name
+from perdure.text import counted
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -49,7 +50,11 @@ UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing 
 Grace = Annotated[
     float,
     typer.Option(
-        "--grace", min=0, max=1_000_000, metavar="SECONDS", help="How long running jobs may finish when stopping."
+        "--grace",
+        min=0,
+        max=1_000_000,
+        metavar="SECONDS",
+        help="How long running jobs may take to finish when stopping.",
     ),
 ]
 Exclusive = Annotated[
@@ -94,7 +99,7 @@ def worker(
     place = _database(found)
 
     def on_start() -> None:
-        if log_format is not LogFormat.JSON:  # whoever reads JSON has it in the log lines
+        if log_format is not LogFormat.JSON:  # in JSON the log lines have it
             _print_start(found, running, name, place, queue)
         _warn_of_unknown(queue or (), found)
 
@@ -120,7 +125,7 @@ def _warn_of_unknown(queues: Sequence[str], app: Perdure) -> None:
 
 
 def _database(app: Perdure) -> str:
-    """Where the jobs are, as it may be shown; to be asked before the file is made."""
+    """Where the jobs are, without a password; called before the file is made."""
     from perdure.store.open import is_sqlite, sqlite_path, without_password
 
     if not is_sqlite(app.url):
@@ -134,7 +139,7 @@ def _others(app: Perdure, running: Worker) -> str:
 
     own = running.health().node_id
     count = sum(to_uuid(node.id) != own for node in app.store.live_nodes())
-    return f"{plural(count, 'node')} on this database" if count else "none: this is the only node"
+    return f"{counted(count, 'node')} on this database" if count else "none: this is the only node"
 
 
 def _leave(code: int) -> NoReturn:

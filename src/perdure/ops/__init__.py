@@ -1,1 +1,1 @@
-"""What is going on."""
+"""Questions about jobs, workers and the database, and repairs. Called by `app` and the command line."""

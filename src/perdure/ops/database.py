@@ -1,33 +1,14 @@
-"""The database as a whole: is it sound, can it be copied, and the SQL that makes it. Called by `perdure db`."""
+"""The SQL that makes a database, and the statements Perdure runs on it. Called by `perdure db sql`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 from perdure.errors import ConfigError
 from perdure.store import migrate, statements
 from perdure.store.migrate import Naming
-from perdure.store.protocols import Store
-from perdure.store.rows import Fact
-
-
-def require_current(store: Store) -> None:
-    """Refuse a database that using it would create or upgrade."""
-    store.require_current()
-
-
-def check_database(store: Store) -> list[Fact]:
-    """What is known about the database. Changes nothing: a missing file is an error, an old one stays old."""
-    return store.facts()
-
-
-def back_up(store: Store, target: Path) -> None:
-    """Copy the database to a new file, readable by its owner only. Jobs may run meanwhile."""
-    store.back_up(target)
-
 
 DIALECTS = ("sqlite", "postgres")
 

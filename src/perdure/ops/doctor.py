@@ -109,14 +109,14 @@ second_open_run violation close_open_runs
     A running job has another open run than the one that holds it; the other one's holder cannot write any more, and the
     repair closes it as lost.
 run_without_job violation remove_orphan_runs
-    A run belongs to no job; it tells nobody anything, and the repair removes it.
+    A run belongs to no job; it is of no use, and the repair removes it.
 run_of_no_life violation
     A run belongs to a life that its job never had; rows were changed by hand, compare with a backup.
 run_end_disagrees violation
     A closed run has no end, or an open one has; a run is closed in one write, so the row was changed by hand: compare
     with a backup.
 completed_without_run violation
-    A job is completed but no run of that life completed it; its result may be nobody's work, look at its runs.
+    A job is completed but no run of that life completed it; its result may come from no run, look at its runs.
 completed_twice violation
     Two runs of one life are recorded as completed, and only one can have been; rows were changed by hand, compare with
     a backup.
@@ -212,7 +212,7 @@ unreadable_payload violation
 unreadable_result violation
     A job's result is not JSON, so nobody can read it; the job has ended all the same.
 outcome_without_job violation remove_orphan_outcomes
-    An outcome belongs to no job; it tells nobody anything, and the repair removes it.
+    An outcome belongs to no job; it is of no use, and the repair removes it.
 tag_without_job violation remove_orphan_tags
     A tag belongs to no job; the repair removes it.
 log_without_job violation remove_orphan_logs
@@ -253,7 +253,6 @@ def examine(store: Store, now: Micros | None = None) -> list[Finding]:
 
 
 def is_healthy(findings: Iterable[Finding]) -> bool:
-    """True if none of them is a violation."""
     return all(found.severity is not Severity.VIOLATION for found in findings)
 
 

@@ -17,13 +17,13 @@ from perdure.store.rows import EVERY_QUEUE, NodeRow, QueueHold
 from perdure.text import counted, distance, first_line, length, moment
 
 START_A_WORKER = "perdure worker MODULE:APP"
-"""Which app that is, only the caller may know; the command line puts it in."""
+"""The command line fills in the app, which only the caller may know."""
 
 Facts = tuple[tuple[str, str], ...]
 
 
 class Explanation(NamedTuple):
-    """`why` the job is in its state; `next`: what moves it on; `facts`: what that rests on, as names and texts.
+    """`why` the job is in its state; `next`: what moves it on; `facts`: the evidence, as names and texts.
 
     `remedy` is the command that helps, where someone has to do something. None: nobody has to.
     """
@@ -202,12 +202,12 @@ def paused(store: Store, job: Job) -> Explanation:
 _PARKED = {
     Park.UNKNOWN_KIND: Explanation(
         State.PARKED,
-        "a worker reached it that has no kind of that name",
+        "it reached a worker that has no kind of that name",
         "A worker that has it takes the job; else app.cancel(job)",
     ),
     Park.NEWER_VERSION: Explanation(
         State.PARKED,
-        "a worker reached it whose code is older than the one that enqueued it",
+        "it reached a worker whose code is older than the one that enqueued it",
         "A worker with the newer code takes the job",
     ),
     Park.UNREADABLE: Explanation(
@@ -268,7 +268,7 @@ def _holder(store: Store, job: Job, crew: Crew) -> NodeRow | None:
 
 
 def _left_behind(why: str, crew: Crew, facts: Facts, if_dead: str = "") -> Explanation:
-    """Any worker takes back what a dead one held; somebody has to start one if there is none."""
+    """Any worker takes back what a dead one held; if there is none, one has to be started."""
     then = f"{if_dead}another worker takes the job back"
     then = then[0].upper() + then[1:]
     if crew.awake:
@@ -298,7 +298,7 @@ def ended(job: Job) -> Explanation:
 
 
 def explain(store: Store, job: Job, now: Micros) -> Explanation:
-    """What keeps the job where it is: from the database, and of workers of this machine whether they still run."""
+    """Why the job is where it is: from the database, and from the workers of this machine whether they still run."""
     found = _explained(store, job, now)
     return found._replace(facts=(*_common(job), *found.facts))
 

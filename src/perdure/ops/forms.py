@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perdure.store.rows import LogLine, NodeRow, StoredKind
 
 HIDDEN = "***"
-"""What stands in the place of a secret argument."""
+"""Shown instead of a secret argument."""
 JOB_KEYS = (
     "id", "kind", "kind_version", "owner", "queue", "state", "priority", "position", "payload", "params", "tags",
     "attempts", "max_attempts", "crashes", "life", "result", "error_type", "error", "park_reason", "cancel_requested",
@@ -52,12 +52,11 @@ def job_json(job: Job) -> dict[str, object]:
 
 
 def run_json(run: Run) -> dict[str, object]:
-    """The same of a run."""
     return _readable(run, RUN_KEYS)
 
 
 def payload_json(store: Store, job: Job) -> dict[str, object] | None:
-    """The arguments, with stars in the place of secret ones."""
+    """The arguments, with stars instead of secret ones."""
     if "payload" in job.unreadable:
         return None
     row = store.row(job.row.id)
@@ -184,7 +183,7 @@ def _instant(at: Micros | None) -> str | None:
 
 
 def _names(secrets: str | None) -> Sequence[str]:
-    """Of the secret arguments; one that stands for all of them where they cannot be read."""
+    """The names of the secret arguments; one for all of them where they cannot be read."""
     try:
         read = json_of(secrets)
     except (TypeError, ValueError):

@@ -20,7 +20,7 @@ SHORTEST_TAIL = 4
 LOOKED_THROUGH = 10_000
 """A tail is looked for among this many of the newest jobs; older ones are found by their whole id."""
 AT_ONCE = 10_000
-"""So many are chosen at once: exactly those that were counted, and their ids have to be kept meanwhile."""
+"""How many are chosen at once: exactly those that were counted, and their ids are kept meanwhile."""
 _WHOLE = 32
 _PAGE = 200
 _CANDIDATES = 5

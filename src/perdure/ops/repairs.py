@@ -1,8 +1,6 @@
 """The repairs that the doctor knows. Called by `perdure doctor --repair`; carried out by the store.
 
 Only what is safe: nothing here runs a job that may have ended, drops one that could still run, or makes up a result.
-Each repair is one transaction that looks again before it writes. What becomes of a live job is decided by
-`job/transitions` and written through `store/write`, as everywhere else.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """What is going on: six questions, and which kinds the stored jobs are of. Called by `perdure status`, `kinds` and
-`check`; asks the store one query each and changes nothing.
-
-No query reads more rows than the numbers below, so that each stays quick with millions of jobs. With more than that,
-counts are of the oldest jobs, the newest runs, or the last failures; `is_complete` says so.
-Percentiles and duplicates are always of a sample.
-"""
+`check`; asks the store one query each and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,11 +14,13 @@ from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran
 HOUR_US = 3_600 * 1_000_000
 DAY_US = 24 * HOUR_US
 STUCK_AFTER_US = 300 * 1_000_000
-"""How long a job may wait or run before it may count as stuck, unless the asker says otherwise."""
+"""How long a job may wait or run before it may count as stuck, by default."""
 
 LIVE_COUNTED = 100_000
 FAILED_LOOKED_AT = 5_000
 RUNS_COUNTED = 50_000
+"""No query reads more rows than these, so that each stays quick with millions of jobs. With more than that, counts are
+of the oldest jobs, the newest runs, or the last failures; `is_complete` says so."""
 SAMPLED = 10_000
 """How many of the newest runs, or jobs, percentiles and duplicates are taken from."""
 DUPLICATES_SHOWN = 20

@@ -1,9 +1,5 @@
 """Which workers could run a job, and whether each is alive. Called by `explain` and `perdure nodes`; asks the store for
-its nodes, and /proc about those of this host.
-
-A node is live until it is declared stopped. One that is silent may be dead or only slow: how long ago it was heard of
-is said, and no more is concluded. Only of a process of this machine it can be known that it has ended.
-"""
+its nodes, and /proc about those of this host."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ SHOWN = 3
 class Crew(NamedTuple):
     """The live nodes, and those of them that serve a job's queue, that have its kind, and that do both.
 
-    Of the live ones, `silent` have not been heard of for a lease of theirs, and the processes of `gone` have ended.
+    Of the live ones, `silent` have not been heard of for their lease, and the processes of `gone` have ended.
     """
 
     live: list[NodeRow]
@@ -37,7 +33,7 @@ class Crew(NamedTuple):
 
     @property
     def awake(self) -> list[NodeRow]:
-        """The live ones of which nothing speaks against it."""
+        """The live ones that are neither silent nor gone."""
         return [node for node in self.live if node not in self.silent and node not in self.gone]
 
     @property
@@ -60,25 +56,25 @@ def crew_for(store: Store, job: Job, now: Micros) -> Crew:
     )
 
 
-class Standing(StrEnum):
-    """How a node stands, as far as can be told from here."""
+class NodeState(StrEnum):
+    """The state of a node, as far as it can be known from here: it is live until it is declared stopped."""
 
     LIVE = "live"
     SILENT = "silent"
-    """Not heard of for a lease of its own: dead, or only slow."""
+    """Not heard of for its lease: dead, or only slow."""
     GONE = "gone"
-    """Its process has ended without a word; another worker takes back what it held."""
+    """Its process has ended without signing off, which is known of this machine's processes only; another worker takes
+    back what it held."""
     STOPPED = "stopped"
-    """It has said so, or others have declared it."""
+    """It has signed off, or was declared dead."""
 
 
-def standing_of(node: NodeRow, now: Micros, liveness: ProcLiveness) -> Standing:
-    """The worst that is known of the node."""
+def node_state(node: NodeRow, now: Micros, liveness: ProcLiveness) -> NodeState:
     if node.stopped_at is not None:
-        return Standing.STOPPED
+        return NodeState.STOPPED
     if liveness.is_gone(node):
-        return Standing.GONE
-    return Standing.SILENT if node.is_silent(now) else Standing.LIVE
+        return NodeState.GONE
+    return NodeState.SILENT if node.is_silent(now) else NodeState.LIVE
 
 
 # -- what a node says of itself --------------------------------------------------------------------------------------
@@ -86,7 +82,7 @@ def standing_of(node: NodeRow, now: Micros, liveness: ProcLiveness) -> Standing:
 
 def serves(node: NodeRow, queue: str) -> bool:
     """Whether the node was started for this queue, or for all."""
-    queues = _said(node.queues)
+    queues = _parsed(node.queues)
     return not isinstance(queues, list) or queue in queues
 
 
@@ -98,13 +94,13 @@ def has_kind(node: NodeRow, kind: str, version: int) -> bool:
 
 def kinds_of(node: NodeRow) -> dict[str, int] | None:
     """The kinds that the node names, with their versions. None: it names none, and may have any."""
-    kinds = _said(node.kinds)
+    kinds = _parsed(node.kinds)
     if not isinstance(kinds, dict):
         return None
     return {name: version for name, version in cast("dict[str, Any]", kinds).items() if isinstance(version, int)}
 
 
-def _said(text: str | None) -> Any:
+def _parsed(text: str | None) -> Any:
     """What a node wrote as JSON. None: nothing, or another release wrote it in another way."""
     try:
         return None if text is None else json.loads(text)
@@ -116,7 +112,6 @@ def _said(text: str | None) -> Any:
 
 
 def summary(crew: Crew, job: Job, now: Micros) -> str:
-    """Who could run the job, in a few words."""
     if not crew.live:
         return "no worker is live"
     if crew.able:

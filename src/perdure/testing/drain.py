@@ -24,7 +24,18 @@ from perdure.worker.context import JobContext
 from perdure.worker.executors.loop import LoopCall
 from perdure.worker.node import Node
 from perdure.worker.options import WorkerOptions
-from perdure.worker.run import AnyKind, Assignment, Ended, Inbox, Middleware, awaited, run_async, run_plain
+from perdure.worker.run import (
+    AnyKind,
+    Assignment,
+    Ended,
+    Inbox,
+    Middleware,
+    awaited,
+    from_users_code,
+    run_async,
+    run_plain,
+)
+from perdure.worker.services import in_event_loop
 from perdure.worker.signals import Interrupted, Stop
 
 if TYPE_CHECKING:
@@ -40,18 +51,6 @@ def is_the_tests_own(error: BaseException) -> bool:
     A worker would record it as a failure of the job: its threads never see any of these.
     """
     return not isinstance(error, _THE_HANDLERS)
-
-
-def from_the_handler_on(error: BaseException) -> TracebackType | None:
-    """The traceback without the library's own frames above the user's code."""
-    frames = error.__traceback__
-    while frames is not None and _is_ours(frames):
-        frames = frames.tb_next
-    return frames or error.__traceback__
-
-
-def _is_ours(frames: TracebackType) -> bool:
-    return str(frames.tb_frame.f_globals.get("__name__")).partition(".")[0] in ("perdure", "contextlib")
 
 
 class HandlerLoop:
@@ -79,7 +78,7 @@ class HandlerLoop:
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        if not in_a_loop():
+        if not in_event_loop():
             _close(loop)
             return
         thread = threading.Thread(target=_close, args=(loop,))  # a thread runs one loop at a time
@@ -141,14 +140,6 @@ async def until_ended(task: Assignment, run: asyncio.Task[Ended]) -> None:
         run.cancel()
         await asyncio.wait([run])
         raise
-
-
-def in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 TURNS = 10
@@ -236,11 +227,11 @@ class Drain:
         __tracebackhide__ = True
         error = self._witness.error
         if error is not None and is_the_tests_own(error):
-            raise error.with_traceback(from_the_handler_on(error))
+            raise error.with_traceback(from_users_code(error) or error.__traceback__)
         if not errors or not isinstance(ended.report, Failed):
             return
         if error is not None:
-            raise error.with_traceback(from_the_handler_on(error))
+            raise error.with_traceback(from_users_code(error) or error.__traceback__)
         failure = ended.report.failure  # its arguments or its result did not fit: the handler raised nothing
         raise JobFailed(f"{ended.ctx.kind.name} failed: {failure.error_type}: {failure.message}")
 

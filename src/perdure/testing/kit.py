@@ -23,8 +23,9 @@ from perdure.job.views import Job
 from perdure.kind import Kind
 from perdure.store.open import open_store
 from perdure.testing.context import KitContext, new_context
-from perdure.testing.drain import Drain, HandlerLoop, begin_run, in_a_loop, run_here, until_ended
+from perdure.testing.drain import Drain, HandlerLoop, begin_run, run_here, until_ended
 from perdure.worker.context import capturing, current
+from perdure.worker.services import in_event_loop
 from perdure.worker.worker import is_at_work
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Kit:
         fails an attempt is raised, after it is recorded. After `limit` runs an endless loop is assumed.
         """
         __tracebackhide__ = True
-        if in_a_loop():
+        if in_event_loop():
             raise PerdureError(
                 "t.drain() cannot run coroutines inside a running event loop; write `await t.adrain()` here",
                 code="drain_in_loop",

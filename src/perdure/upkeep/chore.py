@@ -26,7 +26,7 @@ class Chore(NamedTuple):
 
 
 class Chores:
-    """Runs each chore when it is due. One that fails is logged, and delays no other.
+    """Runs each chore when it is due. One that fails is logged, and does not delay the others.
 
     `found_work` is called when a chore has found some.
     """

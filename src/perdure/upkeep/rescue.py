@@ -1,13 +1,6 @@
 """Takes back the jobs of nodes that died, and closes runs that are overdue. A chore of every worker, once a second.
 
-When a silent node counts as dead, and a run as overdue, is decided by `Watch` and `Overtime`, which touch no database.
-Clocks of different machines are never compared, and no wall clock decides. What counts is what one observer has itself
-seen for long enough by its own clock: for the lease of the node that it watches, looking often enough in between, and
-being able to write all the while. It was not looking while it was asleep; and while its own beats are not written, the
-database may be refusing everybody's.
-
-Two rescuers may look at once, and one may decide on what is no longer true: every write re-checks what it was decided
-on, so the later one changes nothing.
+`Watch` and `Overtime` decide when a silent node counts as dead, and a run as overdue; they touch no database.
 """
 
 from __future__ import annotations
@@ -48,10 +41,10 @@ def look_every_s(lease_s: float) -> float:
 
 
 def lease_s_of(node: NodeRow | None, own_lease_s: float) -> float:
-    """By which lease a node is judged: its own.
+    """The lease by which a node is judged: its own.
 
-    One that an older Perdure registered does not name it. Most likely it has that of the observer, or the usual one:
-    the longer of the two, since waiting costs time, and a wrong death the work of a healthy node.
+    A node of an older Perdure does not name it. Most likely it is the observer's, or the usual one: the longer of the
+    two counts, since waiting costs time, and a wrong death the work of a healthy node.
     """
     if node is None or node.lease_us is None:
         return max(own_lease_s, USUAL_LEASE_US / 1_000_000)
@@ -68,7 +61,13 @@ class Seen(NamedTuple):
 
 
 class Watch:
-    """What one observer has seen of the other nodes."""
+    """What one observer has seen of the other nodes.
+
+    Clocks of different machines are never compared, and no wall clock decides. What counts is what one observer has
+    itself seen for long enough by its own clock: for the lease of the node that it watches, looking often enough in
+    between, and able to write all the time. It was not looking while it was asleep; and while its own beats are not
+    written, the database may be refusing those of all nodes.
+    """
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -79,8 +78,8 @@ class Watch:
         self._own_moved_at = -math.inf
         self._missed_s = 0.0
         self.doubts = False
-        """Someone has been silent for a third of its lease, which no healthy node is. The observer should prove with a
-        beat of its own, before each look, that the database still takes beats."""
+        """Some node has been silent for a third of its lease, which no healthy node is. The observer should prove with
+        a beat of its own, before each look, that the database still takes beats."""
 
     @property
     def is_attentive(self) -> bool:
@@ -90,7 +89,7 @@ class Watch:
     def look(self, nodes: Iterable[NodeRow], own: NodeId, at: float) -> list[NodeRow]:
         """Note the live nodes, `own` among them, as they are at `at` (boottime).
 
-        Returns those that have been silent for a whole lease of theirs. Where the observer missed too much of it, which
+        Returns those that have been silent for their whole lease. Where the observer missed too much of it, which
         is a third of their lease, the observation starts over.
         """
         nodes = list(nodes)
@@ -159,7 +158,11 @@ class Overtime:
 
 
 class Rescuer:
-    """One worker's part in the rescue of others."""
+    """One worker's part in the rescue of others.
+
+    Two rescuers may look at once, and one may decide on what is no longer true: every write checks again what it was
+    decided on, so the later one changes nothing.
+    """
 
     def __init__(self, parts: Parts, options: WorkerOptions) -> None:
         self._store = parts.store
@@ -195,14 +198,14 @@ class Rescuer:
             logger.warning("node %s is dead: %s; its jobs continue on other workers", to_uuid(node.id), why)
 
     def _take_back(self, node_id: NodeId) -> int:
-        """By the batch; where the database refuses one, each by itself, so that no job keeps the others."""
+        """In batches; if the database refuses one, each job by itself, so that no job blocks the others."""
         taken: list[Rescued] = []
         try:
             while len(batch := self._rescue(node_id, BATCH)) == BATCH:
                 taken += batch
             taken += batch
         except PerdureError as error:
-            if _is_away(error):
+            if _is_outage(error):
                 raise
             for live in self._store.held_by(node_id):
                 taken += self._rescue_one(live)
@@ -219,19 +222,19 @@ class Rescuer:
         try:
             return self._rescue(live.node_id, 1, live.job_id)
         except PerdureError as error:
-            if _is_away(error):
+            if _is_outage(error):
                 raise
             self._could_not("be taken back from the dead node that ran it", live, error)
             return []
 
     def _could_not(self, be_done: str, live: LiveJob, error: PerdureError) -> None:
-        """Every look tries it again; one line in the log is enough."""
+        """Every look tries once more; one line in the log is enough."""
         if live.run_id not in self._refused:
             logger.error("job %s (%s) could not %s: %s", to_uuid(live.job_id), live.kind, be_done, error)
             self._refused.add(live.run_id)
 
     def _close_overdue(self, nodes: Mapping[NodeId, NodeRow]) -> int:
-        """The deadline in the row is by somebody's wall clock: it says whom to watch, not when to act."""
+        """The deadline in the row is by another wall clock: it says which runs to watch, not when to act."""
         watched = self._store.overdue(_EVER, WATCHED)
         closed = 0
         at, is_attentive = self._clock.boottime(), self._watch.is_attentive
@@ -251,6 +254,6 @@ class Rescuer:
         return closed
 
 
-def _is_away(error: PerdureError) -> bool:
-    """Somebody's lock on one job, or on what its end needs, is no outage: the others can be had."""
+def _is_outage(error: PerdureError) -> bool:
+    """A lock on one job, or on what its end needs, is no outage: the other jobs can be rescued."""
     return isinstance(error, OUTAGES) and not isinstance(error, Locked)

@@ -1,7 +1,7 @@
 """`JobContext`: what a handler is given besides its arguments, and where its log lines go. Made by `node`.
 
-A handler writes into it from its own thread, loop or process; the node's store thread writes what was said to the
-database with its next turn (`take_notes`).
+A handler writes into it from its own thread, loop or process; the store thread writes that to the database with its
+next turn (`take_notes`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from copy import copy
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from perdure.checks import check_number
 from perdure.clock import Micros
-from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError, shown
+from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError
 from perdure.ids import to_uuid
 from perdure.job.model import Claim, NewJob, RunStats
 from perdure.job.views import Job, Run
@@ -58,7 +59,7 @@ class Services(Protocol):
 
 
 class RunNotes(NamedTuple):
-    """What was said since the last time somebody asked. `first_kept`: captured lines before this one are dropped."""
+    """What a run has said since its notes were last taken. `first_kept`: captured lines before this one are dropped."""
 
     lines: list[LogLine]
     artifacts: tuple[str, ...]
@@ -67,7 +68,7 @@ class RunNotes(NamedTuple):
 
 
 class JobContext:
-    """The run a handler finds itself in."""
+    """The run that a handler is part of."""
 
     __slots__ = (
         "_artifacts",
@@ -95,7 +96,7 @@ class JobContext:
         self.claim = claim
         self.kind = kind
         self.state: Mapping[str, Any] = {} if state is None else state
-        """What the worker's `lifespan=` gave."""
+        """What the worker's `lifespan=` yielded."""
         self.stop: Stop | None = None
         self.closed = False
         """The job has been ended from inside the handler (`transaction`)."""
@@ -173,7 +174,7 @@ class JobContext:
     # -- saying ----------------------------------------------------------------------------------------------------
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """How far the work is. Cheap: what is written is the last of what was said in about a second."""
+        """Say how far the work is. Cheap: only the last value is written, about once a second."""
         told: dict[str, Any] = {"done": _number(done, "done")}
         if total is not None:
             told["total"] = _number(total, "total")
@@ -182,11 +183,11 @@ class JobContext:
         self._measured({"progress": told})
 
     def metric(self, **numbers: float) -> None:
-        """Numbers to keep with the run; a name said twice keeps the newest."""
+        """Keep numbers with the run; of each name the newest."""
         self._measured({self.fit(name): _number(value, name) for name, value in numbers.items()})
 
     def artifact(self, path: str | os.PathLike[str]) -> None:
-        """A file or address that this run made, to be found with it later."""
+        """Keep the path or address of something that this run made."""
         told = self.fit(os.fsdecode(path))
         with self._lock:
             self._artifacts = self._artifacts or []
@@ -194,10 +195,10 @@ class JobContext:
             self._said = True
 
     def enqueue(self, what: Draft | Kind[..., Any, ..., Any] | Bound[..., Any], /, *args: Any, **kwargs: Any) -> Job:
-        """Another job, written in the transaction that completes this one, and only if it completes.
+        """Enqueue another job in the transaction that completes this one, and only if it completes.
 
         `ctx.enqueue(send, to="a")`, `ctx.enqueue(send.options(delay=5), to="a")` or `ctx.enqueue(draft)`. Its id is
-        fixed now; if one of its keys is taken, the job that holds it stands for it.
+        fixed now; if one of its keys is taken, the job that holds the key counts instead.
         """
         self.check_open("enqueue")
         if isinstance(what, Draft):
@@ -238,24 +239,24 @@ class JobContext:
         self._children = list(wanted)
 
     def fit(self, text: str) -> str:
-        """A text as it may be kept: without this job's secrets, and without what not every database holds."""
+        """A text that may be stored: without this job's secrets, and without what some databases refuse."""
         secrets = self.claim.secrets
         if secrets is None:
             return storable(text)
         if self._redactor is None:
             self._redactor = Redactor(secrets, self._declared_names())
-        return storable(self._redactor(text))  # in this order: a secret may hold what no database does
+        return storable(self._redactor(text))  # in this order: a secret may hold what `storable` replaces
 
     def _declared_names(self) -> frozenset[str]:
-        """The names of fields inside secret arguments, which are in the code and no secrets."""
+        """The names of fields inside secret arguments, which are code and no secrets."""
         try:
             codec = self.kind.codec
-        except KindError:  # the function cannot be a job: what is said is just that
+        except KindError:  # the function cannot be a job: that is the error to report
             return frozenset()
         return field_names(*(codec.signature.annotations[name] for name in codec.secret_names))
 
     def fit_record(self, record: logging.LogRecord) -> logging.LogRecord:
-        """A record as it may be shown: without this job's secrets. The record itself stays as it is."""
+        """A copy of the record without this job's secrets; the record itself is not changed."""
         if self.claim.secrets is None:
             return record
         shown = copy(record)
@@ -338,7 +339,7 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class _RunLogger(logging.Logger):
-    """Keeps its records with one run, also from another thread, and passes on to `perdure.job` what that lets in."""
+    """Keeps its records with one run, also from another thread, and passes on to `perdure.job` what that allows."""
 
     def __init__(self, ctx: JobContext) -> None:
         super().__init__(job_logger.name)
@@ -352,11 +353,11 @@ class _RunLogger(logging.Logger):
         if job_logger.isEnabledFor(record.levelno):
             ctx = self._ctx
             record.perdure = {"job_id": str(ctx.job_id), "kind": ctx.kind.name, "run_id": str(ctx.run_id)}
-            job_logger.handle(ctx.fit_record(record))  # whoever listens gets what is kept
+            job_logger.handle(ctx.fit_record(record))  # its handlers get what is kept
 
 
 def _text_of(record: logging.LogRecord) -> str:
-    """As a formatter would write it. Not by one: it would leave its traceback in the record for all other handlers."""
+    """As a formatter would write it. Without one: it would leave the traceback in the record for all other handlers."""
     try:
         text = record.getMessage()
     except Exception as error:  # noqa: BLE001 - arguments that do not fit, or whose __str__ fails
@@ -374,14 +375,13 @@ def current() -> JobContext | None:
 
 
 def entered(ctx: JobContext | None) -> None:
-    """From here on, in this thread's or task's own context, `current()` finds this run."""
+    """From here on, in this thread's or task's own context, `current()` returns this run."""
     _current.set(ctx)
 
 
 def _number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
-        raise InvalidInput(f"{name} must be a finite number, not {shown(value)}", code="metric_invalid")
-    return value
+    most = sys.float_info.max
+    return check_number(value, name, -most, most, must_be="a finite number", code="metric_invalid", error=InvalidInput)
 
 
 class CaptureHandler(logging.Handler):
@@ -414,8 +414,8 @@ class CaptureHandler(logging.Handler):
             ctx.keep(record)
 
     def _is_alone(self, record: logging.LogRecord) -> bool:
-        """Without us no handler would see it, so that `logging` would show it on stderr. It still has to, unless it is
-        Perdure's own: that is silent. (What handlers write to `ctx.log` is not.)"""
+        """Without this handler no other would see it, and `logging` would print it on stderr. It still must, unless it
+        is Perdure's own. (`ctx.log` is the user's.)"""
         if _is_ours(record.name):
             return False
         if len(logging.root.handlers) > 1:
@@ -433,7 +433,7 @@ def _is_our_silence(handler: logging.Handler, logger: logging.Logger) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    """What the worker says about itself is not what the handler says."""
+    """Lines of Perdure itself, not of the handler."""
     return name != job_logger.name and (name == "perdure" or name.startswith("perdure."))
 
 

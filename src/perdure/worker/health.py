@@ -1,4 +1,4 @@
-"""How a worker is, as data for probes. Made by `worker.health()`, which asks nobody and waits for nothing."""
+"""The state of a worker, as data for probes. Made by `worker.health()`, which never waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("perdure.worker")
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a worker is. Ages are seconds; None: it has not happened yet."""
+    """The state of a worker. Ages are seconds; None: it has not happened yet."""
 
     status: Status
     """`hung`: its store thread does not move, and it has given up. `forked`: it runs in the parent process only."""
@@ -36,7 +36,7 @@ class Health:
     beat_age_s: float | None = None
     """Since the last heartbeat that was written."""
     loop_blocked_s: float = 0.0
-    """For how long the event loop has not answered."""
+    """For how long the event loop has been blocked."""
     exclusive: str | None = None
     """The name given with `exclusive=`."""
     standby: bool = False
@@ -44,14 +44,14 @@ class Health:
 
     @property
     def healthy(self) -> bool:
-        """Whether it does what it is there for, standing by included. False: look at `problem`; a restart may help."""
+        """Whether it works as it should, or stands by. False: see `problem`; a restart may help."""
         return self.problem is None and self.status in ("running", "stopping")
 
 
 def problem_of(
     status: Status, lease_s: float, turn_age_s: float | None, beat_age_s: float | None, loop_blocked_s: float
 ) -> str | None:
-    """What of this is wrong, the worst first."""
+    """What is wrong, the worst first. None: nothing is."""
     if status == "hung":
         return "the thread that talks to the database does not move; this worker has given up"
     if status == "forked":

@@ -1,9 +1,4 @@
-"""Keeps a node alive in the database, and `exclusive=` held by it. In threads of its own, made by `worker`.
-
-It beats for the node as long as the store thread moves. If that thread hangs, beating stops: others take the jobs, and
-this process should end. A beat goes to the database too and may hang like any other call, so a second thread, which
-touches nothing that can, watches the first.
-"""
+"""Writes the heartbeat of a node, and keeps its `exclusive=` lease. Two threads, made by `worker`."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ logger = logging.getLogger("perdure.worker")
 
 
 class Watchdog:
-    """Notices when something that should count on and on stands still."""
+    """Notices when a count that should keep growing does not."""
 
     def __init__(self, count: Callable[[], int], clock: Clock, patience_s: float) -> None:
         self._count = count
@@ -35,7 +30,7 @@ class Watchdog:
 
     def is_stuck(self) -> bool:
         at, count = self._clock.boottime(), self._count()
-        # After a suspend or a SIGSTOP all threads are late: what is watched gets its time as from now.
+        # After a suspend or a SIGSTOP all threads are late: what is watched gets its full time from now on.
         was_asleep, self._looked_at = at - self._looked_at > self._patience_s / 2, at
         if was_asleep or count != self._seen:
             self._seen, self._moved_at = count, at
@@ -43,10 +38,13 @@ class Watchdog:
 
 
 class Heartbeat:
-    """One node's heartbeat. `beat` is one step of it; `start` puts it into a thread, and a guard into another.
+    """One node's heartbeat. `beat` is one step of it; `start` runs it in a thread, and a guard in another.
 
-    `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is done about
-    once a second, between beats. `hung` is called when the store thread, or the beat, stands still.
+    It beats as long as the store thread makes progress. If that thread hangs, it stops: others take the jobs, and this
+    process should end. A beat is a database call and may hang too, so the guard, which makes none, watches it.
+
+    `moves` counts what the store thread does, successful or not; without it, the node's turns. `also` is called about
+    once a second, between beats. `hung` is called when the store thread or the heartbeat hangs.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class Heartbeat:
         try:
             if self._store.beat(node_id, self._clock.now()):
                 self.last_beat = at
-            elif self._node.id == node_id:  # else it has come back meanwhile, and this was about who it was before
+            elif self._node.id == node_id:  # else it has a new id meanwhile, and the old one was refused
                 self._node.declared_dead = True
                 self._node.look_again()
         except PerdureError as error:
@@ -104,7 +102,7 @@ class Heartbeat:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._patience_s)
             if self._thread.is_alive():
-                logger.critical("the last heartbeat does not come back; this node gives up")
+                logger.critical("the last heartbeat does not return; this node gives up")
                 self._hung()
 
     def _serve(self) -> None:
@@ -130,7 +128,7 @@ class Heartbeat:
                 return
 
     def _beat_safely(self) -> bool:
-        """Whatever a beat meets, the next one follows: without them the node would be dead to others and not notice."""
+        """No error ends the beats: without them others would declare the node dead, and it would not notice."""
         try:
             return self.beat()
         except Exception:
@@ -150,8 +148,8 @@ class Heartbeat:
 class Exclusive:
     """`exclusive=`: of all workers that name it, one claims and the others stand by. A lease that the node holds.
 
-    Whoever holds it stops claiming when its lease has run out by its own clock (`held`), which is before anybody else
-    can take it; so a process that was frozen claims nothing when it wakes up. Jobs it had claimed before keep running.
+    The holder stops claiming when the lease has run out by its own clock (`held`), which is before any other can take
+    it; so a process that was frozen claims nothing when it wakes up. Jobs that it claimed before keep running.
     """
 
     def __init__(self, name: str, parts: Parts, node: Node, lease_s: float) -> None:
@@ -160,7 +158,7 @@ class Exclusive:
         self._store = parts.store
         self._clock = parts.clock
         self._node = node
-        """Its id is another one after it was declared dead."""
+        """Its id changes when it was declared dead."""
         self._lease_s = lease_s
         self._lease_us = round(lease_s * 1_000_000)
         self._owner: str | None = None
@@ -169,16 +167,16 @@ class Exclusive:
 
     @property
     def held(self) -> bool:
-        """Whether this worker is the one."""
+        """Whether this worker is the active one."""
         return self._owner is not None and self._clock.boottime() < self._until
 
     def keep(self) -> bool:
-        """Renew the hold when it is time, or take it if it is free. True: this worker has just become the one."""
+        """Renew the lease when it is time, or take it if it is free. True: this worker has become the active one."""
         at = self._clock.boottime()
-        if at < self._next_at and not self._is_another:
+        if at < self._next_at and not self._has_new_id:
             return False
         self._next_at = at + self._lease_s / RENEWALS_PER_LEASE  # also where the database cannot be reached
-        if self._is_another:
+        if self._has_new_id:
             self.release()
         if self._owner is None:
             return self._take(at)
@@ -213,11 +211,11 @@ class Exclusive:
             logger.warning("this worker is not the active one of %r any more; it stands by", self.name)
 
     def _hold(self, owner: str, at: float) -> None:
-        """`at` is from before the lease was asked for: by our own clock it ends first here."""
+        """`at` was read before the lease was asked for, so the lease ends here first."""
         self._until = at + self._lease_s
         self._owner = owner
 
     @property
-    def _is_another(self) -> bool:
-        """The node was declared dead and came back under a new id: what it held was the old one's."""
+    def _has_new_id(self) -> bool:
+        """The node was declared dead and came back with a new id: the lease belongs to the old one."""
         return self._owner is not None and self._owner != self._node.id.hex()

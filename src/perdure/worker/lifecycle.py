@@ -1,7 +1,7 @@
 """One log line for each event in the life of a job. Called by `node`, `unwritten`, `rescue` and `app`.
 
-The facts are in the record's attribute `perdure`, a dict; `cli/logs` prints them as JSON. Nobody listens unless the
-program sets up logging: the logger `perdure` has no handler of its own that prints.
+The facts are in the record's attribute `perdure`, a dict; `cli/worker` prints them as JSON. Without logging set up by
+the program nothing is printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.store.rows import Finished, FinishStatus, Rescued
 from perdure.text import measured
 
 if TYPE_CHECKING:
-    from perdure.worker.run import Ended  # which loads asyncio, and `app` comes by here
+    from perdure.worker.run import Ended  # which loads asyncio, and `app` imports this module
 
 logger = logging.getLogger("perdure.lifecycle")
 
@@ -40,7 +40,7 @@ def log_enqueued(jobs: Iterable[Job]) -> None:
 
 
 def logs_verbs() -> bool:
-    """Whether anybody listens to what is decided by hand."""
+    """Whether changes by hand are logged at all."""
     return logger.isEnabledFor(logging.INFO)
 
 
@@ -62,7 +62,7 @@ def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
 
 @contextmanager
 def logged_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, None, None]:
-    """What verbs do inside is logged when the block has ended well: it is one transaction."""
+    """Changes by hand inside the block are logged when it has ended well: it is one transaction."""
     changed: list[tuple[str, Job]] = []
     token = _gathered.set(changed)
     try:
@@ -73,7 +73,7 @@ def logged_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, Non
         log_verb(verb, job, in_transaction=in_transaction())
 
 
-_gathered: ContextVar[list[tuple[str, Job]] | None] = ContextVar("perdure_verbs_to_tell", default=None)
+_gathered: ContextVar[list[tuple[str, Job]] | None] = ContextVar("perdure_gathered_verbs", default=None)
 
 
 def _say_by_hand(message: str, facts: dict[str, Any], in_transaction: bool) -> None:
@@ -121,8 +121,8 @@ def log_end(ended: Ended, report: Report, finished: Finished) -> None:
         _say(logging.WARNING, message, _facts("lost", live))
     elif finished.status is FinishStatus.WAITS:
         message = (
-            f"{_name(live)} ended here, but somebody's open transaction has locked it, or a key or dependent of it; the"
-            " end is written when that one lets go (find it in pg_stat_activity)"
+            f"{_name(live)} ended here, but another open transaction has locked it, or a key or dependent of it; the"
+            " end is written when that transaction ends (find it in pg_stat_activity)"
         )
         _say(logging.WARNING, message, _facts("waits", live))
     elif isinstance(report, Failed | TimedOut) and finished.state is not State.CANCELLED:

@@ -18,7 +18,7 @@ logger = logging.getLogger("perdure.worker")
 
 
 class Lifespan:
-    """A context manager of the user's, plain or asynchronous.
+    """The user's context manager, plain or asynchronous.
 
     A plain one is entered and left by the threads that start and join the worker. An asynchronous one lives in one task
     on the event loop that the handlers run on: its clients and cancel scopes are bound to it.
@@ -32,20 +32,20 @@ class Lifespan:
         self._leave: asyncio.Event | None = None
 
     def enter(self) -> Mapping[str, Any]:
-        """What it yields. An error of its own is raised as it is."""
+        """What it yields. Its own errors are raised unchanged."""
         manager = self._make()
         if isinstance(manager, AbstractAsyncContextManager):
             return _mapping(self._enter_in_the_loop(cast("AbstractAsyncContextManager[object]", manager)))
         if isinstance(manager, AbstractContextManager):
             return _mapping(self._plain.enter_context(cast("AbstractContextManager[object]", manager)))
         raise InvalidOption(
-            f"lifespan= must give a context manager, not {type(manager).__name__}; decorate the function with"
+            f"lifespan= must return a context manager, not {type(manager).__name__}; decorate the function with"
             " contextlib.contextmanager or contextlib.asynccontextmanager",
             code="lifespan_invalid",
         )
 
     def leave(self, patience_s: float) -> None:
-        """An asynchronous one that does not end in time is left behind. An error of its own is raised as it is."""
+        """An asynchronous one that does not end in time is left behind. Its own errors are raised unchanged."""
         self._plain.close()
         if self._task is None:
             return

@@ -1,4 +1,4 @@
-"""Which process is which, and whether another one on this machine is still there. Reads /proc; used by rescue."""
+"""What identifies a process, and whether another one on this machine still runs. Reads /proc; used by rescue."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from perdure.store.rows import NodeRow, Process
 
 
 class Liveness(Protocol):
-    """Who I am, and who is gone."""
+    """Identifies this process, and tells which nodes are gone."""
 
     def own(self) -> Process:
-        """What tells this process from every other."""
+        """What identifies this process among all others."""
         ...
 
     def is_gone(self, node: NodeRow) -> bool:
@@ -38,8 +38,8 @@ class ProcLiveness:
         )
 
     def is_gone(self, node: NodeRow) -> bool:
-        """Not even a host of the same name under another boot is certain: names repeat, and so do the numbers of pid
-        namespaces. Its nodes are found out by their silence."""
+        """A node of a host of the same name under another boot is not certain to be gone: names repeat, and so do the
+        numbers of pid namespaces. It is declared dead when it is silent."""
         if node.pid is None or node.process_start is None or node.boot_id is None or node.pid_namespace is None:
             return False
         here = (self._boot_id(), self._pid_namespace())
@@ -83,7 +83,7 @@ class ProcLiveness:
 
 
 def _is_free(pid: int) -> bool:
-    """Whether no process has this number. One of another user may be hidden in /proc (hidepid), not from this."""
+    """Whether no process has this number. /proc may hide one of another user (hidepid), this does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

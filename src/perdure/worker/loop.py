@@ -1,6 +1,6 @@
-"""What the store thread does: turn the node until the worker is to stop, then let its runs end. Started by `worker`.
+"""The store thread: gives the node its turns until the worker is to stop, then lets its runs end. Started by `worker`.
 
-Everything that decides is in `node`; here is when it gets its turns, and how long anybody waits.
+All decisions are in `node`; here is only when it gets its turns, and how long to wait.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StopRequest:
         """Not asked for: the store thread has hung or failed."""
 
     def ask(self, level: int) -> None:
-        """Any thread may, and any signal handler."""
+        """Any thread and any signal handler may call it."""
         self.level = max(self.level, level)
         self._ring()
 
@@ -89,7 +89,7 @@ class WorkLoop:
         self.moves = 0
 
     def run(self, *, until_idle: bool = False) -> bool:
-        """The whole of it. False: some runs did not end, or their ends could not be written."""
+        """Work, then wind down. False: some runs did not end, or their ends could not be written."""
         self._work(until_idle=until_idle)
         return self._wind_down()
 
@@ -117,7 +117,7 @@ class WorkLoop:
             time.sleep(min(NAP_S, pause_s))
 
     def _wind_down(self) -> bool:
-        """Let running jobs finish for the grace, then make them. False: some have not, or it could not be written."""
+        """Let running jobs finish for the grace, then interrupt them. False: some did not end, or are not written."""
         node, clock = self._node, self._clock
         node.request_stop()
         if node.held:

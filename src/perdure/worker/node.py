@@ -34,7 +34,7 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 FIRST_AGAIN_S = 0.25
 LONGEST_AGAIN_S = 4.0
-"""Between two tries to write ends that wait for somebody's lock."""
+"""The pause between two tries to write ends that wait for a lock."""
 IDLE = Glance((), None, ())
 
 logger = logging.getLogger("perdure.worker")
@@ -57,7 +57,7 @@ class Node:
         inbox: Inbox,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        """`state` is what the worker's `lifespan=` gave."""
+        """`state` is what the worker's `lifespan=` yielded."""
         self._parts = parts
         self._store = parts.store
         self._options = options
@@ -79,7 +79,7 @@ class Node:
         self.held: dict[RunId, Assignment] = {}
         self._unwritten: list[Ended] = []
         self._waiting: list[Ended] = []
-        """Ended, but somebody's open transaction has locked the job, or what its end needs. Delays no other."""
+        """Ended, but another transaction has locked the job, or what its end needs. They delay no others."""
         self._again_s = self._next_again = 0.0
         self._notes = NoteBuffer(parts)
         self._fallback = FallbackWriter(parts)
@@ -105,7 +105,7 @@ class Node:
         self._next_reconcile = self._at() + self._options.lease_s
 
     def turn(self) -> float:
-        """Do what there is to do. Returns for how many seconds there will be nothing, unless the bell rings."""
+        """Do what there is to do. Returns how many seconds to pause, unless the bell rings."""
         self.turns += 1
         try:
             pause = self._turn()
@@ -118,7 +118,7 @@ class Node:
         return pause
 
     def look_again(self) -> None:
-        """Somebody may have written: look again before the next pause."""
+        """Someone may have written: look again before the next pause."""
         self._must_look = True
 
     @property
@@ -149,12 +149,11 @@ class Node:
             task.ctx.stop = task.ctx.stop or Stop.SHUTDOWN
 
     def interrupt_all(self, why: Stop) -> None:
-        """Make every run end soon."""
         for task in list(self.held.values()):
             self._executors.of(task.kind).stop(task.ctx, why)
 
     def sign_off(self, reason: str = "clean_shutdown") -> None:
-        """The node is gone from now on; what it still holds is for others to rescue."""
+        """The node counts as stopped from now on; others rescue what it still holds."""
         self._store.stop(self.id, reason, self._now())
 
     # -- a turn ------------------------------------------------------------------------------------------------------
@@ -174,9 +173,9 @@ class Node:
         try:
             turned = self._store.turn(wanted, self._now())
         except Locked:
-            return FIRST_AGAIN_S  # another transaction holds this node's own row; the same again, and no outage
+            return FIRST_AGAIN_S  # another transaction has locked this node's own row, which is no outage
         except OUTAGES:
-            raise  # an outage: the same again later
+            raise  # an outage: a later turn does the same
         except PerdureError as error:
             if not wanted.finishes and not wanted.again and wanted.notes is None:
                 raise
@@ -212,7 +211,7 @@ class Node:
             self._must_look = True
 
     def _keep_waiting(self, wanted: Turn, turned: Turned) -> None:
-        """What another transaction's lock delays is written later, with growing pauses between the tries."""
+        """Ends that another transaction's lock delays are written later, with growing pauses between the tries."""
         if wanted.again:
             tried, self._waiting = self._waiting, []
             self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
@@ -239,7 +238,7 @@ class Node:
         self._next_again = self._at() + self._again_s
 
     def _write_one_by_one(self, error: PerdureError) -> None:
-        """The database refused the turn: what it does not take must not hold back the rest."""
+        """The database refused the turn: one bad end must not delay the others."""
         logger.error("the database refused a batch of %d finishes: %s", len(self._unwritten), error)
         self._uncertain = True
         ended = self._ended_contexts()
@@ -289,7 +288,7 @@ class Node:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Without writing: is there anything to claim, and whom should we stop?"""
+        """Read only: is there anything to claim, and which runs are to stop?"""
         at = self._at()
         if not self._wants_a_look(at):
             return
@@ -313,7 +312,7 @@ class Node:
         return [queue for queue in self._options.queues if queue in self._glance.queues]
 
     def _lanes(self) -> list[Lane]:
-        """The queues to claim from, in order, each with the room it has. Empty: nothing is to be claimed now."""
+        """The queues to claim from, in order, each with the room it has. Empty: claim nothing now."""
         room = self._room()
         if not self.accepting or self._dry or room <= 0:
             return []
@@ -328,7 +327,7 @@ class Node:
         return [Lane(queue, min(room, limits[queue])) for queue in queues if limits[queue] > 0]
 
     def _room(self) -> int:
-        """Ends that wait for a lock take no room, but there are never more than twice as many jobs here as can run."""
+        """Ends that wait for a lock take no room, but a node never holds more than twice as many jobs as can run."""
         return self._options.concurrency - len(self.held) - max(0, len(self._waiting) - self._options.concurrency)
 
     def _claimer(self) -> Claimer:
@@ -358,7 +357,7 @@ class Node:
     # -- trouble -----------------------------------------------------------------------------------------------------
 
     def _trouble(self, error: StoreError) -> float:
-        """Nothing was written, or perhaps it was: what ran is kept in memory, and claims are reconciled later."""
+        """Perhaps nothing was written: ended runs are kept in memory, and claims are reconciled later."""
         self._uncertain = True
         self._must_look = True
         pause = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._troubles, 20))
@@ -386,7 +385,7 @@ class Node:
         self._uncertain = False
 
     def _register_again(self) -> None:
-        """Others took this node for dead: its jobs are theirs. Stop them, and continue as a new node."""
+        """Others declared this node dead and take its jobs. Stop its runs, and continue as a new node."""
         logger.error("node %s was declared dead by another one; its jobs are stopped", to_uuid(self.id))
         for task in list(self.held.values()):
             task.ctx.stop = task.ctx.stop or Stop.LOST

@@ -47,12 +47,12 @@ OPTION_NAMES = ("queues", "concurrency", *WorkerFields.__annotations__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What `app.worker(…)` was given, checked, and what of the app's configuration is about workers."""
+    """The checked arguments of `app.worker(…)`, and what of the app's configuration is about workers."""
 
     queues: tuple[str, ...] | None = None
     """None: every queue there is."""
     per_queue: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many jobs of a queue may run at once; a queue that is not named here has no limit of its own."""
+    """How many jobs of a queue may run at once; other queues have no limit."""
     concurrency: int = 10
     order: Order = "strict"
     """`round_robin`: each queue is first in its turn, instead of strictly in the order given."""
@@ -70,7 +70,7 @@ class WorkerOptions:
 
     @classmethod
     def of(cls, queues: object, concurrency: object, options: WorkerFields, config: Config) -> WorkerOptions:
-        """Everything `app.worker` takes. An unknown name or an impossible value is refused by name."""
+        """From the arguments of `app.worker`. The error for an unknown name or a wrong value names it."""
         check_known(options, OPTION_NAMES)
         per_queue = _per_queue(queues)
         checked: dict[str, Any] = {name: _CHECKS[name](value, name) for name, value in options.items()}
@@ -88,12 +88,12 @@ class WorkerOptions:
 
     @property
     def patience_s(self) -> float:
-        """For how long the store thread may not move before it counts as hung."""
+        """How long the store thread may make no progress before it counts as hung."""
         return max(self.lease_s, 3 * self.busy_timeout_s)
 
 
 class Parts(NamedTuple):
-    """What a worker gets from its app, and all its parts work with. Tests and the simulator put in their own."""
+    """What a worker gets from its app. Tests and the simulator pass their own."""
 
     store: Store
     kinds: Registry
@@ -144,7 +144,7 @@ def _lifespan(lifespan: object, what: str) -> Callable[[], object] | None:
     hint = "; decorate it with contextlib.asynccontextmanager and pass the function itself"
     if lifespan is None:
         return None
-    return check_function(lifespan, what, "a function that gives a context manager", hint=hint)
+    return check_function(lifespan, what, "a function that returns a context manager", hint=hint)
 
 
 _CHECKS: dict[str, Callable[[object, str], object]] = {

@@ -55,11 +55,11 @@ logger = logging.getLogger("perdure.worker")
 
 AnyKind = Kind[..., Any, ..., Any]
 Middleware = Callable[[JobContext], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
-"""Given a run's context, a context manager that the handler runs inside of; an asynchronous one for async handlers."""
+"""Takes a run's context and returns a context manager around the handler; an asynchronous one for async handlers."""
 
 
 RunToEnd = Callable[[Awaitable[Any]], Any]
-"""Waits for what a plain function has returned that is to be awaited; each executor has its own way to do that."""
+"""Waits for the awaitable that a plain function returned. Each executor does it in its own way."""
 
 
 class Assignment(NamedTuple):
@@ -78,7 +78,7 @@ class Assignment(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What came of an assignment. `written`: the job's end is in the database already."""
+    """How an assignment ended. `written`: the job's end is in the database already."""
 
     ctx: JobContext
     report: Report
@@ -94,7 +94,7 @@ class Executor(Protocol):
         ...
 
     def stop(self, ctx: JobContext, why: Stop) -> None:
-        """Make a run end soon: its handler is interrupted. Nothing to do for one that has ended."""
+        """Make a run end soon: its handler is interrupted. Does nothing for one that has ended."""
         ...
 
     def close(self, patience_s: float) -> bool:
@@ -118,7 +118,6 @@ class Inbox:
         self._ended.append(ended)
 
     def take(self) -> list[Ended]:
-        """All that are in it."""
         taken: list[Ended] = []
         while self._ended:
             taken.append(self._ended.popleft())
@@ -138,7 +137,7 @@ def warn_of_timeout(task: Assignment) -> None:
     )
 
 
-class Call(NamedTuple):
+class Arguments(NamedTuple):
     """The arguments a handler is called with."""
 
     args: tuple[Any, ...]
@@ -155,19 +154,19 @@ def _run_to_end_here(awaitable: Awaitable[Any]) -> Any:
 
 
 def run_plain(task: Assignment, run_to_end: RunToEnd = _run_to_end_here, mark: Mark | None = None) -> Ended:
-    """Run a plain function to its end, and so what it returns, if that is a coroutine or the like.
+    """Run a plain function to its end, and then the awaitable it returned, if any.
 
-    `mark` is that of the thread, if others can interrupt it: they can from the handler's first line to its last.
+    `mark` is the thread's own, if others can interrupt it: they can from the handler's first line to its last.
     """
     _enter(task)
     try:
         if mark is not None:
             mark.lift()
-        call = prepare(task)
-        value = _called(task, call, run_to_end) if isinstance(call, Call) else None
+        given = prepare(task)
+        value = _called(task, given, run_to_end) if isinstance(given, Arguments) else None
         if mark is not None:
             mark.depth = 1
-        report = _result(task, value) if isinstance(call, Call) else call
+        report = _result(task, value) if isinstance(given, Arguments) else given
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its report
         if mark is not None:
             mark.depth = 1
@@ -179,11 +178,11 @@ async def run_async(task: Assignment) -> Ended:
     """The same for a coroutine function."""
     _enter(task)
     try:
-        call = prepare(task)
-        if not isinstance(call, Call):
-            report = call
+        given = prepare(task)
+        if not isinstance(given, Arguments):
+            report = given
         else:
-            value = await (_awaited(task, call) if task.middleware else _call_handler(task, call))
+            value = await (_awaited(task, given) if task.middleware else _call_handler(task, given))
             if value is not None and not task.middleware:
                 value = _raise_signal(await value if _is_awaitable(value) else value)
             if isinstance(value, Done) and value.write is not None:
@@ -198,8 +197,8 @@ async def run_async(task: Assignment) -> Ended:
 # -- the steps -------------------------------------------------------------------------------------------------------
 
 
-def prepare(task: Assignment) -> Call | Report:
-    """Decode, upgrade and validate the stored arguments. A report: the handler is not called."""
+def prepare(task: Assignment) -> Arguments | Report:
+    """Decode, upgrade and validate the stored arguments. Returns a report if the handler cannot be called."""
     claim, kind = task.claim, task.kind
     try:
         args, kwargs = kind.load(claim.payload, claim.secrets, claim.live.kind_version)
@@ -211,34 +210,34 @@ def prepare(task: Assignment) -> Call | Report:
         return Failed(failure_of(task, error, permanent=True))
     except Exception as error:  # noqa: BLE001 - an upgrade is the user's code
         return Failed(failure_of(task, error, permanent=True))
-    return Call(args, kwargs)
+    return Arguments(args, kwargs)
 
 
-def _call_handler(task: Assignment, call: Call) -> Any:
+def _call_handler(task: Assignment, given: Arguments) -> Any:
     task.ctx.begun = True
-    return task.kind.function(*call.args, **call.kwargs)
+    return task.kind.function(*given.args, **given.kwargs)
 
 
-def _called(task: Assignment, call: Call, run_to_end: RunToEnd) -> object:
+def _called(task: Assignment, given: Arguments, run_to_end: RunToEnd) -> object:
     """The handler inside its middleware. A middleware that swallows an exception leaves no result."""
     if not task.middleware:
-        value = _call_handler(task, call)
+        value = _call_handler(task, given)
         return value if value is None else _settled(value, run_to_end)
     value = None
     with _around(task):
-        value = _settled(_call_handler(task, call), run_to_end)
+        value = _settled(_call_handler(task, given), run_to_end)
     return value  # noqa: RET504 - None after an exception that was swallowed
 
 
 def _settled(value: object, run_to_end: RunToEnd) -> object:
-    """What it means that a handler returned this: something to be awaited is, and a signal is as good as raised."""
+    """What a handler returned: an awaitable is awaited, and a signal is raised."""
     return _raise_signal(run_to_end(value) if _is_awaitable(value) else value)
 
 
-async def _awaited(task: Assignment, call: Call) -> Any:
+async def _awaited(task: Assignment, given: Arguments) -> Any:
     value: Any = None
     async with _around_async(task):
-        value = await _call_handler(task, call)
+        value = await _call_handler(task, given)
         value = _raise_signal(await value if _is_awaitable(value) else value)
     return value  # noqa: RET504 - as above
 
@@ -254,7 +253,7 @@ def _raise_signal(value: object) -> object:
 
 
 def _is_signal(value: object) -> TypeGuard[Signal]:
-    """One, or its class: `raise` takes both."""
+    """A signal or its class: `raise` takes both."""
     return isinstance(value, Signal) or (isinstance(value, type) and issubclass(value, Signal))
 
 
@@ -265,9 +264,9 @@ def _around(task: Assignment) -> Generator[None, None, None]:
             manager = middleware(task.ctx)
             if not isinstance(manager, AbstractContextManager):
                 raise PerdureError(
-                    f"the middleware {middleware!r} gives no plain context manager, so it cannot wrap the plain"
+                    f"the middleware {middleware!r} returns no plain context manager, so it cannot wrap the plain"
                     f" function {task.kind.name!r}; decorate it with contextlib.contextmanager, or, if that is a"
-                    " coroutine function inside a decorator, let the decorator's own function be an async def",
+                    " coroutine function inside a decorator, make the decorator's own function an async def",
                     code="middleware_invalid",
                 )
             stack.enter_context(manager)
@@ -285,7 +284,7 @@ async def _around_async(task: Assignment) -> AsyncGenerator[None, None]:
                 stack.enter_context(manager)
             else:
                 raise PerdureError(
-                    f"the middleware {middleware!r} gives no context manager; decorate it with"
+                    f"the middleware {middleware!r} returns no context manager; decorate it with"
                     " contextlib.contextmanager or contextlib.asynccontextmanager",
                     code="middleware_invalid",
                 )
@@ -293,7 +292,7 @@ async def _around_async(task: Assignment) -> AsyncGenerator[None, None]:
 
 
 async def _written(task: Assignment, done: Done) -> Report:
-    """`Done(write=…)` writes in a thread. Once begun it is waited for, whoever cancels: the handler has returned."""
+    """`Done(write=…)` writes in a thread. Once begun, no cancel ends the wait: the handler has returned."""
 
     def write() -> Report:
         return _writing(task, done)
@@ -306,7 +305,7 @@ async def _written(task: Assignment, done: Done) -> Report:
 
 
 def _writing(task: Assignment, done: Done) -> Report:
-    """In the thread. Raises nothing: a future takes neither StopIteration nor, without harm to the loop, SystemExit."""
+    """In the thread. Raises nothing: a future cannot hold StopIteration, and SystemExit would harm the loop."""
     try:
         return _result(task, done)
     except BaseException as error:  # noqa: BLE001 - whatever the function raises is the run's report
@@ -344,14 +343,14 @@ def report_of_error(task: Assignment, error: BaseException) -> Report:
         return _too_late(task, error) if task.ctx.closed else _report_of(task, error)
     except Interrupted:
         raise
-    except BaseException as worse:  # noqa: BLE001 - an exception of the user's that cannot even be looked at
+    except BaseException as worse:  # noqa: BLE001 - the user's exception cannot even be described
         raised, worse_still = task.ctx.fit(type(error).__name__), task.ctx.fit(type(worse).__name__)
         message = f"the handler raised a {raised} that cannot be described ({worse_still})"
         return Failed(Failure(raised, message), _delay_us(task))
 
 
 def _too_late(task: Assignment, error: BaseException) -> Report:
-    """Raised when the job had ended: `ctx.transaction()` was committed. RunNotes in the log, and that is all."""
+    """The job had ended before: `ctx.transaction()` was committed. The error is only logged."""
     failure = failure_of(task, error)
     task.ctx.log.error(
         "%s raised after ctx.transaction() had ended the job, which stays completed: %s",
@@ -391,7 +390,6 @@ def _stopped(task: Assignment, stop: Stop, error: BaseException) -> Report:
 
 
 def timed_out(task: Assignment, error: BaseException | None = None) -> Report:
-    """The run went past its time-out."""
     message = f"the run took longer than its time-out of {task.timeout_s or 0:g} s"
     trace = None if error is None else _traceback(task, error)
     failure = Failure("JobTimeout", message, trace)
@@ -399,12 +397,12 @@ def timed_out(task: Assignment, error: BaseException | None = None) -> Report:
 
 
 def failed(task: Assignment, failure: Failure) -> Report:
-    """A failure that is no exception of the handler's: which exceptions are retried does not matter to it."""
+    """A failure that is not an exception of the handler: which exceptions are retried does not matter."""
     return Failed(failure, 0 if failure.permanent else _delay_us(task))
 
 
 def _failed(task: Assignment, error: BaseException) -> Report:
-    asked_for = isinstance(error, (Interrupted, asyncio.CancelledError))  # by nobody of ours: an error like any other
+    asked_for = isinstance(error, (Interrupted, asyncio.CancelledError))  # not by us: an error like any other
     permanent = not asked_for and not policy_of(task.claim, task.kind).retries(error)
     return Failed(failure_of(task, error, permanent=permanent), 0 if permanent else _delay_us(task))
 
@@ -415,9 +413,9 @@ def _delay_us(task: Assignment) -> int:
 
 
 def policy_of(claim: Claim, kind: AnyKind) -> Retry:
-    """The job's own policy where it has one; which exceptions count is the kind's to say.
+    """The job's own policy if it has one; the kind says which exceptions count.
 
-    One that cannot be read, by a newer version perhaps, stands back: a run that fails must come to its end here.
+    A stored policy that cannot be read, perhaps of a newer version, is ignored: a failed run must be closed here.
     """
     own = kind.defaults.policy
     if not claim.options:
@@ -444,7 +442,7 @@ def _message_of(task: Assignment, error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure
-        text = f"<{type(error).__name__} whose text cannot be had>"
+        text = f"<{type(error).__name__} whose text cannot be read>"
     return shortened(task.ctx.fit(text), MESSAGE_LIMIT)
 
 
@@ -457,7 +455,7 @@ def _traceback(task: Assignment, error: BaseException) -> str | None:
 
 
 def from_users_code(error: BaseException, called_through: str = "contextlib") -> TracebackType | None:
-    """Its traceback from the user's own code on: the frames of ours above it explain nothing."""
+    """Its traceback without Perdure's frames above the user's code, which explain nothing. None: no others."""
     at, ours = error.__traceback__, ("perdure", called_through)
     while at is not None and str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] in ours:
         at = at.tb_next

@@ -1,7 +1,6 @@
-"""What a handler's context asks for: its job and run, new jobs, and to end the job in one transaction with own rows.
+"""What a handler's context asks for: its job and run, new jobs, and a transaction that ends the job with other rows.
 
-Made by `node`, called in the handler's thread. Where a database lets one writer in at a time (SQLite), the transaction
-keeps everybody else waiting. So it is watched: a warning first, and then it is rolled back and the next writer let in.
+Made by `node`, called in the handler's thread.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _FOREIGN = re.compile(r"(?:[\s\ufeff;]|--[^\n]*\n|/\*.*?\*/)*(?:ATTACH|DETACH)\b
 
 
 class JobTransaction:
-    """What `ctx.transaction()` gives, and what the function of `Done(write=…)` is called with."""
+    """What `ctx.transaction()` yields, and what the function of `Done(write=…)` is called with."""
 
     def __init__(self, tx: Any, ctx: JobContext) -> None:
         self.__perdure_transaction__ = tx  # so that kind.options(tx=…) takes it
@@ -45,7 +44,7 @@ class JobTransaction:
         self.text: str | None = None
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        """Run a statement of your own in it, as the database's driver writes it. Returns the cursor.
+        """Run a statement of your own in it, with parameters as the database's driver writes them. Returns the cursor.
 
         COMMIT, ROLLBACK, ATTACH and the like are refused: the transaction belongs to the job.
         """
@@ -63,11 +62,11 @@ class JobTransaction:
             self.execute(sql, parameters)
 
     def result(self, value: Any) -> None:
-        """What the job results in. InvalidPayload if that cannot be kept."""
+        """Set the result of the job. InvalidPayload if it cannot be stored."""
         self.text = self._ctx.kind.codec.encode_result(value, is_shown=self._ctx.claim.secrets is None)
 
 
-def _in_a_loop() -> bool:
+def in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -75,33 +74,36 @@ def _in_a_loop() -> bool:
     return True
 
 
-class _Watch:
-    """Sees to it that a single writer's transaction does not last. Its thread is there before the lock is taken."""
+class _TransactionWatch:
+    """Where a database has one writer at a time (SQLite), all others wait for a job's transaction. So it is watched:
+    first a warning, then it is rolled back. The watching thread starts before the lock is taken."""
 
     def __init__(self, store: Store, ctx: JobContext) -> None:
         self._ctx = ctx
-        self._said: SimpleQueue[Callable[[str], bool] | None] | None = SimpleQueue() if store.single_writer else None
+        self._messages: SimpleQueue[Callable[[str], bool] | None] | None = (
+            SimpleQueue() if store.single_writer else None
+        )
 
     def __enter__(self) -> Self:
-        if self._said is not None:
-            args = (self._said, self._ctx)
+        if self._messages is not None:
+            args = (self._messages, self._ctx)
             threading.Thread(target=_watch, args=args, name="perdure-transaction", daemon=True).start()
         return self
 
     def begin(self, tx: Any) -> None:
         """The transaction has the lock."""
-        if self._said is not None:
-            self._said.put(tx.give_up)
+        if self._messages is not None:
+            self._messages.put(tx.give_up)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._said is not None:
-            self._said.put(None)
+        if self._messages is not None:
+            self._messages.put(None)
 
 
-def _watch(said: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> None:
-    """In its thread. `said`: how to give the transaction up, once it has begun; None when it is over."""
-    give_up = said.get()
-    if give_up is None or _is_over(said, WARN_AFTER_S):
+def _watch(messages: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> None:
+    """In its thread. `messages`: how to give the transaction up, once it has begun; None when it is over."""
+    give_up = messages.get()
+    if give_up is None or _is_over(messages, WARN_AFTER_S):
         return
     ctx.log.warning(
         "the transaction that is to end this job has been open for %g s and keeps all other writers out; it is rolled"
@@ -109,7 +111,7 @@ def _watch(said: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> 
         WARN_AFTER_S,
         LIMIT_S,
     )
-    if _is_over(said, max(0.0, LIMIT_S - WARN_AFTER_S)):
+    if _is_over(messages, max(0.0, LIMIT_S - WARN_AFTER_S)):
         return
     reason = (
         f"the transaction that was to end the job was open for longer than {LIMIT_S:g} s and kept all other writers"
@@ -119,9 +121,9 @@ def _watch(said: SimpleQueue[Callable[[str], bool] | None], ctx: JobContext) -> 
         ctx.log.error("%s", reason)
 
 
-def _is_over(said: SimpleQueue[Callable[[str], bool] | None], within_s: float) -> bool:
+def _is_over(messages: SimpleQueue[Callable[[str], bool] | None], within_s: float) -> bool:
     try:
-        said.get(timeout=within_s)
+        messages.get(timeout=within_s)
     except Empty:
         return False
     return True
@@ -157,7 +159,7 @@ class StoreServices:
 
     def transaction(self, ctx: JobContext) -> AbstractContextManager[JobTransaction]:
         """Inside, the handler writes; the end of the block is the end of the job, fenced by its run."""
-        if self._store.single_writer and _in_a_loop():
+        if self._store.single_writer and in_event_loop():
             raise TransactionError(
                 "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each"
                 " other; end the job with `return Done(result, write=function)`, whose function writes in the same"
@@ -175,11 +177,11 @@ class StoreServices:
                 yield own
         except BaseException:
             if not ctx.closed:
-                ctx.children = children  # what was asked for inside goes with the rest of it
+                ctx.children = children  # what was enqueued inside is rolled back too
             raise
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:
-        """The same for `Done(result, write=…)`: called once, whatever comes of it."""
+        """The same for `Done(result, write=…)`: `write` is called once, whatever happens."""
         with self._ending(ctx) as own:
             with interruptible:
                 write(own)
@@ -187,7 +189,7 @@ class StoreServices:
 
     @contextmanager
     def _ending(self, ctx: JobContext) -> Generator[JobTransaction, None, None]:
-        with uninterrupted, _Watch(self._store, ctx) as watch:
+        with uninterrupted, _TransactionWatch(self._store, ctx) as watch:
             with self._store.transaction() as tx:
                 watch.begin(tx)
                 own = JobTransaction(tx, ctx)
@@ -196,7 +198,7 @@ class StoreServices:
             ctx.closed = True
 
     def _finish(self, ctx: JobContext, result: str | None) -> None:
-        """The last statement. If the job is not this run's any more, nothing of the transaction remains."""
+        """The last statement. If the job is not this run's any more, everything is rolled back."""
         finish = Finish(ctx.claim.live, Completed(result), JobId(self._ids.new()), ctx.stats(), ctx.children)
         (finished,) = self._store.finish([finish], self._clock.now())
         if finished.status is FinishStatus.WAITS:

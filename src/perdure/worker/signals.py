@@ -1,4 +1,4 @@
-"""How a handler says that its run ends otherwise than by returning or failing. Raised by users, read by `run`."""
+"""How a handler ends its run other than by returning or failing. Raised by users, read by `run`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Signal(Exception):
 
 
 class Fail(Signal):
-    """End the job as failed, whatever attempts are left."""
+    """End the job as failed, even if attempts are left."""
 
 
 class RetryAfter(Signal):
@@ -47,10 +47,10 @@ class Skip(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Returned by a handler: its result, and rows of its own that are written in the transaction that ends the job.
+    """Returned by a handler: its result, and a function that writes rows in the transaction that ends the job.
 
     `write(connection)` is called once, inside that transaction. If it raises, nothing is written and the attempt has
-    failed; if the job was lost to someone else meanwhile, nothing is written either.
+    failed; if another node took the job meanwhile, nothing is written either.
     """
 
     __perdure_result__: ClassVar = True
@@ -70,7 +70,7 @@ class Stop(StrEnum):
 
 
 class Interrupted(BaseException):
-    """Raised in a handler that is to stop now. No `Exception`: a handler's own `except Exception` lets it pass."""
+    """Raised in a handler that is to stop now. Not an `Exception`: a handler's `except Exception` does not catch it."""
 
     def __init__(self, stop: Stop | None = None, *, at_checkpoint: bool = False) -> None:
         super().__init__(stop or "interrupted")
@@ -78,7 +78,6 @@ class Interrupted(BaseException):
 
 
 def seconds(delay: object) -> float:
-    """Seconds that a handler named."""
     value = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**10:
         raise InvalidOption(

@@ -1,4 +1,4 @@
-"""What runs say, made fit to be kept: without the job's secrets, and without what not every database holds.
+"""Texts of runs as they may be stored: without the job's secrets, and without what some databases refuse.
 
 Used by `context` for log lines and by `run` for errors.
 """
@@ -15,24 +15,24 @@ from urllib.parse import quote, quote_plus
 
 HIDDEN = "•••"
 SHORTEST_SECRET = 3
-"""In characters, blanks at its ends not counted: shorter ones tell nothing and would riddle every line."""
+"""In characters, without blanks at its ends: shorter ones reveal nothing and are found in every line."""
 _LONG_ENOUGH = 6
-"""Bytes from which on a secret is looked for inside longer base64 too, and as decoding with errors left out shows it:
-the pieces of shorter ones are found in any text."""
+"""A secret of this many bytes is also searched for inside longer base64, and as decoded with errors left out. Pieces of
+shorter ones are found in any text."""
 
 _SAFE_IN_URLS = ("", "/", "!'()*", "!#$&'()*+,/:;=?@[]~")
-"""What quoting leaves alone: nothing; as `urllib`, JavaScript and HTTP clients do."""
+"""Characters that are not quoted: none; as `urllib`, JavaScript and HTTP clients do it."""
 _LINE_LENGTHS = (76, 64)
 """Where base64 is broken into lines: MIME, PEM."""
 
 
 def storable(text: str) -> str:
-    """Without what not every database keeps: NUL, and halves of surrogate pairs."""
+    """Without what some databases refuse: NUL, and halves of surrogate pairs."""
     return text.replace("\0", "�").encode("utf-8", "replace").decode()
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text that is too long loses its middle: both where it began and how it ended is worth keeping."""
+    """Cuts out the middle of a text that is too long: how it begins and how it ends is worth keeping."""
     if len(text) <= limit:
         return text
     mark = f"\n… {len(text) - limit:,} characters or more were left out here …\n"
@@ -41,16 +41,16 @@ def shortened(text: str, limit: int) -> str:
 
 
 class Redactor:
-    """Hides a job's secret arguments in texts, in whatever form these hold them.
+    """Hides a job's secret arguments in texts.
 
-    Known are of each value, and of each key of a secret dict: the value itself, each of its lines, how `repr`, `ascii`
+    It knows of each value, and of each key of a secret dict: the value itself, each of its lines, how `repr`, `ascii`
     and JSON write it (also one inside the other), how URLs quote it, its base64 (also inside that of a longer value)
     and its hex digits; bytes as text, and text as bytes. Values of fewer than three characters are not hidden, nor is
     a part of a line.
     """
 
     def __init__(self, stored: str, declared: frozenset[str] = frozenset()) -> None:
-        """`stored` is the column of a job's secrets; `declared` are names that its types give, which tell nothing."""
+        """`stored` is the column of a job's secrets; `declared` are the field names of its types, no secrets."""
         found: set[str] = set()
         for text in _values(stored, declared):
             found |= _forms(text)
@@ -99,7 +99,7 @@ def _texts(tree: object, declared: frozenset[str]) -> set[str]:
 
 
 def _spellings(texts: Iterable[str]) -> set[str]:
-    """These, and what Python prints of the dates and times among them, for which JSON has a text of its own."""
+    """These, and how Python prints the dates and times among them, which JSON writes otherwise."""
     found: set[str] = set()
     for text in texts:
         if len(text.strip()) >= SHORTEST_SECRET:
@@ -123,7 +123,7 @@ def _forms(text: str) -> set[str]:
 
 
 def _text_forms(text: str) -> set[str]:
-    """As it is and with escapes, twice at most; and each line, before which a traceback of a group puts a margin."""
+    """As it is and escaped, twice at most; and each line: a traceback of a group puts a margin before it."""
     once = {text, *_escaped(text)}
     found = once.union(*map(_escaped, once))
     for line in {line.strip() for line in text.splitlines()} - {text}:
@@ -144,8 +144,8 @@ def _shown_bytes(data: bytes) -> set[str]:
 
 
 def _bytes_in(text: str) -> bytes | None:
-    """What a text stands for if it is base64, as bytes are stored. Of a text that only looks like it, no matter what:
-    it occurs nowhere."""
+    """The bytes of a text that is base64, as bytes are stored. A text that only looks like it does no harm: its bytes
+    occur nowhere."""
     if len(text) % 4:
         return None
     try:
@@ -170,7 +170,7 @@ def _byte_forms(data: bytes) -> set[str]:
 
 
 def _base64_forms(data: bytes) -> Iterator[str]:
-    """Whole, with and without padding, in lines, and what of it stays the same wherever in longer data it stands."""
+    """Whole, with and without padding, in lines, and the part that is the same wherever it is inside longer data."""
     for encode in (b64encode, urlsafe_b64encode):
         whole = encode(data).decode()
         yield from (whole, whole.rstrip("="))

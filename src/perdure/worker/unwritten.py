@@ -23,7 +23,7 @@ EVERY_S = 1.0
 
 
 class FallbackWriter:
-    """Writes ends one at a time, after the database has refused them together, so that one bad end stops no other.
+    """Writes ends one at a time, after the database has refused them together: one bad end must not stop the others.
 
     Each is written in full; else as failed, with the reason; else the job stays as it is, and the node's next
     reconciliation releases it.
@@ -36,9 +36,9 @@ class FallbackWriter:
         self._given_up: set[RunId] = set()
 
     def write_each(self, unwritten: list[Ended], waiting: list[Ended]) -> None:
-        """Take from the front of the list what is written or given up. An outage: what has not been tried remains.
+        """Remove ends from the front of the list as they are written or given up. After an outage the rest remains.
 
-        What somebody's lock keeps from being written goes to `waiting`: nothing is wrong with it.
+        Ends that a lock delays go to `waiting`: nothing is wrong with them.
         """
         while unwritten:
             if unwritten[0].written:
@@ -63,10 +63,10 @@ class FallbackWriter:
             except OUTAGES:
                 raise
             except PerdureError as error:
-                logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - said
+                logger.error("job %s could not be given back: %s", to_uuid(live.job_id), error)  # noqa: TRY400 - the message is enough
 
     def forget_all_but(self, running: Container[RunId | None]) -> None:
-        """The others have been closed, by whomever."""
+        """The other runs have been closed."""
         self._given_up = {run_id for run_id in self._given_up if run_id in running}
 
     def _write(self, ended: Ended) -> None:
@@ -98,7 +98,7 @@ def _refused(reason: str) -> Failed:
 
 
 class NoteBuffer:
-    """Gathers notes for the next turn, and has them again for the one after if that turn fails."""
+    """Gathers notes for the next turn, and keeps them if that turn fails."""
 
     def __init__(self, parts: Parts) -> None:
         self._store = parts.store
@@ -126,11 +126,11 @@ class NoteBuffer:
         )
 
     def clear(self) -> None:
-        """The database has it all."""
+        """All notes are written."""
         self._unwritten = []
 
     def write_alone(self, ended: Iterable[JobContext]) -> None:
-        """After a refusal, by itself. What the database cannot take is dropped: it must not stop the node."""
+        """Write the notes alone, after a refusal. What the database refuses is dropped: it must not stop the node."""
         notes = self.gather(ended, ())
         try:
             if notes is not None:
@@ -138,12 +138,12 @@ class NoteBuffer:
         except OUTAGES:
             raise
         except PerdureError as error:
-            logger.warning("what %d runs had to say was refused and is dropped: %s", len(self._unwritten), error)
+            logger.warning("the notes of %d runs were refused and are dropped: %s", len(self._unwritten), error)
         self.clear()
 
 
 def _dropped(pending: Sequence[tuple[JobContext, RunNotes]]) -> list[LogLine]:
-    """For each run that said too much, the line that stands for those dropped."""
+    """For each run that logged too much, one line in place of those dropped."""
     return [
         notes.lines[0]._replace(
             line=notes.first_kept - 1,

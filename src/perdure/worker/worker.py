@@ -1,7 +1,7 @@
 """`Worker`: the threads around a node, how they start and how they end. Made by `app.worker`.
 
-The store thread runs the `WorkLoop`, another thread the heartbeat. Whoever starts the worker also takes it down again
-(`join`), in the reverse order. `worker.running()` is a worker beside other code, for `with` and `async with`.
+The store thread runs the `WorkLoop`, another thread the heartbeat. The caller that starts the worker also takes it down
+(`join`), in reverse order. `worker.running()` is a worker beside other code, for `with` and `async with`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIGNAL_WITHIN_S = 0.5
 
 EXIT_CLEAN = 0
 EXIT_LEFT_BEHIND = 3
-"""Some handlers did not end, or their outcomes could not be written: the jobs are rescued by the next worker."""
+"""Some handlers did not end, or their outcomes could not be written: the next worker rescues the jobs."""
 EXIT_HUNG = 75
 """The store thread hung or failed: the process ends so that another one can take over."""
 
@@ -113,7 +113,7 @@ class Worker:
         self._stopping.ask(HURRY)
 
     def health(self) -> Health:
-        """How the worker is, for probes. Any thread may ask; asks nobody and waits for nothing."""
+        """The state of the worker, for probes. Any thread may call it; it never waits."""
         status, node = self._status, self._node
         if node is None or self.is_forked:
             return Health(status, problem_of(status, 0, None, None, 0))
@@ -146,7 +146,6 @@ class Worker:
         return self._is_used and not has_ended and not self.is_forked
 
     def serves(self, kinds: Registry) -> bool:
-        """Whether these are the kinds it runs."""
         return self._parts.kinds is kinds
 
     @property
@@ -164,7 +163,7 @@ class Worker:
     # -- start and end -----------------------------------------------------------------------------------------------
 
     def start(self, started: Callable[[], object] | None = None) -> None:
-        """Schema check, hooks, lifespan, recovery, and then the threads. After an error nothing of it remains."""
+        """Schema check, hooks, lifespan, recovery, then the threads. After an error nothing is left running."""
         self._check_process()
         if self._is_used:
             raise PerdureError("this worker was started before; make another with app.worker()", code="worker_used")
@@ -210,17 +209,16 @@ class Worker:
         self._thread.start()
 
     def _chores(self, node: Node) -> Chores:
-        """All that this worker does between turns."""
         rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
         return Chores([rescue], self._parts.clock, node.look_again)
 
     def _prepare_kinds(self) -> None:
-        """Read their signatures now: it takes a while, which would be charged to the first job of each."""
+        """Read their signatures now: it takes time that the first job of each would pay for."""
         for kind in self._parts.kinds:
             try:
                 kind.codec  # noqa: B018 - made on first use
             except PerdureError as error:
-                logger.error("jobs of kind %s cannot run: %s", kind.name, error)  # noqa: TRY400 - said
+                logger.error("jobs of kind %s cannot run: %s", kind.name, error)  # noqa: TRY400 - the message is enough
 
     def join(self) -> None:
         """Wait until the worker has ended, and take down what is left of it. An error of a hook is raised here."""
@@ -237,14 +235,14 @@ class Worker:
             pass
 
     def _wait_for_the_thread(self) -> None:
-        """It signs the node off. By now no watchdog would notice if the database never answered that."""
+        """It signs the node off. No watchdog runs any more that would notice if that call hung."""
         thread = self._thread
         if thread is None or thread.ident is None:
             return
         deadline = time.monotonic() + self._options.patience_s
         while thread.is_alive() and not self._stopping.given_up:
             if time.monotonic() > deadline:
-                logger.critical("the store thread does not end; this worker leaves without it")
+                logger.critical("the store thread does not end; this worker ends without it")
                 self._give_up()
             thread.join(SIGNAL_WITHIN_S)
 
@@ -267,12 +265,12 @@ class Worker:
 
     def _close_pools(self) -> None:
         assert self._pools is not None
-        patience_s = SETTLE_S if self.exit_code == EXIT_CLEAN else 0.0  # those left behind have had their chance
+        patience_s = SETTLE_S if self.exit_code == EXIT_CLEAN else 0.0  # the others have had their time
         if not self._pools.close(patience_s):
             self.exit_code = self.exit_code or EXIT_LEFT_BEHIND
 
     def _close_bell(self) -> None:
-        """By the store thread itself where that hung: while it may come back, its descriptors must stay its own."""
+        """If the store thread hung, only that thread closes it: it may come back and use the descriptors."""
         if self._stopping.given_up and threading.current_thread() is not self._thread:
             return
         with self._ringing:
@@ -297,7 +295,7 @@ class Worker:
                 self._close_bell()
 
     def _sign_off(self, reason: str) -> None:
-        """The node says goodbye, once. Not while handlers still run: others must see its process end first."""
+        """Sign the node off, once. Not while handlers still run: others must see its process end first."""
         if self._has_signed_off or self._stopping.given_up:
             return
         self._has_signed_off = True
@@ -321,9 +319,9 @@ class Worker:
             self._ring()
 
     def _give_up(self) -> None:
-        """The store thread does not move, or has failed. Stop the jobs, beat no more, and say so; never end the host.
+        """The store thread does not move, or has failed. Stop the jobs and the heartbeat; never end the process.
 
-        If the thread comes back, it finds itself asked to stop.
+        If the thread comes back, it finds a request to stop.
         """
         self.exit_code = EXIT_HUNG
         self._stopping.give_up()
@@ -354,7 +352,7 @@ class Worker:
     def note_fork(self) -> None:
         """Called in a forked child."""
         if self._thread is not None and not self._over.is_set():
-            logger.warning("this process was forked beside a running worker, which runs in the parent only")
+            logger.warning("this process was forked while a worker ran; the worker runs in the parent only")
 
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -410,7 +408,7 @@ class Running:
 
 
 async def _finish_in_thread(act: Callable[[], None]) -> None:
-    """Do it in a thread of its own while the event loop runs. If this task is cancelled, it is cancelled after."""
+    """Call it in a new thread while the event loop runs. A cancel of this task takes effect afterwards."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
 

@@ -43,14 +43,14 @@ def demo(jobs: Jobs = 3000, keep: Keep = None, plain: Plain = False) -> None:
 
 
 def _check_new(path: Path) -> None:
-    """Said before the work, not after it."""
+    """Checked before the work, not after it."""
     if path.exists() or path.is_symlink():
         raise typer.BadParameter(f"{path} is there already; name a file that is not", param_hint="--keep")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise typer.BadParameter(f"{path.parent} is no folder that can be written to", param_hint="--keep")
 
 
-class Interrupted(Exception):
+class DemoStopped(Exception):
     """A signal asked the demo to end."""
 
     def __init__(self, number: int) -> None:
@@ -59,7 +59,7 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Inside of `with`, SIGINT, SIGTERM and SIGHUP are only noted; `check` and `sleep` raise `Interrupted`.
+    """Inside of `with`, SIGINT, SIGTERM and SIGHUP are only noted; `check` and `sleep` raise `DemoStopped`.
 
     No exception is raised from a signal handler: it could fall between the start of a worker and the note that it was
     started, and leave it behind.
@@ -84,7 +84,7 @@ class Interrupts:
 
     def check(self) -> None:
         if self.number is not None:
-            raise Interrupted(self.number)
+            raise DemoStopped(self.number)
 
     def sleep(self, seconds: float) -> None:
         """Ends early, by the exception, when a signal comes."""

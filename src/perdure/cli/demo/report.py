@@ -1,8 +1,6 @@
 """What the demo measures, shows while it runs, proves and prints at the end. Called by `steps`.
 
-Every number is of this run. The proof asks the record, the doctor, and the file in which the handlers themselves noted
-every start, and only reads. Without a terminal, and with --plain, a line a second stands for what moves. Only the basic
-styles, which every terminal shows on light and on dark, and none with NO_COLOR.
+Only basic styles, which every terminal shows on light and on dark, and none with NO_COLOR.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ def spoken(seconds: float) -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent do not exceed (nearest rank). There must be one."""
+    """The smallest value that `percent` % of them do not exceed (nearest rank). There must be one."""
     ranked = sorted(values)
     return ranked[max(ceil(len(ranked) * percent / 100), 1) - 1]
 
@@ -72,8 +70,8 @@ WIDEST = 100
 EVERY_S = 1.0
 
 
-class WorkerCount(NamedTuple):
-    """How the work stands right now."""
+class Progress(NamedTuple):
+    """How far the work is."""
 
     ended: int
     total: int
@@ -88,7 +86,10 @@ class WorkerCount(NamedTuple):
 
 
 class Screen:
-    """Where the demo says what it does. Leaving `with` gives the terminal back as it was."""
+    """Where the demo says what it does. Leaving `with` restores the terminal.
+
+    Without a terminal, and with --plain, a line a second replaces what moves.
+    """
 
     def __init__(self, *, plain: bool) -> None:
         self.console = Console(highlight=False, markup=False, emoji=False)
@@ -125,12 +126,12 @@ class Screen:
         """Something to copy: on a line of its own, never broken."""
         self.console.print(Text(f"{' ' * (LABEL + 2)}{visible(line)}", "bold"), soft_wrap=True)
 
-    def show(self, standing: WorkerCount) -> None:
+    def show(self, progress: Progress) -> None:
         """What moves, as it is now."""
         if self._live is not None:
-            self._live.update(_moving(standing, self.width), refresh=True)
-        elif time.monotonic() - self._last >= EVERY_S and standing.ended < standing.total:
-            self.say("", f"... {standing}")
+            self._live.update(_moving(progress, self.width), refresh=True)
+        elif time.monotonic() - self._last >= EVERY_S and progress.ended < progress.total:
+            self.say("", f"... {progress}")
 
     def doing(self, what: str) -> None:
         """What takes a moment, for those who watch."""
@@ -144,22 +145,22 @@ class Screen:
             self._live.update(Text(""), refresh=True)
 
 
-def _moving(standing: WorkerCount, width: int) -> RenderableType:
+def _moving(progress: Progress, width: int) -> RenderableType:
     line = Table.grid(padding=(0, 1))
     line.add_row(
         ProgressBar(
-            total=max(standing.total, 1),
-            completed=standing.ended,
+            total=max(progress.total, 1),
+            completed=progress.ended,
             width=max(10, width - 40),
             style="dim",
             complete_style="cyan",
             finished_style="green",
         ),
-        Text(f"{standing.ended:,} of {standing.total:,}", "bold"),
-        Text(f"{standing.rate:,.0f} jobs/s"),
+        Text(f"{progress.ended:,} of {progress.total:,}", "bold"),
+        Text(f"{progress.rate:,.0f} jobs/s"),
     )
-    below = [f"waiting {standing.waiting:,}", f"running {standing.running}"]
-    below += [f"worker {pid}: {held} in hand" for pid, held in standing.workers]
+    below = [f"waiting {progress.waiting:,}", f"running {progress.running}"]
+    below += [f"worker {pid}: {held} in hand" for pid, held in progress.workers]
     return Group(Text(""), line, Text("   ".join(below), overflow="ellipsis", no_wrap=True))
 
 
@@ -188,7 +189,7 @@ class Proof:
 
 
 def prove(app: Perdure, figures: Figures, starts: Path) -> Proof:
-    """Compare what was accepted with what is recorded, and the record with what the handlers noted."""
+    """Compare what was accepted with what is recorded, and the record with what the handlers noted. Only reads."""
     jobs = {job.id: job for job in app.jobs()}
     runs = _by_job(app)
     noted = Counter(map(UUID, starts.read_text().split())) if starts.exists() else Counter[UUID]()
@@ -318,7 +319,7 @@ def _counts(figures: Figures, proof: Proof) -> Iterator[Row]:
 
 
 def _speeds(figures: Figures) -> Iterator[Row]:
-    yield "enqueue", f"{figures.single_rate:,.0f}/s", "one by one, each in a commit of its own"
+    yield "enqueue", f"{figures.single_rate:,.0f}/s", "one by one, each in its own commit"
     yield "enqueue many", f"{figures.batch_rate:,.0f}/s", "up to 500 in a commit"
     yield "mixed jobs", f"{figures.mixed_rate:,.0f}/s", f"{figures.mixed:,} jobs; two workers, then one"
     yield "empty jobs", f"{figures.empty_rate:,.0f}/s", f"{figures.empty:,} jobs; one worker"

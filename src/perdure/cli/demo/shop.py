@@ -23,7 +23,7 @@ POST = "post"
 EXPRESS = "express"
 CLIP_S = 0.1
 
-app = Perdure(name="demo", lease_s=5)  # which file is said when it runs
+app = Perdure(name="demo", lease_s=5)  # the file is set when it runs
 
 
 @app.middleware
@@ -106,7 +106,7 @@ KILL_AT = 0.3
 
 
 def drafts(count: int) -> Iterator[Draft]:
-    """So many jobs of all kinds, in the order in which they are to be run."""
+    """This many jobs of all kinds, in the order in which they are to be run."""
     first_clip = int(count * KILL_AT)
     for number in range(count):
         in_clips = first_clip <= number < first_clip + CLIPS

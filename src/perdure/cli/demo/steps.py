@@ -21,11 +21,11 @@ from typing import Self
 from uuid import UUID
 
 from perdure.app import Perdure
-from perdure.cli.demo import Interrupted, Interrupts, shop
+from perdure.cli.demo import DemoStopped, Interrupts, shop
 from perdure.cli.demo.report import (
     Figures,
+    Progress,
     Screen,
-    WorkerCount,
     percentile,
     print_next_steps,
     print_table,
@@ -40,20 +40,20 @@ from perdure.kind import Draft
 
 _PERDURE = (sys.executable, "-P", "-c", "from perdure.cli.demo import main; main()")
 APP = "perdure.cli.demo.shop:app"
-FALSE = 1
-IMPOSSIBLE = 2
+NOT_PROVEN = 1
+COULD_NOT_RUN = 2
 AT_ONCE = 10
 """How many jobs each worker of the shop runs at a time; the default of `perdure worker`."""
 EXPRESS_AT_ONCE = 200
 BATCH = 500
 SINGLES = 50
-"""Of each batch, so many are enqueued one by one."""
+"""Of each batch, this many are enqueued one by one."""
 PINGS = 150
 PING_EVERY_S = 0.008
 START_S = 30.0
 STOP_S = 10.0
 PATIENCE_S = 60.0
-"""Without any job ending for so long, the demo continues, and finds the jobs that have not ended."""
+"""If no job ends for this long, the demo continues, and finds the jobs that have not ended."""
 LOOK_S = 0.02
 SHOW_S = 0.1
 LAST_LINES = 15
@@ -63,12 +63,12 @@ def run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -
     """Run the whole demo. Returns the exit status of the command."""
     try:
         return _run(count, keep, interrupts, plain=plain)
-    except Interrupted as interrupted:
-        print(f"perdure demo: ended by {interrupted}; nothing is left behind", file=sys.stderr)
-        return interrupted.status
+    except DemoStopped as stopped:
+        print(f"perdure demo: ended by {stopped}; nothing is left behind", file=sys.stderr)
+        return stopped.status
     except WorkerMissing as missing:
         print(f"perdure demo: {missing}", file=sys.stderr)
-        return IMPOSSIBLE
+        return COULD_NOT_RUN
 
 
 def _run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -> int:
@@ -88,16 +88,16 @@ def _run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) 
         print_table(screen, demo.figures, proof, time.monotonic() - began)
         interrupts.check()  # for the last time: after it something may be left behind, as it was asked for
         if keep is not None:
-            _keep(keep)
+            shop.app.store.back_up(keep)
         print_next_steps(screen, keep)
-        return FALSE if proof.problems else 0
+        return NOT_PROVEN if proof.problems else 0
 
 
 def _run_steps(demo: Demo, count: int) -> None:
     last = enqueue(demo, count)
     explain(demo, last)
     first, second = start_workers(demo)
-    watch = Watch(demo, len(demo.figures.accepted), shop.SHOP, shop.POST)
+    watch = QueueWatch(demo, len(demo.figures.accepted), shop.SHOP, shop.POST)
     reorder(demo, watch, last)
     killed_at = kill(demo, watch, first)
     third = start_express(demo)
@@ -109,14 +109,8 @@ def _run_steps(demo: Demo, count: int) -> None:
     demo.workers.stop()
 
 
-def _keep(target: Path) -> None:
-    from perdure.ops.database import back_up
-
-    back_up(shop.app.store, target)
-
-
 def _in_memory(folder: Path) -> str:
-    """Where the temporary folder is no disk, the rates are those of memory, and that has to be said."""
+    """If the temporary folder is no disk, the rates are those of memory: the demo says so."""
     from perdure.store.sqlite.files import MOUNTS, filesystem_of
 
     try:
@@ -164,7 +158,7 @@ class WorkerProcess:
 class Workers:
     """All workers. Leaving `with` kills those that are still there: none is left behind.
 
-    Nor is one if this process is itself killed: its end of a pipe is closed then, and the worker ends.
+    If this process itself is killed, its end of a pipe is closed, and the workers end.
     """
 
     def __init__(self, app: Perdure, folder: Path, interrupts: Interrupts) -> None:
@@ -248,7 +242,7 @@ class Demo:
     figures: Figures = field(default_factory=Figures)
 
 
-class Watch:
+class QueueWatch:
     """How far the jobs of these queues are. `start()` when they may begin."""
 
     def __init__(self, demo: Demo, total: int, *queues: str) -> None:
@@ -257,7 +251,7 @@ class Watch:
         self._queues = queues
         self.started_at = Micros(0)
         self._shown = self._moved = self._began = time.monotonic()
-        self._last = WorkerCount(0, total, 0, total, 0.0)
+        self._last = Progress(0, total, 0, total, 0.0)
 
     def start(self) -> None:
         """Resume the queues; the time counts from here."""
@@ -266,19 +260,19 @@ class Watch:
         for queue in self._queues:
             self._demo.app.queues.resume(queue)
 
-    def look(self) -> WorkerCount:
-        """How it stands; moves the display now and then, and lets an interrupt in. WorkerMissing: one has died."""
+    def look(self) -> Progress:
+        """How far it is; updates the display now and then. WorkerMissing: one has died. DemoStopped: a signal came."""
         self._demo.interrupts.sleep(LOOK_S)
         for worker in self._demo.workers.running:
             worker.check()
-        standing = self._standing()
-        if standing.ended != self._last.ended:
+        progress = self._progress()
+        if progress.ended != self._last.ended:
             self._moved = time.monotonic()
-        self._last = standing
+        self._last = progress
         if time.monotonic() - self._shown >= SHOW_S:
             self._shown = time.monotonic()
-            self._demo.screen.show(standing)
-        return standing
+            self._demo.screen.show(progress)
+        return progress
 
     @property
     def is_stuck(self) -> bool:
@@ -295,11 +289,11 @@ class Watch:
         last = max((run.row.finished_at or 0 for run in runs), default=0)
         return self.total * 1e6 / (last - self.started_at) if last > self.started_at else 0.0
 
-    def _standing(self) -> WorkerCount:
+    def _progress(self) -> Progress:
         rows = [row for row in self._demo.app.queues.list() if row.name in self._queues]
         live, running = sum(row.live for row in rows), sum(row.running for row in rows)
         ended = self.total - live
-        return WorkerCount(
+        return Progress(
             ended=ended,
             total=self.total,
             running=running,
@@ -332,7 +326,7 @@ def enqueue(demo: Demo, count: int) -> Job:
     demo.screen.say(
         "enqueue",
         f"{len(figures.accepted):,} jobs of {len({draft.kind.name for draft in drafts})} kinds are queued: coroutines,"
-        " functions in threads, and one kind in processes of its own. When enqueue returns, a job is on the disk."
+        " functions in threads, and one kind in its own processes. When enqueue returns, a job is on the disk."
         " Some will fail and be retried, one will fail for good.",
     )
     if again.deduplicated and again.id == first.id:
@@ -365,7 +359,7 @@ def explain(demo: Demo, job: Job) -> None:
 
 
 def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
-    """Two workers at the ready; the shop is closed until both are."""
+    """Start two workers; the shop is closed until both are there."""
     for queue in (shop.SHOP, shop.POST, shop.EXPRESS):
         demo.app.queues.pause(queue)
     first, second = (demo.workers.start(shop.POST, shop.SHOP, concurrency=AT_ONCE) for _ in range(2))
@@ -377,7 +371,7 @@ def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
     return first, second
 
 
-def reorder(demo: Demo, watch: Watch, job: Job) -> None:
+def reorder(demo: Demo, watch: QueueWatch, job: Job) -> None:
     """Move the last job to the front, open the shop, and see what starts first."""
     app = demo.app
     ahead = app.store.count_ahead(job, 1_000_000)
@@ -393,7 +387,7 @@ def reorder(demo: Demo, watch: Watch, job: Job) -> None:
         demo.figures.surprises.append(f"{before} jobs started before the one that was moved to the front")
     demo.screen.say(
         "reorder",
-        f"Job {tail(job)} stood behind {ahead:,} others. Moved to the front, it started"
+        f"Job {tail(job)} was behind {ahead:,} others. Moved to the front, it started"
         f" {(run.row.started_at - watch.started_at) / 1000:.0f} ms after the queue was opened, with"
         f" {before or 'none'} before it.",
     )
@@ -404,12 +398,12 @@ def tail(job: Job) -> str:
     return str(job.id)[-6:]
 
 
-def kill(demo: Demo, watch: Watch, victim: WorkerProcess) -> Micros:
+def kill(demo: Demo, watch: QueueWatch, victim: WorkerProcess) -> Micros:
     """Without a warning, once enough jobs have ended and while it holds some. Returns when."""
     app, node_id = demo.app, node_of(victim)
     while not watch.is_stuck:
-        standing = watch.look()
-        if standing.ended >= standing.total * shop.KILL_AT and app.store.held_by(node_id):
+        progress = watch.look()
+        if progress.ended >= progress.total * shop.KILL_AT and app.store.held_by(node_id):
             break
     killed_at = app.clock.now()
     demo.workers.kill(victim)
@@ -421,7 +415,7 @@ def kill(demo: Demo, watch: Watch, victim: WorkerProcess) -> Micros:
     return killed_at
 
 
-def await_rescue(demo: Demo, watch: Watch, victim: WorkerProcess, other: WorkerProcess, killed_at: Micros) -> None:
+def await_rescue(demo: Demo, watch: QueueWatch, victim: WorkerProcess, other: WorkerProcess, killed_at: Micros) -> None:
     """Until the record shows the loss of every run that the killed worker had open."""
     figures, node_id = demo.figures, node_of(victim)
     while demo.app.store.held_by(node_id):
@@ -441,8 +435,7 @@ def await_rescue(demo: Demo, watch: Watch, victim: WorkerProcess, other: WorkerP
     )
 
 
-def drain(demo: Demo, watch: Watch, other: WorkerProcess) -> None:
-    """Until the shop is empty."""
+def drain(demo: Demo, watch: QueueWatch, other: WorkerProcess) -> None:
     watch.until_ended()
     figures, app = demo.figures, demo.app
     runs = [run for run in app.runs() if run.kind not in (shop.ping.name, shop.nothing.name)]
@@ -483,11 +476,11 @@ def start_express(demo: Demo) -> WorkerProcess:
 def latency(demo: Demo) -> None:
     """Single jobs, one every few milliseconds, for a worker that waits for them."""
     _ping(demo)  # which a new worker imports and builds a few things for; not one of the figures
-    watch = Watch(demo, 1, shop.EXPRESS)
+    watch = QueueWatch(demo, 1, shop.EXPRESS)
     watch.start()
     watch.until_ended()
     sent = [_ping(demo) for _ in range(PINGS)]
-    Watch(demo, PINGS, shop.EXPRESS).until_ended()
+    QueueWatch(demo, PINGS, shop.EXPRESS).until_ended()
     results = [demo.app.existing(job).result for job in sent]
     demo.figures.latencies_s = [result for result in results if isinstance(result, float)]
     if demo.figures.latencies_s:
@@ -517,7 +510,7 @@ def sprint(demo: Demo, count: int) -> None:
         spent_s += time.perf_counter() - began
         figures.accepted.update(job.id for job in accepted)
     figures.batch_rate = count / spent_s
-    watch = Watch(demo, count, shop.EXPRESS)
+    watch = QueueWatch(demo, count, shop.EXPRESS)
     watch.start()
     watch.until_ended()
     figures.empty, figures.empty_rate = count, watch.rate(app.runs(kind=shop.nothing.name))

@@ -11,7 +11,7 @@ from perdure.worker.run import AnyKind, Executor, Inbox
 
 
 class Pools:
-    """Coroutines go to the event loop, plain functions to threads, and what asks for isolation to processes."""
+    """Coroutines go to the event loop, functions to threads, and kinds with `isolation="process"` to processes."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -27,11 +27,10 @@ class Pools:
         return found
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that coroutine handlers run on."""
         return self._loop_executor().loop
 
     def _loop_executor(self) -> LoopExecutor:
-        """Also asked for in the threads of runs."""
+        """Also called in the threads of runs."""
         made = self._get("loop")
         assert isinstance(made, LoopExecutor)
         return made
@@ -44,7 +43,7 @@ class Pools:
         """No more runs will come. False: some handlers have not ended in time and are left behind."""
         with self._lock:
             made = list(self._made.values())
-        ended = [executor.close(patience_s) for executor in made]  # each, whatever the first says
+        ended = [executor.close(patience_s) for executor in made]  # all of them, even if one returns False
         return all(ended)
 
     def _get(self, sort: str) -> Executor:

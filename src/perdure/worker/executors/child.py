@@ -1,17 +1,4 @@
-"""The child's side of the process executor: a new interpreter that runs one job after the other. Made by `processes`.
-
-Two threads: the main one runs handlers, another listens to the worker. What a handler says goes to the worker at once,
-so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` gave lives in the worker.
-
-A child is used again only if the run has left it as it was: what a handler changes for the whole process is noticed
-(`ProcessState`) and reported to the worker, which then does without this child.
-
-Children end with their worker, and their own children with them. They hold a pipe into which nobody ever writes. The
-worker has the only writing end, and when that is closed, which the kernel does however the worker ends, the kernel
-itself kills the child's whole process group (O_ASYNC with F_SETSIG): no Python code has to run for it, so a handler
-that holds the interpreter dies as well. Where the system has no such thing, the end of the conversation and the death
-signal remain.
-"""
+"""The child of the process executor: a new interpreter that runs one job after the other. Made by `processes`."""
 
 from __future__ import annotations
 
@@ -42,7 +29,7 @@ from perdure.worker.context import JobContext, Services, capturing
 from perdure.worker.executors.wire import (
     CUT_OFF,
     Ending,
-    Place,
+    ImportPath,
     Unframer,
     claim_of,
     ending_frame,
@@ -65,10 +52,16 @@ T = TypeVar("T")
 
 
 def tie_to_parent(fd: int, parent: int) -> None:
-    """From here on this process and its group do not outlive the parent. Called once, by a leader of its own group."""
+    """From here on this process and its group do not outlive the parent. Called once, by a leader of its own group.
+
+    `fd` is a pipe into which nobody ever writes. The worker has the only writing end. When that is closed, which the
+    kernel does however the worker ends, the kernel itself kills the whole process group (O_ASYNC with F_SETSIG): no
+    Python code has to run for it, so a handler that holds the interpreter dies as well. Where the system cannot do
+    that, the closed socket and the death signal remain.
+    """
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        """A worker's whole control group may be sent SIGTERM: the worker decides what becomes of its runs, not we."""
+        """SIGTERM may go to the control group of a worker: the worker decides about its runs, not its children."""
         if os.getppid() != parent:
             end_group()
 
@@ -82,12 +75,11 @@ def tie_to_parent(fd: int, parent: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
         # SIGKILL here would come before the pipe is closed, kill this process alone and spare its children.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked to hear of it
+    if os.getppid() != parent:  # it died before the lines above
         end_group()
 
 
 def end_group() -> None:
-    """End this process and all that it started."""
     with suppress(PermissionError):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)  # some of the group are not ours to kill
@@ -110,14 +102,19 @@ def _let_signals_in() -> None:
 
 
 def main(conversation: int, lifeline: int, parent: int) -> None:
-    """All there is to a child's life."""
+    """The whole life of a child."""
     tie_to_parent(lifeline, parent)
     with capturing():
         Child(socket.socket(fileno=conversation), lifeline).serve()
 
 
 class Child:
-    """Takes jobs from the worker and runs them, until the worker hangs up."""
+    """Takes jobs from the worker and runs them, until the worker hangs up.
+
+    Two threads: the main one runs handlers, another listens to the worker. What a handler says goes to the worker at
+    once, so that the last line before a crash is kept too. `ctx.state` is empty here: what `lifespan=` yielded lives in
+    the worker.
+    """
 
     def __init__(self, conversation: socket.socket, lifeline: int) -> None:
         conversation.set_inheritable(False)
@@ -155,7 +152,7 @@ class Child:
     # -- in the main thread ------------------------------------------------------------------------------------------
 
     def _run(self, order: Mapping[str, Any]) -> bool:
-        """Run one job. False: its kind could not be had, and what was imported for it is not to be relied on."""
+        """Run one job. False: its kind could not be imported, and the modules that were cannot be trusted."""
         try:
             task = self._task(order)
         except BaseException as error:  # noqa: BLE001 - the user's modules may raise anything, even SystemExit
@@ -166,7 +163,7 @@ class Child:
             self._running = running
             for stop, is_now in filter(None, [self._stops.get(task.claim.run_id)]):
                 running.stop(stop, is_now=is_now)
-        if self._as_found is None or order["kind"] not in self._imported:  # importing may change what it likes
+        if self._as_found is None or order["kind"] not in self._imported:  # an import may change anything
             self._imported.append(order["kind"])
             self._as_found = ProcessState(self._lifeline)
         self.say("begun")
@@ -189,15 +186,15 @@ class Child:
 
     def _task(self, order: Mapping[str, Any]) -> Assignment:
         claim = claim_of(order["claim"])
-        kind = load_kind(Place(*order["kind"]))
-        middleware = [load_object(Place(*place)) for place in order["middleware"]]
+        kind = load_kind(ImportPath(*order["kind"]))
+        middleware = [load_object(ImportPath(*path)) for path in order["middleware"]]
         app = kind.app
         _use_database(app, order["url"])
         ctx = ChildContext(claim, kind, StoreServices(app.parts()), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
 
     def _leave_if_cut_off(self) -> None:
-        """The handler has closed what its end would be told through. Our own end is all the worker can still notice."""
+        """The handler has closed the socket to the worker. Our exit is all that the worker can still notice."""
         if not self._can_speak():
             os._exit(CUT_OFF)
 
@@ -205,8 +202,8 @@ class Child:
         code = error.code if isinstance(error, PerdureError) else None
         trace = "".join(traceback.format_exception(type(error), error, from_users_code(error, "importlib")))
         if code != "kind_not_importable":
-            place = Place(*order["kind"])
-            text = f"{place} cannot be imported in a new process: {type(error).__name__}: {error}"
+            path = ImportPath(*order["kind"])
+            text = f"{path} cannot be imported in a new process: {type(error).__name__}: {error}"
             error = KindError(text, code="kind_not_importable")
         with self._lock:
             self._open -= 1
@@ -221,7 +218,7 @@ class Child:
                 self._heard(frame)
         with self._lock:
             is_busy = self._open > 0
-        if is_busy:  # nobody would ever hear how it ends
+        if is_busy:  # nobody would hear how it ends
             end_group()
         self._todo.put(None)
 
@@ -250,22 +247,22 @@ class Child:
     # -- in any thread -----------------------------------------------------------------------------------------------
 
     def _send(self, frame: bytes) -> None:
-        with self._sending, suppress(OSError):  # the worker is gone: the listening thread sees to it
+        with self._sending, suppress(OSError):  # the worker is gone: the listening thread ends this process
             if self._can_speak():
                 self._conversation.sendall(frame)
 
     def _can_speak(self) -> bool:
-        """False: a handler has closed the socket, and its number may mean a file of the handler's by now."""
+        """False: a handler has closed the socket, and its number may be a file of the handler now."""
         return _identity(self._conversation.fileno()) == self._line
 
     def _close_in_fork(self) -> None:
-        """In a process that a handler has forked: what it says is not said to the worker."""
+        """In a process that a handler has forked: it does not talk to the worker."""
         self._sending = threading.RLock()
         self._conversation.close()
 
 
 class CurrentRun:
-    """The run of the moment."""
+    """The run in progress."""
 
     def __init__(self, task: Assignment) -> None:
         self.task = task
@@ -294,7 +291,7 @@ class CurrentRun:
         if self._is_cancelled:
             handler.cancel()
         ended = await handler
-        self.exit_if_forked()  # before its loop is closed, which has what it waits on in common with ours
+        self.exit_if_forked()  # before its loop is closed, which shares its descriptors with ours
         return ended
 
     def stop(self, why: Stop, *, is_now: bool) -> None:
@@ -309,7 +306,7 @@ class CurrentRun:
 
 
 class ChildContext(JobContext):
-    """Passes on to the worker's context what is said to this one."""
+    """Forwards to the worker's context what is said to this one."""
 
     __slots__ = ("_say",)
 
@@ -343,9 +340,9 @@ class ChildContext(JobContext):
 
 
 class ProcessState:
-    """What belongs to the process as a whole, and would reach the next run if this one left it changed.
+    """The state of the whole process, which the next run would see: a child that a run has changed is replaced.
 
-    What is only added (modules, variables of the environment, entries of `sys.path`, threads) is no change: importing
+    What is only added (modules, environment variables, entries of `sys.path`, threads) is no change: importing
     a library does that, and handlers may import when they run.
     """
 
@@ -365,10 +362,9 @@ class ProcessState:
         }
 
     def changes_since(self, before: ProcessState) -> list[str]:
-        """What has changed, in words."""
         changed = [words for words, value in self._rest.items() if value != before._rest[words]]
         if not before._environment.items() <= self._environment.items():
-            changed.append("a variable of the environment")
+            changed.append("an environment variable")
         if before._path - self._path:
             changed.append("sys.path")
         return changed
@@ -388,7 +384,7 @@ def _folder() -> tuple[int, int] | None:
 
 
 def _umask() -> int | None:
-    """Without setting it, which would be felt by the handler's other threads. None: the system does not tell."""
+    """Without setting it, which the handler's other threads would notice. None: the system does not tell."""
     with suppress(OSError, ValueError), Path("/proc/self/status").open("rb") as status:
         for line in status:
             if line.startswith(b"Umask:"):
@@ -401,7 +397,7 @@ def _user_and_priority() -> tuple[int, ...]:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Which file or socket a number stands for. None: for none."""
+    """Which file or socket has this number. None: none has."""
     try:
         there = os.fstat(descriptor)
     except OSError:
@@ -410,7 +406,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def _use_database(app: Perdure, url: str) -> None:
-    """The database of the worker, which may be another than the module names; or the module may name none."""
+    """Use the database of the worker: the module may name another one, or none."""
     try:
         is_known = app.url == url
     except ConfigError:

@@ -32,7 +32,7 @@ from perdure.worker.signals import Stop
 class LoopExecutor:
     """An event loop in a thread of its own, with a task for every run.
 
-    A task each, not a few that go from job to job: what a handler sets in its context (`contextvars`) ends with it.
+    A new task for each, not a few for many: what a handler sets in its context (`contextvars`) ends with it.
     """
 
     def __init__(self, inbox: Inbox) -> None:
@@ -65,7 +65,7 @@ class LoopExecutor:
         return not self.thread.is_alive()
 
     def call(self, awaitable: Awaitable[Any]) -> LoopCall:
-        """Run to its end here what a plain function has returned. Called in that function's thread."""
+        """Run the awaitable that a plain function returned. Called in that function's thread."""
         self._loop.call_soon_threadsafe(self._count_loop_calls, 1)
         return LoopCall(self._loop, awaitable, lambda: self._count_loop_calls(-1))
 
@@ -87,8 +87,7 @@ class LoopExecutor:
             self._loop.close()
 
     def _has_served(self) -> bool:
-        """False: asyncio passed a SystemExit or KeyboardInterrupt of some task on to whoever runs the loop, or a
-        handler has stopped the loop."""
+        """False: a handler has stopped the loop, or raised SystemExit or KeyboardInterrupt, which asyncio passes on."""
         try:
             self._loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
@@ -112,7 +111,7 @@ class LoopExecutor:
         self._loop.call_soon(self._have_begun, tasks)
 
     def _have_begun(self, tasks: Sequence[Assignment]) -> None:
-        """All first steps are done by now, but for tasks that were cancelled before theirs: those never do one."""
+        """All first steps are done by now, except those of tasks that were cancelled before: they never do one."""
         for task in tasks:
             run_id = task.claim.run_id
             self._coming.discard(run_id)
@@ -175,7 +174,7 @@ class LoopExecutor:
 
 
 class LoopCall:
-    """What a plain function returned, on an event loop, while the function's thread waits for it.
+    """The awaitable that a plain function returned, run on an event loop while the function's thread waits.
 
     In the thread's context: `current()` is the same. Waits on a lock that is written in C, as all of `threads`.
     """
@@ -190,7 +189,7 @@ class LoopCall:
         loop.call_soon_threadsafe(self._begin)
 
     def cancel(self) -> None:
-        """From any thread. It ends soon, unless it does not let itself be cancelled."""
+        """From any thread. It ends soon, unless it ignores the cancel."""
         with suppress(RuntimeError):  # the loop is closed: it has ended
             self._loop.call_soon_threadsafe(self._cancel)
 
@@ -203,7 +202,7 @@ class LoopCall:
             pass
 
     def result(self) -> Any:
-        """What it gives, or raises, once it has ended."""
+        """What it returned, once it has ended; raises what it raised."""
         self.wait()
         assert self._task is not None
         return self._task.result()

@@ -1,10 +1,6 @@
 """Handlers of kinds with isolation="process", in processes that can be killed. Made by `Pools`, fed by `node`.
 
-One thread per child, which starts it, listens to it, keeps its time and reaps it. A child is kept for further runs;
-when it dies, only the run it had fails. See `child` for the other side and for how children end with us.
-
-The conversation has a socket of its own: standard input and output belong to the handlers. Nothing a job holds is ever
-on a command line.
+See `child` for the other side and for how children end with the worker.
 """
 
 from __future__ import annotations
@@ -32,12 +28,12 @@ from perdure.job.reports import Cancelled, Failed, Released, Report
 from perdure.worker.context import JobContext
 from perdure.worker.executors.wire import (
     CUT_OFF,
-    Place,
+    ImportPath,
     Unframer,
     ending_of,
     framed,
-    place_of_kind,
-    place_of_middleware,
+    path_of_kind,
+    path_of_middleware,
 )
 from perdure.worker.run import (
     COMPLETED,
@@ -58,14 +54,14 @@ _BOOT = (
 )
 _AT_ONCE = 1 << 18
 _LAST_BREATH_S = 1.0
-"""For a child that has hung up to end by itself, so that its own exit code is kept."""
+"""How long a child that has hung up may take to end by itself, so that its own exit code is kept."""
 
 GRACE_S = 5.0
 """How long a run that was asked to stop may continue before its process is killed."""
 HURRY_S = 1.0
 """The same at the end of a shutdown, whose own grace is over by then; less than a worker waits for its last runs."""
 START_S = 30.0
-"""How long a new process may take to import a handler whose time-out is shorter than that; not counted in that."""
+"""How long a new process may take to import a handler with a shorter time-out; not part of the time-out."""
 LOOK_S = 0.1
 """How often the thread of a busy child looks whether its run is to stop."""
 KILLED_S = 5.0
@@ -77,13 +73,14 @@ logger = logging.getLogger("perdure.worker")
 class ChildProcess:
     """A fresh interpreter, in a session and process group of its own, that runs one job after the other.
 
-    The thread that makes it must live as long as the child: the system tells a child of its parent's death when the
-    thread that started it ends.
+    It has its own socket to the worker: standard input and output belong to the handlers, and nothing that a job holds
+    is ever on a command line. The thread that makes it must live as long as the child: the system sends the death
+    signal when that thread ends.
     """
 
     def __init__(self) -> None:
         self.runs = 0
-        """How many it was given."""
+        """How many runs it was given."""
         self.has_hung_up = False
         """It ended, or closed its side of the conversation: nothing more will come from it."""
         self._unsent = bytearray()
@@ -140,7 +137,7 @@ class ChildProcess:
                 del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
             pass
-        except OSError:  # it is gone, which the next look at it shows
+        except OSError:  # it is gone, as the next look shows
             self._unsent.clear()
 
     def _pull(self) -> list[list[Any]]:
@@ -185,7 +182,7 @@ class ChildProcess:
             time.sleep(0.01)
 
     def release(self) -> None:
-        """Give back what is held open for it. In a fork of the worker: the child is not the fork's."""
+        """Close what is held open for it. Called in forks of the worker too: the child is not theirs."""
         self._socket.close()
         for fd in (self._lifeline, self._pidfd):
             if fd is not None:
@@ -206,17 +203,17 @@ def _started(conversation: int, lifeline: int) -> subprocess.Popen[bytes]:
 
 
 def _watched(pid: int) -> int | None:
-    """Something that becomes readable when the process ends, where the system has that."""
+    """A descriptor that becomes readable when the process ends. None: the system has none."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
         return os.pidfd_open(pid)
-    except OSError:  # forbidden to us; then the end of the conversation has to do
+    except OSError:  # forbidden; the closed socket must do
         return None
 
 
 def _forked() -> None:
-    """A fork of the worker lets go: otherwise the children would live as long as the fork."""
+    """A fork of the worker closes its copies: otherwise the children would live as long as the fork."""
     for child in list(_children):
         child.release()
     _children.clear()
@@ -228,18 +225,18 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class ProcessExecutor:
-    """As many children as runs have ever been open at once; the node sees to how many that may be."""
+    """As many children as runs have ever been open at once; the node limits how many."""
 
     def __init__(self, inbox: Inbox) -> None:
         self.grace_s = GRACE_S
         self._inbox = inbox
         self._todo: SimpleQueue[_ProcessRun | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._slots: list[_Slot] = []
+        self._slots: list[_ProcessSlot] = []
         self._open: dict[RunId, _ProcessRun] = {}
         self._deadline = 0.0
-        self.refused: dict[Place, Failure] = {}
-        """Kinds that no child can have, and why: to try each time would run what their module does when imported."""
+        self.refused: dict[ImportPath, Failure] = {}
+        """Kinds that no child can import, and why: each try would run their module again."""
 
     def start(self, tasks: Sequence[Assignment]) -> None:
         runs = [_ProcessRun(task, self.grace_s) for task in tasks]
@@ -247,7 +244,7 @@ class ProcessExecutor:
             self._open.update((run.task.claim.run_id, run) for run in runs)
             missing = len(self._open) - len(self._slots)
         for _ in range(missing):
-            slot = _Slot(self)
+            slot = _ProcessSlot(self)
             slot.thread.start()
             self._slots.append(slot)
         for run in runs:
@@ -276,12 +273,11 @@ class ProcessExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """The children there are."""
         return [child.pid for slot in self._slots if (child := slot.child) is not None]
 
     # -- in the threads ----------------------------------------------------------------------------------------------
 
-    def serve(self, slot: _Slot) -> None:
+    def serve(self, slot: _ProcessSlot) -> None:
         while (run := self._todo.get()) is not None:
             ended = slot.run(run)
             with self._lock:
@@ -290,8 +286,11 @@ class ProcessExecutor:
         slot.dismiss(self._deadline - time.monotonic())
 
 
-class _Slot:
-    """A thread and, once it had something to do, its child."""
+class _ProcessSlot:
+    """A thread and, from its first run on, its child, which the thread starts, listens to, times and reaps.
+
+    The child is kept for further runs; when it dies, only the run it had fails.
+    """
 
     def __init__(self, pool: ProcessExecutor) -> None:
         self._pool = pool
@@ -302,8 +301,8 @@ class _Slot:
         task, refused = run.task, self._pool.refused
         try:
             order = _job_order(task)
-            place = order["kind"]
-            ended = Ended(task.ctx, Failed(refused[place]), RunStats()) if place in refused else self._run(run, order)
+            path = order["kind"]
+            ended = Ended(task.ctx, Failed(refused[path]), RunStats()) if path in refused else self._run(run, order)
         except KindError as error:
             return Ended(task.ctx, Failed(failure_of(task, error, permanent=True)), RunStats())
         except Exception as error:  # whatever goes wrong, with the child or before: the run is handed back
@@ -314,7 +313,7 @@ class _Slot:
             report = COMPLETED if task.ctx.closed else failed(task, failure_of(task, error))
             return Ended(task.ctx, report, task.ctx.stats(), task.ctx.closed)
         if run.unfit is not None and run.unfit.permanent:
-            refused[place] = run.unfit
+            refused[path] = run.unfit
         return ended
 
     def _run(self, run: _ProcessRun, order: dict[str, Any]) -> Ended:
@@ -330,7 +329,7 @@ class _Slot:
             return ended or run.reaped(code)
 
     def _attended(self, run: _ProcessRun, child: ChildProcess, order: dict[str, Any]) -> Ended | None:
-        """Give the run to the child and wait for its end. None: it has no other end than the child's."""
+        """Give the run to the child and wait for its end. None: the child ended first."""
         child.runs += 1
         child.send("job", order)
         run.handed_over(time.monotonic())
@@ -344,13 +343,13 @@ class _Slot:
             run.attend(child, time.monotonic())
 
     def dismiss(self, patience_s: float = 1.0) -> int:
-        """Do without the child there is."""
+        """End the child, if there is one, and return its exit code."""
         child, self.child = self.child, None
         return 0 if child is None else child.reap(patience_s)
 
 
 class _ProcessRun:
-    """How one run stands: what the node wants of it, what the clock does, and what its child has said."""
+    """The state of one run: what the node wants of it, what the clock says, and what its child has said."""
 
     def __init__(self, task: Assignment, grace_s: float) -> None:
         self.task = task
@@ -363,7 +362,7 @@ class _ProcessRun:
         self._killed_for: Stop | None = None
         self._is_warned = False
         self.unfit: Failure | None = None
-        """Why its child could not have its kind."""
+        """Why its child could not import its kind."""
         self._has_changed_child = False
 
     # -- what the node wants (in its thread) -------------------------------------------------------------------------
@@ -388,7 +387,7 @@ class _ProcessRun:
         self.task.ctx.started_ns = time.perf_counter_ns()
 
     def heard(self, frame: list[Any], now: float) -> Ended | None:
-        """Take in what the child says. Something else than None: the run has ended."""
+        """Take in what the child says. Not None: the run has ended."""
         ctx = self.task.ctx
         match frame:
             case ["begun"]:
@@ -429,12 +428,11 @@ class _ProcessRun:
         return self._begun_at is None and self._killed_for is None
 
     def reaped(self, code: int) -> Ended:
-        """Its child is gone."""
         ctx = self.task.ctx
         return Ended(ctx, self._report_of_exit(code), ctx.stats()._replace(exit_code=code), ctx.closed)
 
     def _report_of_exit(self, code: int) -> Report:
-        """What the death of its process means for the run."""
+        """How the run ended, from the exit code of its process."""
         ctx, why = self.task.ctx, self._killed_for
         if ctx.closed:
             return COMPLETED
@@ -496,8 +494,8 @@ def _job_order(task: Assignment) -> dict[str, Any]:
     return {
         "claim": task.claim,
         "url": task.kind.app.url,
-        "kind": place_of_kind(task.kind),
-        "middleware": [place_of_middleware(middleware) for middleware in task.middleware],
+        "kind": path_of_kind(task.kind),
+        "middleware": [path_of_middleware(middleware) for middleware in task.middleware],
         "jitter": task.jitter,
     }
 
@@ -506,7 +504,7 @@ def _describe_exit(code: int) -> str:
     if code == CUT_OFF:
         return (
             f"the process that ran the handler left with exit code {code}, as it does when the handler has closed"
-            " descriptors that it did not open (os.closerange): how the handler ended cannot be told to the worker"
+            " descriptors that it did not open (os.closerange): the worker cannot learn how the handler ended"
         )
     if code >= 0:
         return f"the process that ran the handler left with exit code {code} before the handler had ended"

@@ -1,17 +1,4 @@
-"""Plain functions, in threads. Started by `worker`, fed by `node`.
-
-A thread cannot be killed. To stop a run an exception is raised inside its thread, which takes effect when the handler
-next executes Python code; until then the run stays open and its slot taken.
-
-It is raised in the handler only, never in our own code, nor in calls on the store that the handler makes: see
-`uninterrupted`. But it may hit any line of the standard library: a lock that is taken by Python code
-(`threading.Condition`, `queue.Queue`, `logging` before Python 3.13) and not by a `with` on the lock itself can stay
-taken. So the threads here wait for nothing but locks and queues that are written in C.
-
-One thread is woken at a time, and wakes the next when it has taken a run: that one runs as soon as the first waits
-for anything, or after the interpreter's switch interval. So short handlers run one after the other in few threads, and
-those that wait run beside each other, as if all had been woken at once.
-"""
+"""Plain functions, in threads. Started by `worker`, fed by `node`."""
 
 from __future__ import annotations
 
@@ -41,24 +28,36 @@ TRY_AGAIN_S = 0.001
 
 
 class ThreadExecutor:
-    """As many threads as runs have ever been open at once; the node sees to how many that may be."""
+    """As many threads as runs have ever been open at once; the node limits how many.
+
+    A thread cannot be killed. To stop a run an exception is raised inside its thread, which takes effect when the
+    handler next executes Python code; until then the run stays open and its slot taken. It is raised in the handler
+    only, never in our own code, nor in calls on the store that the handler makes: see `uninterrupted`. But it may hit
+    any line of the standard library: a lock that is taken by Python code (`threading.Condition`, `queue.Queue`,
+    `logging` before Python 3.13) and not by a `with` on the lock itself can stay taken. So the threads here wait only
+    for locks and queues that are written in C.
+
+    One thread is woken at a time, and wakes the next when it has taken a run: that one runs as soon as the first waits
+    for anything, or after the interpreter's switch interval. So short handlers run one after the other in few threads,
+    and those that wait run at the same time, as if all had been woken at once.
+    """
 
     def __init__(self, inbox: Inbox, loop: Callable[[], LoopExecutor]) -> None:
-        """`loop` gives the executor whose event loop takes what a plain function returned to be awaited."""
+        """`loop` returns the executor that runs the awaitables which plain functions return."""
         self._inbox = inbox
         self._loop = loop
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._todo: deque[Assignment] = deque()
-        self._slots: list[_Slot] = []
-        self._idle: list[_Slot] = []
-        """Threads that sleep; the last to lie down is the first to be woken."""
-        self._woken: _Slot | None = None
+        self._slots: list[_ThreadSlot] = []
+        self._idle: list[_ThreadSlot] = []
+        """Threads that sleep; the last to fall asleep is woken first."""
+        self._woken: _ThreadSlot | None = None
         """The thread that was woken and has taken nothing yet."""
         self._has_unrung = False
         """Runs have ended without a ring: the thread that takes the last of `todo` rings."""
         self._is_closing = False
-        self._open: dict[RunId, _Slot | None] = {}
+        self._open: dict[RunId, _ThreadSlot | None] = {}
         """Runs that have not ended. None: it waits for a thread."""
         self._called_off: set[RunId] = set()
         """Runs that were stopped while they waited for a thread."""
@@ -111,9 +110,9 @@ class ThreadExecutor:
         return not any(slot.thread.is_alive() for slot in self._slots)
 
     def _grow(self, missing: int) -> None:
-        """Where the system gives no more threads, runs wait for those there are. RuntimeError: there are none."""
+        """If the system gives no more threads, runs share those there are. RuntimeError: there are none."""
         for _ in range(missing):
-            slot = _Slot(self)
+            slot = _ThreadSlot(self)
             try:
                 slot.thread.start()
             except RuntimeError as error:
@@ -125,12 +124,12 @@ class ThreadExecutor:
 
     # -- in the threads ----------------------------------------------------------------------------------------------
 
-    def serve(self, slot: _Slot) -> None:
+    def serve(self, slot: _ThreadSlot) -> None:
         slot.mark = Mark()
         while self._serve_one(slot):
             pass
 
-    def _serve_one(self, slot: _Slot) -> bool:
+    def _serve_one(self, slot: _ThreadSlot) -> bool:
         """False: there will be no more."""
         task = self._take(slot)
         if task is None:
@@ -138,7 +137,7 @@ class ThreadExecutor:
         self._hand_back(self._run(slot, task))
         return True
 
-    def _take(self, slot: _Slot) -> Assignment | None:
+    def _take(self, slot: _ThreadSlot) -> Assignment | None:
         """The next run, as soon as there is one. None: there will be no more."""
         while (taken := self._taken(slot)) is None:
             if self._is_closing:
@@ -151,8 +150,8 @@ class ThreadExecutor:
             woken.wake()
         return task
 
-    def _taken(self, slot: _Slot) -> tuple[Assignment, _Slot | None, bool] | None:
-        """A run, whom to wake, and whether to ring. None: nothing is left, and the thread counts as asleep."""
+    def _taken(self, slot: _ThreadSlot) -> tuple[Assignment, _ThreadSlot | None, bool] | None:
+        """A run, which thread to wake, and whether to ring. None: nothing is left, and the thread counts as asleep."""
         with self._lock:
             if self._woken is slot:
                 self._woken = None
@@ -165,8 +164,8 @@ class ThreadExecutor:
             self._has_unrung = self._has_unrung and not rings
             return task, self._next_to_wake(), rings
 
-    def _next_to_wake(self) -> _Slot | None:
-        """Under the lock. None: nobody needs to be."""
+    def _next_to_wake(self) -> _ThreadSlot | None:
+        """Called under the lock. None: no thread needs to be woken."""
         if self._todo and self._woken is None and self._idle:
             self._woken = self._idle.pop()
             return self._woken
@@ -180,8 +179,8 @@ class ThreadExecutor:
         if not rings_later:
             self._inbox.ring()
 
-    def _run(self, slot: _Slot, task: Assignment) -> Ended:
-        """Whatever moment an interrupt hits: the run is handed back once, and nothing of it reaches the next one."""
+    def _run(self, slot: _ThreadSlot, task: Assignment) -> Ended:
+        """Whenever an interrupt hits: the run is handed back once, and nothing of it reaches the next one."""
         ended: Ended | None = None
         cut_short: BaseException | None = None
         try:
@@ -198,7 +197,7 @@ class ThreadExecutor:
             cut_short = None  # its traceback holds this frame, and all that the handler had
         return ended
 
-    def _enter(self, slot: _Slot, task: Assignment) -> bool:
+    def _enter(self, slot: _ThreadSlot, task: Assignment) -> bool:
         """False: it was called off before it began."""
         with self._lock:
             self._open[task.claim.run_id] = slot
@@ -215,15 +214,15 @@ class ThreadExecutor:
             self._open.pop(task.claim.run_id, None)
             self._called_off.discard(task.claim.run_id)
 
-    def call(self, slot: _Slot, awaitable: Awaitable[Any]) -> Any:
-        """In the thread of a run whose function returned it: wait for its end on the event loop of the coroutines."""
+    def call(self, slot: _ThreadSlot, awaitable: Awaitable[Any]) -> Any:
+        """In the thread of a run whose function returned it: run it on the event loop of the coroutines, and wait."""
         if os.getpid() != self._process:
             os._exit(0)  # as in `_leave`; the event loop is not in the copy
         with uninterrupted:
             loop_call = self._loop().call(awaitable)
             with self._lock:
                 slot.loop_call = loop_call
-                if slot.mark.due is not None:  # it came too early for that
+                if slot.mark.due is not None:  # the interrupt came first
                     loop_call.cancel()
             try:
                 return loop_call.result()
@@ -239,7 +238,7 @@ class ThreadExecutor:
         return task.claim.run_id in self._open
 
 
-class _Slot:
+class _ThreadSlot:
     """One thread of the pool."""
 
     def __init__(self, pool: ThreadExecutor) -> None:
@@ -248,7 +247,7 @@ class _Slot:
         """Made by the thread itself, before it takes its first run."""
         self._was_interrupted = False
         self.loop_call: LoopCall | None = None
-        """What its run waits for on the event loop: that is interrupted in the thread's place."""
+        """What its run waits for on the event loop: an interrupt cancels that instead."""
         self.run_to_end = partial(pool.call, self)
         self._asleep = threading.Lock()
         self._asleep.acquire()
@@ -278,8 +277,8 @@ class _Slot:
 
 
 def _let_go_of_logging() -> None:
-    """An interrupt between a log handler's taking its lock and its using it leaves the lock taken: the next one to log,
-    the store thread perhaps, would wait for ever. This thread is not logging, so what it holds was left in that way."""
+    """An interrupt right after a log handler took its lock leaves the lock taken: the next thread to log would wait for
+    ever. This thread is not logging now, so each of these locks that it holds was left in that way."""
     kept: list[Any] = getattr(logging, "_handlerList", [])
     handlers = [handler for reference in list(kept) if (handler := reference()) is not None]
     for lock in (getattr(logging, "_lock", None), *(handler.lock for handler in handlers)):
@@ -289,7 +288,7 @@ def _let_go_of_logging() -> None:
 
 
 class _Timekeeper:
-    """Warns of runs that near their time-out, and stops those past it. A thread, made when a run first has one."""
+    """Warns of runs that near their time-out, and stops those past it. A thread, made for the first run with one."""
 
     def __init__(self, pool: ThreadExecutor) -> None:
         self._pool = pool
@@ -326,7 +325,7 @@ class _Timekeeper:
         heapq.heappush(self._due, (at + limit, next(self._number), True, task))
 
     def _act(self) -> float | None:
-        """Do what is due. Returns for how long there will be nothing; None: until another run begins."""
+        """Do what is due. Returns the seconds until the next; None: until another run begins."""
         while self._due:
             left = self._due[0][0] - time.monotonic()
             if left > 0:

@@ -1,9 +1,6 @@
 """What a worker and its child processes say to each other: one JSON list per line. Used by `processes` and `child`.
 
 Parent to child: `hello`, `job`, `stop`. Child to parent: `begun`, `said`, `closed`, `changed`, `ended`, `unfit`.
-
-A kind travels as the name under which a new process can import it. As with multiprocessing's spawn, the main script is
-imported once more under another name: what stands below `if __name__ == "__main__":` does not run again.
 """
 
 from __future__ import annotations
@@ -42,11 +39,11 @@ _REPORTS = {
 }
 _BYTES = "$hex"
 CUT_OFF = 83
-"""What a child exits with when a handler has closed the socket it would tell its end through."""
+"""The exit code of a child whose handler has closed the socket to the worker."""
 
 
 class Ending(NamedTuple):
-    """What a child tells of a run that has ended. `closed`: the job's end is in the database already."""
+    """What a child reports of a run that has ended. `closed`: the job's end is in the database already."""
 
     report: Report
     duration_ms: int | None
@@ -66,7 +63,6 @@ class Unframer:
         self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[list[Any]]:
-        """The frames that are whole now."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             whole = b"".join((*self._pieces, line))
@@ -120,8 +116,12 @@ MAIN = "__main__"
 SECOND_MAIN = "__perdure_main__"
 
 
-class Place(NamedTuple):
-    """An object of a module. `script`: the file of the main script, if the object is in that."""
+class ImportPath(NamedTuple):
+    """Where a new process imports an object from. `script`: the file of the main script, if the object is in that.
+
+    As with multiprocessing's spawn, the main script is imported once more under another name: the code below
+    `if __name__ == "__main__":` does not run again.
+    """
 
     module: str
     name: str
@@ -131,45 +131,45 @@ class Place(NamedTuple):
         return f"{self.module}:{self.name}"
 
 
-def place_of_kind(kind: AnyKind) -> Place:
+def path_of_kind(kind: AnyKind) -> ImportPath:
     """Where this kind can be imported from. KindError: nowhere."""
-    return _place(kind, kind.function, f'kind {kind.name!r} ({kind.place}) has isolation="process" but')
+    return _path_of(kind, kind.function, f'kind {kind.name!r} ({kind.place}) has isolation="process" but')
 
 
-def place_of_middleware(middleware: object) -> Place:
-    return _place(middleware, middleware, f'the middleware {middleware!r} wraps jobs with isolation="process" but')
+def path_of_middleware(middleware: object) -> ImportPath:
+    return _path_of(middleware, middleware, f'the middleware {middleware!r} wraps jobs with isolation="process" but')
 
 
-def load_object(place: Place) -> Any:
-    """What stands there, in this process. Imports its module; KindError: it is not there."""
+def load_object(path: ImportPath) -> Any:
+    """Import the object, in this process. KindError: it is not there."""
     with _importing():
-        module = importlib.import_module(place.module) if place.script is None else _main_again(place.script)
-    there = _attribute_of(module, place.name)
+        module = importlib.import_module(path.module) if path.script is None else _main_again(path.script)
+    there = _attribute_of(module, path.name)
     if there is None:
-        raise _not_importable(f"{place} is not to be load_object in a new process; it")
+        raise _not_importable(f"{path} cannot be found in a new process; it")
     return there
 
 
-def load_kind(place: Place) -> AnyKind:
-    kind = load_object(place)
+def load_kind(path: ImportPath) -> AnyKind:
+    kind = load_object(path)
     if not isinstance(kind, Kind):
-        raise _not_importable(f"{place} is a kind in the worker but none in a new process; it")
+        raise _not_importable(f"{path} is a kind in the worker but none in a new process; it")
     return cast("AnyKind", kind)
 
 
 # -- in the worker ---------------------------------------------------------------------------------------------------
 
 
-def _place(wanted: object, function: object, what: str) -> Place:
+def _path_of(wanted: object, function: object, what: str) -> ImportPath:
     for module_name, name in _candidates(wanted, function):
         module = sys.modules.get(module_name)
         if module is not None and _attribute_of(module, name) is wanted:
             return _as_seen_from_outside(module_name, name, what)
-    raise _not_importable(f"{what} it is no name of a module; it")
+    raise _not_importable(f"{what} no module has a name for it; it")
 
 
 def _candidates(wanted: object, function: object) -> Iterator[tuple[str, str]]:
-    """Its own name first; then any global name it goes by: `work = app.job(isolation="process")(borrowed)`."""
+    """Its own name first; then any other global name of it: `work = app.job(isolation="process")(borrowed)`."""
     module_name: str | None = getattr(function, "__module__", None)
     name: str | None = getattr(function, "__qualname__", None)
     if module_name is not None and name is not None:
@@ -180,19 +180,19 @@ def _candidates(wanted: object, function: object) -> Iterator[tuple[str, str]]:
             yield from ((other, key) for key, value in list(vars(module).items()) if value is wanted)
 
 
-def _as_seen_from_outside(module_name: str, name: str, what: str) -> Place:
+def _as_seen_from_outside(module_name: str, name: str, what: str) -> ImportPath:
     if module_name != MAIN:
-        return Place(module_name, name)
+        return ImportPath(module_name, name)
     main = sys.modules[MAIN]
     spec: ModuleSpec | None = getattr(main, "__spec__", None)
     if spec is not None:  # python -m package.module: importable under its real name
         if spec.name == MAIN or spec.name.endswith("." + MAIN):
-            raise _not_importable(f"{what} it stands in a __main__.py, which would run again; it")
-        return Place(spec.name, name)
+            raise _not_importable(f"{what} it is in a __main__.py, which would run again; it")
+        return ImportPath(spec.name, name)
     script: str | None = getattr(main, "__file__", None)
     if script is None or not Path(script).exists():
-        raise _not_importable(f"{what} it was typed in, so that no file holds it; it")
-    return Place(MAIN, name, str(Path(script).absolute()))
+        raise _not_importable(f"{what} it was typed in, so no file holds it; it")
+    return ImportPath(MAIN, name, str(Path(script).absolute()))
 
 
 # -- in the child ----------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _importing() -> Generator[None, None, None]:
 
 
 def check_not_importing() -> None:
-    """A script that starts a worker just because it is imported would do so in every child, without end."""
+    """A script that starts a worker when it is imported would do so in every child, without end."""
     if _imports:
         raise PerdureError(
             "a worker was started while a child process imports its script; put app.worker().run() below"
@@ -221,7 +221,7 @@ def check_not_importing() -> None:
 
 
 def _main_again(script: str) -> ModuleType:
-    """The main script as a module under another name, and as `__main__` for whoever asks for that."""
+    """The main script as a module under another name, and as `__main__` for code that looks for that."""
     known = sys.modules.get(SECOND_MAIN)
     if known is not None:
         return known
