@@ -13,7 +13,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from perdure.cli.commands import InvalidValue, Program
-from perdure.cli.render import error_text, one_line, visible
 from perdure.cli.target import App, Url, database_options_in
 from perdure.errors import PerdureError
 from perdure.version import __version__
@@ -94,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except _USAGE_ERROR as error:
         _explain_usage(error)
     except PerdureError as error:
+        from perdure.cli.render import error_text  # errors alone need it, and --help is to be quick
+
         _fail(error_text(error, database_options_in(given)), error if debug else None)
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
         _fail(f"unexpected {type(error).__name__}: {error} [internal_error]", error if debug else None)
@@ -120,6 +121,8 @@ def _explain_usage(error: Any) -> NoReturn:
 
 
 def _fail(message: str, error: BaseException | None = None, status: int = ERROR) -> NoReturn:
+    from perdure.cli.render import one_line, visible  # as above
+
     if error is not None:
         import traceback
 
