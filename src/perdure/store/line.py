@@ -49,7 +49,9 @@ class Line:
         """While others leave, a ticket may be woken for its place before this returns True."""
         line = self._line
         try:
-            for number in range(self._places):
+            if line[0] is ticket:  # most of the time
+                return True
+            for number in range(1, self._places):
                 if line[number] is ticket:
                     return True
         except IndexError:
@@ -63,6 +65,8 @@ class Line:
             line.remove(ticket)
         except ValueError:  # not in it, or not any more: waking the others may have been interrupted
             pass
+        if not line:  # whoever joins from here on sees for itself that it is first
+            return
         for number in range(self._places):
             try:
                 line[number].release()
