@@ -1,15 +1,24 @@
-"""`perdure db …`: the database as a whole. Asks the store and `ops/database`."""
+"""`perdure db …`: the database as a whole. Asks the store."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli.commands import Command, Commands
 from perdure.cli.render import Json, one_line, print_json, print_table, visible
 from perdure.cli.target import App, Url, database
+from perdure.errors import ConfigError
+
+if TYPE_CHECKING:
+    from perdure.store.migrate import Naming
+
+DIALECTS = ("sqlite", "postgres")
 
 db = typer.Typer(
     cls=Commands,
@@ -47,12 +56,10 @@ def sql(
     statements: Annotated[bool, typer.Option("--statements", help="Also the statements Perdure runs.")] = False,
 ) -> None:
     """Print the SQL that makes a Perdure database. Piped into an empty one, it is ready for use."""
-    from perdure.ops.database import schema_sql, statements_sql
-
-    for statement in schema_sql(dialect):
+    for statement in _schema_sql(dialect):
         print(f"{statement};\n")
     if statements:
-        for name, text in statements_sql(dialect):
+        for name, text in _statements_sql(dialect):
             commented = "\n".join(f"-- {line}".rstrip() for line in text.splitlines())
             print(f"-- statement: {name}\n{commented}\n")
 
@@ -67,3 +74,30 @@ def backup(
     with database(url, app) as store:
         store.back_up(target)
     print(visible(f"Copied to {target} ({target.stat().st_size} bytes)."))
+
+
+def _schema_sql(dialect: str) -> Iterator[str]:
+    """The statements that make an empty database one that Perdure takes for its own, in order."""
+    from perdure.store import migrate
+
+    naming: Naming = _names(dialect).NAMING
+    for step in migrate.migrations_of(dialect):
+        yield from migrate.statements_of(step, naming)
+
+
+def _statements_sql(dialect: str) -> Iterator[tuple[str, str]]:
+    """Every named statement as the database gets it, by name."""
+    from perdure.store.statements import load
+
+    names = _names(dialect)
+    for name, statement in sorted(load(names.OWN, names.table, names.MARKER).items()):
+        yield name, statement.sql
+
+
+def _names(dialect: str) -> ModuleType:
+    if dialect not in DIALECTS:
+        raise ConfigError(
+            f"{dialect!r} is not a database Perdure knows; --dialect is one of: {', '.join(DIALECTS)}",
+            code="dialect_unknown",
+        )
+    return import_module(f"perdure.store.{dialect}.statements")
