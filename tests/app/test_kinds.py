@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from perdure import JobContext, KeyConflict, KindError, Perdure, Retry, Unique, principal
+from perdure.clock import ManualClock
 from tests.app.contents import contents
 
 
@@ -114,14 +117,17 @@ def test_an_alias_given_twice_is_one(app: Perdure) -> None:
 
 
 def test_a_kinds_name_lists_what_is_stored_under_its_old_names_too(path: Path) -> None:
-    before, after = Perdure(path), Perdure(path)
+    clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
+    before, after = Perdure(path, clock=clock), Perdure(path, clock=clock)
     old, new = before.job(name="old")(_work), after.job(name="new", aliases=["old"])(_work)
-    jobs = [kind.enqueue(number).id for number, kind in enumerate([old, new, old, new])]
+    jobs: list[UUID] = []
+    for number, kind in enumerate([old, new, old, new]):
+        jobs.append(kind.enqueue(number).id)
+        clock.advance(seconds=1)  # ids of two apps say nothing about their order within a millisecond
     before.job(name="another")(_work).enqueue(9)
 
-    newest_first = sorted(jobs, reverse=True)  # ids of two apps say nothing about their order within a millisecond
-    assert [job.id for job in after.jobs(kind="new")] == newest_first
-    assert [job.id for job in after.jobs(kind="new", limit=3)] == newest_first[:3]
+    assert [job.id for job in after.jobs(kind="new")] == jobs[::-1]
+    assert [job.id for job in after.jobs(kind="new", limit=3)] == jobs[:0:-1]
     assert [job.id for job in after.jobs(kind="new", state="queued", queue="default")] == jobs
     assert [job.id for job in after.jobs(kind="old")] == jobs[2::-2]
     assert after.cancel_all(kind="new") == 4
