@@ -48,6 +48,7 @@ class JobRow(NamedTuple):
     auto_retry_of: JobId | None
     chain_attempt: int
     created_at: Micros
+    template_version: int | None = None
 
     def __repr__(self) -> str:
         return _without_secrets(self)
@@ -115,6 +116,15 @@ class Plan(NamedTuple):
     """Plain, without a key, and to start at once."""
 
 
+class Origin(NamedTuple):
+    """What a job was made from: a template as it was, a slot of a schedule, or both."""
+
+    template_id: bytes | None = None
+    template_version: int | None = None
+    schedule_id: bytes | None = None
+    scheduled_for: Micros | None = None
+
+
 class NewJob(NamedTuple):
     """A job that does not exist yet. The store gives it its place in the queue."""
 
@@ -131,6 +141,7 @@ class NewJob(NamedTuple):
     waits_for: int = 0
     parent_id: JobId | None = None
     """The job whose handler asked for this one."""
+    origin: Origin | None = None
 
     def __repr__(self) -> str:
         return _without_secrets(self)
@@ -150,6 +161,9 @@ class JobView(NamedTuple):
     principal: str | None
     idempotency_key: str | None
     business_key: str | None
+    template_id: bytes | None
+    template_version: int | None
+    schedule_id: bytes | None
     scheduled_for: Micros | None
     parent_id: JobId | None
     root_id: JobId | None
@@ -258,7 +272,7 @@ _NEW = {"attempts": 0, "crashes": 0, "life": 1, "chain_attempt": 1, "paused": 0,
 def row_of_new(sort: type[R], new: NewJob, **known: object) -> R:
     """The row of this type for a new job. Unknown columns are None."""
     fields = {**_NEW, **new.plan._asdict(), **new._asdict(), "job_id": new.id, "queued_at": new.created_at}
-    fields |= {"updated_at": new.created_at, **known}
+    fields |= {"updated_at": new.created_at, **(new.origin._asdict() if new.origin else {}), **known}
     make: Any = sort
     row: R = make._make(map(fields.get, make._fields))
     return row

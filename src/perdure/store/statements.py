@@ -29,6 +29,7 @@ BROUGHT = {
     "new_job": (
         *("id", "kind", "kind_version", "owner", "queue", "payload", "secrets", "params", "options", "principal"),
         *("idempotency_key", "business_key", "parent_id", "created_at"),
+        *("template_id", "template_version", "schedule_id", "scheduled_for"),
     ),
 }
 """The columns of a new job, in the order in which `write` gives them. The others are NULL, or start as below."""

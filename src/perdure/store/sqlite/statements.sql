@@ -75,6 +75,7 @@ NOT json_valid(result)
         OR typeof(retry_of) || length(retry_of) <> 'blob16'
         OR typeof(auto_retry_of) || length(auto_retry_of) <> 'blob16'
         OR typeof(scheduled_for) NOT IN ('integer', 'null') OR typeof(sequence) NOT IN ('integer', 'null')
+        OR typeof(template_version) NOT IN ('integer', 'null')
 
 -- name: count_queued
 -- How many jobs of each queue may start now; no further than :cap.
