@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
 from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Claim, JobRow, LiveJob
+from perdure.job.model import Claim, JobRow, LiveJob, NewJob
 from perdure.job.reports import Finish
 from perdure.job.states import State, Suspicion
 
@@ -260,6 +260,105 @@ class Glance(NamedTuple):
     queues: tuple[str, ...]
     next_due: Micros | None
     cancelled: tuple[RunId, ...]
+
+
+class ScheduleRow(NamedTuple):
+    """When jobs are to be made, and which. `plan` and `policy` are JSON text; one of cron, every_us and at is set.
+
+    `next_trigger_at` None: nothing more is planned, or nobody knows when (`problem` says why).
+    """
+
+    id: bytes
+    name: str
+    owner: str
+    source: str
+    template_id: bytes | None
+    kind: str
+    kind_version: int
+    payload: str
+    secrets: str | None
+    plan: str
+    cron: str | None
+    every_us: int | None
+    at: Micros | None
+    tz: str
+    starts_at: Micros | None
+    ends_at: Micros | None
+    policy: str
+    description: str | None
+    digests: str | None
+    declared_at: Micros | None
+    enabled: int
+    disabled_reason: str | None
+    disabled_at: Micros | None
+    problem: str | None
+    last_trigger_at: Micros | None
+    next_trigger_at: Micros | None
+    created_at: Micros
+    updated_at: Micros
+    version: int
+
+
+class NewSlot(NamedTuple):
+    """A planned instant to take. `job` None: a worker's own upkeep takes it.
+
+    `overlap` says what to do while an earlier job of the schedule is live: "skip" takes nothing, "queue" lets the job
+    wait for that one, "allow" does not care.
+    """
+
+    scheduled_for: Micros
+    previous_at: Micros | None
+    following_at: Micros | None
+    job: NewJob | None
+    overlap: str = "allow"
+
+
+class Missed(NamedTuple):
+    """A stretch of planned instants that nobody took. `instants` None: too many to count."""
+
+    first_at: Micros
+    last_at: Micros
+    instants: int | None
+    reason: str
+    recorded_at: Micros
+
+
+class Firing(NamedTuple):
+    """What to do with the instants of a schedule that are due. Written only if the schedule is as it was read."""
+
+    schedule: ScheduleRow
+    slots: Sequence[NewSlot]
+    missed: Sequence[Missed]
+    next_at: Micros | None
+    problem: str | None = None
+
+
+class Fired(NamedTuple):
+    """What became of a firing. `applied` False: the schedule had changed meanwhile, and nothing was written."""
+
+    applied: bool
+    jobs: tuple[JobId, ...] = ()
+    slots: tuple[Micros, ...] = ()
+    """The instants that were taken, with or without a job."""
+    overlapped: tuple[Micros, ...] = ()
+
+
+class SlotRow(NamedTuple):
+    """A planned instant that was taken. `status`: of the upkeep, or the state of its job.
+
+    `successor`: the job has ended, and this one continues its work.
+    """
+
+    schedule_id: bytes
+    scheduled_for: Micros
+    previous_at: Micros | None
+    following_at: Micros | None
+    job_id: JobId | None
+    node_id: NodeId | None
+    note: str | None
+    created_at: Micros
+    status: str | None = None
+    successor: JobId | None = None
 
 
 def not_found(job_id: JobId) -> JobNotFound:
