@@ -15,6 +15,7 @@ from perdure.job.views import Job
 from perdure.kind import Draft
 from perdure.options import OptionFields
 from perdure.queues import Queues
+from perdure.schedules import Schedules
 from perdure.worker.lifecycle import log_enqueued
 
 P = ParamSpec("P")
@@ -66,12 +67,30 @@ class AsyncQueues(_Async[Queues]):
     resume = _coroutine(Queues.resume)
 
 
+class AsyncSchedules(_Async[Schedules]):
+    """`app.schedules` for coroutines."""
+
+    put = _coroutine(Schedules.put)
+    get = _coroutine(Schedules.get)
+    enable = _coroutine(Schedules.enable)
+    disable = _coroutine(Schedules.disable)
+    remove = _coroutine(Schedules.remove)
+    rename = _coroutine(Schedules.rename)
+    slots = _coroutine(Schedules.slots)
+    missed = _coroutine(Schedules.missed)
+    preview = _coroutine(Schedules.preview)
+    describe = _coroutine(Schedules.describe)
+    backfill = _stepwise(Schedules.backfill)
+    list = _coroutine(Schedules.list)
+
+
 class AsyncPerdure(_Async[Perdure]):
     """The verbs of `Perdure` for coroutines; see there for what each promises."""
 
     def __init__(self, app: Perdure) -> None:
         super().__init__(app)
         self.queues = AsyncQueues(app.queues)
+        self.schedules = AsyncSchedules(app.schedules)
 
     async def enqueue(
         self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]
@@ -115,3 +134,4 @@ class AsyncPerdure(_Async[Perdure]):
     pause_all = _coroutine(Perdure.pause_all)
     resume_all = _coroutine(Perdure.resume_all)
     retry_all = _coroutine(Perdure.retry_all)
+    trigger = _coroutine(Perdure.trigger)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from perdure.lock import Lock
     from perdure.ops.explain import Explanation
     from perdure.queues import Queues
+    from perdure.schedule.definition import Definition
+    from perdure.schedules import Declarations, ScheduleFields, Schedules
     from perdure.store.protocols import Store, StoreFactory
     from perdure.store.rows import LogLine
     from perdure.testing.kit import Kit
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from perdure.worker.worker import Worker
 
     M = TypeVar("M", bound=Middleware)
+    K = TypeVar("K", bound=Kind[..., Any, ..., Any])
 
 JobLike = Job | UUID | str
 End = Literal["front", "back"]
@@ -439,6 +442,49 @@ class Perdure:
 
         return Lock(self, name, ttl)
 
+    @lazy
+    def schedules(self) -> Schedules:
+        """What runs by the clock: put, get, list, enable, disable, remove, preview."""
+        from perdure.schedules import Schedules
+
+        return Schedules(self)
+
+    @lazy
+    def declared_schedules(self) -> Declarations:
+        """What `@app.schedule` has declared."""
+        from perdure.schedules import Declarations
+
+        return Declarations(self)
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        **fields: Unpack[ScheduleFields],
+    ) -> Callable[[K], K]:
+        """`@app.schedule("0 7 * * *", tz="Europe/Berlin")` above `@app.job`: workers make such a job at these times.
+
+        Also `every=timedelta(minutes=5)` or `at=datetime(…)`. `payload` are the arguments; `name` is the schedule's,
+        by default that of the kind. Each planned instant makes at most one job, however many workers there are. See
+        docs/schedules.md for what happens to instants that were missed, and for the other options.
+        """
+
+        def declare(kind: K) -> K:
+            self.declared_schedules.add(kind, name, cron, {} if payload is None else dict(payload), fields)
+            return kind
+
+        return declare
+
+    def trigger(self, name: str, scheduled_for: datetime | None = None) -> Job:
+        """Make the job of a schedule's slot now: the one planned for `scheduled_for`, by default one for this second.
+
+        It takes the slot as a worker does: if the slot is taken, its job is returned, marked `deduplicated`. Refused
+        (TransitionRefused) while an earlier job of the schedule is live and its overlap policy is "skip".
+        """
+        return self.schedules.trigger(name, scheduled_for)
+
     def worker(
         self,
         queues: Sequence[str] | Mapping[str, int] | None = None,
@@ -471,7 +517,12 @@ class Perdure:
         from perdure.worker.options import Parts
 
         self.import_kinds()
-        return Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
+        parts = Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
+        return parts._replace(owner=self.owner, declared=self._declared)
+
+    def _declared(self) -> Sequence[Definition]:
+        """The schedules of the code; nothing is loaded where there are none."""
+        return self.declared_schedules.all() if "declared_schedules" in self.__dict__ else ()
 
     def import_kinds(self) -> None:
         """Import the modules of `imports=`, which declare this app's kinds."""

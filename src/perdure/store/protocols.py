@@ -7,7 +7,7 @@ the same time. The contract suite (`perdure.testing.contract`) has one file per 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
@@ -27,12 +27,16 @@ from perdure.store.rows import (
     Fact,
     Failures,
     Finished,
+    Fired,
+    Firing,
     Glance,
     JobFilter,
     Kinds,
     Lane,
     LogLine,
+    Missed,
     NewNode,
+    NewSlot,
     NodeRow,
     Outstanding,
     Page,
@@ -42,6 +46,8 @@ from perdure.store.rows import (
     Ran,
     Rescued,
     RunFilter,
+    ScheduleRow,
+    SlotRow,
     Spot,
     StoredKind,
     Stuck,
@@ -313,6 +319,79 @@ class LockOperations(Protocol):
         ...
 
 
+class ScheduleOperations(Protocol):
+    """What happens by the clock. A schedule's row is the lock of its slots: each planned instant is taken once.
+
+    A store may raise NotImplementedError for all of these: then it has no schedules.
+    """
+
+    def save_schedule(self, row: ScheduleRow, seen_version: int | None, missed: Sequence[Missed] = ()) -> bool:
+        """Insert a schedule (no version seen), or replace the one with this id, and record what it has missed.
+
+        False: its name is taken, or it has another version by now; nothing was written.
+        """
+        ...
+
+    def schedule(self, name: str) -> ScheduleRow | None:
+        """The schedule of this name, disabled ones too. None: there is none."""
+        ...
+
+    def schedules(self, after: str, size: int) -> list[ScheduleRow]:
+        """Up to `size` schedules in the order of their names, from behind the name `after`."""
+        ...
+
+    def declared_schedules(self, owner: str) -> list[ScheduleRow]:
+        """The enabled schedules that the code of this app has declared."""
+        ...
+
+    def due_schedules(self, now: Micros, limit: int) -> list[ScheduleRow]:
+        """Enabled schedules whose next instant has come, the longest due first."""
+        ...
+
+    def next_trigger(self) -> Micros | None:
+        """When the next instant of any enabled schedule comes. None: nothing is planned."""
+        ...
+
+    def fire(self, firings: Sequence[Firing], node_id: NodeId | None, now: Micros) -> list[Fired]:
+        """Take the due instants of these schedules, with their jobs, and set their next ones.
+
+        For each schedule all of it or nothing: nothing if it is not as it was read. An instant that is taken already is
+        passed over. While an earlier job of the schedule is live, `overlap` of the slot decides.
+        """
+        ...
+
+    def take_slot(self, schedule_id: bytes, slot: NewSlot, now: Micros) -> Job:
+        """Take one instant by hand. If it is taken already, its job is returned, marked `deduplicated`.
+
+        TransitionRefused: an earlier job of the schedule is live, and the slot's `overlap` is "skip".
+        """
+        ...
+
+    def note_slot(self, schedule_id: bytes, scheduled_for: Micros, status: str, note: str | None) -> bool:
+        """How the upkeep that took this slot ended. False: there is no such slot."""
+        ...
+
+    def slot_of(self, job_id: JobId) -> SlotRow | None:
+        """The slot that this job, or the job whose work it continues, was made for. None: no slot."""
+        ...
+
+    def slots(self, schedule_id: bytes, below: Micros, size: int) -> list[SlotRow]:
+        """Up to `size` slots that were taken, newest first, from before the instant `below`."""
+        ...
+
+    def missed(self, schedule_id: bytes, below: Micros, size: int) -> list[Missed]:
+        """Up to `size` stretches that nobody took, newest first, from before the instant `below`."""
+        ...
+
+    def pending_of(self, schedule_id: bytes, limit: int) -> list[JobId]:
+        """Up to `limit` jobs of this schedule that wait."""
+        ...
+
+    def declare(self, node_id: NodeId, digests: Mapping[str, str], now: Micros) -> dict[str, set[str]]:
+        """Record which schedules the code of this node declares. Returns what the code of other live nodes declares."""
+        ...
+
+
 class StatusQueries(Protocol):
     """What happens in the queue.
 
@@ -443,6 +522,7 @@ class Store(
     QueueOperations,
     NodeOperations,
     LockOperations,
+    ScheduleOperations,
     StatusQueries,
     HealthOperations,
     StoreLifecycle,

@@ -16,7 +16,7 @@ from perdure.job.model import NewJob, readable
 from perdure.job.states import State
 from perdure.job.views import Job
 from perdure.store import read
-from perdure.store.engine import Call, Op, UniqueViolation
+from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op, UniqueViolation
 from perdure.store.enqueue import enqueue
 from perdure.store.rows import Fired, Firing, Missed, NewSlot, ScheduleRow, SlotRow
 
@@ -24,15 +24,29 @@ UPKEEP_RUNNING = "running"
 """The status of a slot while a worker's own upkeep is at it."""
 
 
-def save_schedule(row: ScheduleRow, seen_version: int | None) -> Op[bool]:
-    """Insert a schedule (no version seen), or replace the one with this id. False: someone else was faster."""
+def save_schedule(row: ScheduleRow, seen_version: int | None, missed: Sequence[Missed] = ()) -> Op[bool]:
+    """Insert a schedule (no version seen), or replace the one with this id, and record what it has missed.
+
+    False: someone else was faster, and nothing was written.
+    """
     if seen_version is None:
-        try:
-            yield Call("insert_schedule", row)
-        except UniqueViolation:
-            return False
-        return True
-    return (yield Call("update_schedule", (*row[1:], row.id, seen_version))).changed == 1
+        return (yield from _insert(row))
+    if not (yield Call("update_schedule", (*row[1:], row.id, seen_version))).changed:
+        return False
+    yield from _record(row.id, missed)
+    return True
+
+
+def _insert(row: ScheduleRow) -> Op[bool]:
+    yield SAVEPOINT
+    try:
+        yield Call("insert_schedule", row)
+    except UniqueViolation:
+        yield ROLLBACK_TO
+        yield RELEASE
+        return False
+    yield RELEASE
+    return True
 
 
 def schedule(name: str) -> Op[ScheduleRow | None]:
@@ -44,6 +58,12 @@ def schedule(name: str) -> Op[ScheduleRow | None]:
 def schedules(after: str, size: int) -> Op[list[ScheduleRow]]:
     """Up to `size` schedules in the order of their names, from behind the name `after`."""
     rows = (yield Call("list_schedules", {"after": after, "page": size})).rows
+    return [readable(ScheduleRow, row)[0] for row in rows]
+
+
+def declared_schedules(owner: str) -> Op[list[ScheduleRow]]:
+    """The enabled schedules that the code of this app has declared."""
+    rows = (yield Call("list_declared_schedules", {"owner": owner})).rows
     return [readable(ScheduleRow, row)[0] for row in rows]
 
 
@@ -65,7 +85,8 @@ def fire(firings: Sequence[Firing], node_id: NodeId | None, now: Micros) -> Op[l
     """Take the due instants of these schedules: slots, jobs, and the next instant, for each of them all or nothing."""
     fired: list[Fired] = []
     for firing in firings:
-        fired.append((yield from _fire(firing, node_id, now)))
+        one = yield from _fire(firing, node_id, now)
+        fired.append(one)
     return fired
 
 
@@ -95,10 +116,13 @@ def _fire(firing: Firing, node_id: NodeId | None, now: Micros) -> Op[Fired]:
         taken.append(slot.scheduled_for)
         if job is not None:
             jobs.append(job.row.id)
-    skipped = [Missed(at, at, 1, "overlap", now) for at in overlapped]
-    if firing.missed or skipped:
-        yield Call("insert_missed", [(seen.id, *stretch) for stretch in (*firing.missed, *skipped)])
+    yield from _record(seen.id, [*firing.missed, *(Missed(at, at, 1, "overlap", now) for at in overlapped)])
     return Fired(applied=True, jobs=tuple(jobs), slots=tuple(taken), overlapped=tuple(overlapped))
+
+
+def _record(schedule_id: bytes, missed: Sequence[Missed]) -> Op[None]:
+    if missed:
+        yield Call("insert_missed", [(schedule_id, *stretch) for stretch in missed])
 
 
 def _live_before(schedule_id: bytes, slot: NewSlot) -> Op[JobId | None]:
@@ -204,7 +228,9 @@ def missed(schedule_id: bytes, below: Micros, size: int) -> Op[list[Missed]]:
 
 def pending_of(schedule_id: bytes, limit: int) -> Op[list[JobId]]:
     """Up to `limit` jobs of this schedule that wait."""
-    return [job_id for (job_id,) in (yield Call("pending_of_schedule", {"schedule_id": schedule_id, "page": limit})).rows]
+    return [
+        job_id for (job_id,) in (yield Call("pending_of_schedule", {"schedule_id": schedule_id, "page": limit})).rows
+    ]
 
 
 # -- declarations ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
 from perdure.store import finish as _finish
 from perdure.store import repair as _repair
+from perdure.store import schedule as _schedule
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
 from perdure.store.protocols import Bell
@@ -236,6 +237,22 @@ class SqlStore:
     renew_lock = writes(admin.renew_lock)
     release_lock = writes(admin.release_lock)
     lock_holder = reads(admin.lock_holder)
+
+    # ScheduleOperations
+    save_schedule = writes(_schedule.save_schedule)
+    schedule = reads(_schedule.schedule)
+    schedules = reads(_schedule.schedules)
+    declared_schedules = reads(_schedule.declared_schedules)
+    due_schedules = reads(_schedule.due_schedules)
+    next_trigger = reads(_schedule.next_trigger)
+    fire = writes(_schedule.fire)
+    take_slot = writes(_schedule.take_slot)
+    note_slot = writes(_schedule.note_slot)
+    slot_of = reads(_schedule.slot_of)
+    slots = reads(_schedule.slots)
+    missed = reads(_schedule.missed)
+    pending_of = reads(_schedule.pending_of)
+    declare = writes(_schedule.declare)
 
     # StatusQueries
     outstanding = reads(read.outstanding)

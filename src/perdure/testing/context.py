@@ -17,6 +17,7 @@ from perdure.job.transitions import claim
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Draft, Kind
 from perdure.options import Options
+from perdure.store.rows import SlotRow
 from perdure.worker.context import JobContext, Services, current, entered
 from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
@@ -107,6 +108,10 @@ class DetachedServices:
     def get_run(self, ctx: JobContext) -> Run:
         del ctx
         return self._run
+
+    def get_slot(self, ctx: JobContext) -> SlotRow | None:
+        del ctx
+        return None
 
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
         return StoreServices(self._app.parts()).new_job(draft, ctx)

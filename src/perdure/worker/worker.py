@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
@@ -34,6 +34,9 @@ from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import Inbox
 from perdure.worker.signals import Stop
+
+if TYPE_CHECKING:
+    from perdure.schedule.scheduler import Scheduler
 
 SIGNAL_WITHIN_S = 0.5
 """How late a signal may be noticed at worst."""
@@ -209,8 +212,16 @@ class Worker:
         self._thread.start()
 
     def _chores(self, node: Node) -> Chores:
-        rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
-        return Chores([rescue], self._parts.clock, node.look_again)
+        chores = [Rescuer(self._parts, self._options).chore(lambda: node.id)]
+        if self._options.schedules:
+            chores.append(self._scheduler().chore(lambda: node.id))
+        return Chores(chores, self._parts.clock, node.look_again)
+
+    def _scheduler(self) -> Scheduler:
+        from perdure.schedule.scheduler import Scheduler  # loads cronsim and the time zones
+
+        parts = self._parts
+        return Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared)
 
     def _prepare_kinds(self) -> None:
         """Read their signatures now: it takes time that the first job of each would pay for."""

@@ -26,6 +26,12 @@ WHERE name > :after
 ORDER BY name
 LIMIT :page
 
+-- name: list_declared_schedules
+SELECT {schedule_columns}
+FROM {schedule}
+WHERE source = 'code' AND enabled = 1 AND owner = :owner
+ORDER BY name
+
 -- name: due_schedules
 SELECT {schedule_columns}
 FROM {schedule}
