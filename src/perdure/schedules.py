@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from perdure.checks import check_known, check_name, check_time, check_type, check_whole
 from perdure.clock import Micros, to_datetime
-from perdure.errors import DatabaseBusy, KindError, PerdureError, ScheduleError, TransitionRefused, not_among, shown
+from perdure.errors import DatabaseBusy, KindError, PerdureError, ScheduleError, TransitionRefused, shown
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
 from perdure.job.model import json_of, plan_json
@@ -314,8 +314,7 @@ class Schedules:
         row = self._app.store.schedule(check_name(name, "the schedule's name"))
         if row is None:
             known = [one.name for one in self._app.store.schedules("", 1_000)]
-            hint = f"; {not_among('it', name, known)}" if known and len(known) <= 5 else _near(name, known)
-            raise ScheduleError(f"there is no schedule {shown(name)}{hint}", code="schedule_unknown")
+            raise ScheduleError(f"there is no schedule {shown(name)}{_near(name, known)}", code="schedule_unknown")
         return row
 
     # -- by hand -----------------------------------------------------------------------------------------------------
