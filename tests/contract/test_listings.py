@@ -320,8 +320,8 @@ MANY_ROWS = (
     "INSERT INTO perdure.queue (name, next_position) SELECT DISTINCT queue, 0 FROM perdure.job",
     """INSERT INTO perdure.schedule (id, name, owner, source, kind, kind_version, payload, plan, tz, policy, enabled,
         next_trigger_at, created_at, updated_at, version)
-    SELECT id, 'schedule-' || id::text, 'shop', CASE WHEN random() < 0.1 THEN 'code' ELSE 'api' END, kind, 1, '{}', '{}',
-        'UTC', '{}', 1, 0, 0, 0, 1 FROM perdure.job LIMIT 10000""",
+    SELECT id, 'schedule-' || id::text, 'shop', CASE WHEN random() < 0.1 THEN 'code' ELSE 'api' END, kind, 1, '{}',
+        '{}', 'UTC', '{}', 1, 0, 0, 0, 1 FROM perdure.job LIMIT 10000""",
     """INSERT INTO perdure.slot (schedule_id, scheduled_for, job_id, created_at)
     SELECT s.id, n, s.id, 0 FROM perdure.schedule AS s CROSS JOIN generate_series(1, 5) AS n""",
     """INSERT INTO perdure.missed (schedule_id, first_at, recorded_at, last_at, instants, reason)

@@ -153,7 +153,8 @@ def test_a_slot_is_taken_with_its_job_and_the_schedule_moves_on(rig: Rig) -> Non
     fired = fire(rig, row)
 
     [job_id] = fired.jobs
-    assert fired.applied and fired.slots == (row.next_trigger_at,)
+    assert fired.applied
+    assert fired.slots == (row.next_trigger_at,)
     job = rig.job(job_id)
     assert (job.state, job.row.schedule_id, job.row.scheduled_for) == (State.QUEUED, row.id, row.next_trigger_at)
     after = read(rig, row)
@@ -382,7 +383,8 @@ def test_a_job_knows_its_slot(rig: Rig) -> None:
 
     slot = rig.store.slot_of(job_id)
 
-    assert slot is not None and slot.scheduled_for == rig.now
+    assert slot is not None
+    assert slot.scheduled_for == rig.now
     assert rig.store.slot_of(rig.enqueue()) is None
 
 
