@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
+from itertools import takewhile
 
 from perdure import Perdure
-from perdure.clock import Micros, to_micros
+from perdure.clock import to_micros
 from perdure.schedules import LAST
 
 
@@ -19,7 +20,7 @@ def check_coverage(app: Perdure, name: str, since: datetime, until: datetime | N
     assert schedule is not None
     assert schedule.trigger is not None
     end = app.clock.now() if until is None else to_micros(until)
-    planned = [at for at in _until(schedule.trigger.instants(to_micros(since)), end)]
+    planned = list(takewhile(lambda at: at <= end, schedule.trigger.instants(to_micros(since))))
     slots = app.store.slots(schedule.id.bytes, LAST, 100_000)
     stretches = app.store.missed(schedule.id.bytes, LAST, 100_000)
     counts: Counter[str] = Counter()
@@ -32,12 +33,3 @@ def check_coverage(app: Perdure, name: str, since: datetime, until: datetime | N
         assert not (at in taken and reasons), f"{name}: {at} was taken, and recorded as missed ({reasons})"
         counts["taken" if at in taken else reasons[0]] += 1
     return counts
-
-
-def _until(instants: object, end: Micros) -> list[Micros]:
-    found: list[Micros] = []
-    for at in instants:  # type: ignore[attr-defined]
-        if at > end:
-            break
-        found.append(at)
-    return found

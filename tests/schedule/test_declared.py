@@ -1,4 +1,4 @@
-"""Schedules that the code declares: kept by every worker that starts, never doubled, never flapping between releases."""
+"""Schedules that the code declares: kept by every worker that starts, never doubled, not flapping between releases."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_two_schedules_need_two_names(app: Perdure, send: Any) -> None:
 def test_annotations_that_come_later_are_read_later(app: Perdure) -> None:
     @app.schedule("0 7 * * *", payload={"to": "a"})
     @app.job
-    def mail(to: Later) -> None: ...
+    def mail(to: Later) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(Exception, match="Later"):
         app.parts().declared()

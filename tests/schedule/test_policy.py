@@ -134,7 +134,7 @@ def test_a_policy_is_read_as_it_was_stored() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "no", '{"catch_up":"maybe"}', '{"overlap":null}'])
 def test_a_policy_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="policy|Expecting"):
+    with pytest.raises(ValueError, match=r"policy|Expecting"):
         Policy.read(text)
 
 
