@@ -91,12 +91,11 @@ class Cron:
 
     def runs(self, wall: Wall) -> list[int]:
         """The instants at which it runs, of those that were looked at."""
+        times, is_day = self.times, self.matches_day
         if self.hours == set(range(24)):
-            return [instant for instant, time in wall.shown.items() if self.matches(time)]
-        return sorted({instant for time, instant in wall.once.items() if self.matches(time)})
-
-    def matches(self, wall: int) -> bool:
-        return wall % DAY in self.times and self.matches_day(wall // DAY)
+            shown = wall.shown.items()
+            return [instant for instant, time in shown if time % DAY in times and is_day(time // DAY)]
+        return sorted({instant for time, instant in wall.once.items() if time % DAY in times and is_day(time // DAY)})
 
     @lru_cache(4096)  # noqa: B019 - there are as many of them as expressions
     def matches_day(self, number: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from bisect import bisect_right
 from collections import defaultdict
 from datetime import UTC, date, datetime
 from itertools import cycle, pairwise
@@ -105,7 +106,7 @@ SECONDS = """
 10,20 0 */2 * * SUN#1,SUN#2,0L
 """.strip().splitlines()
 
-REACHES = ((SPARSE, 36 * 3600, 60), (DENSE, 4 * 3600, 60), (SECONDS, 5400, 1))
+REACHES = ((SPARSE, 36 * 3600, 60), (DENSE, 3 * 3600, 60), (SECONDS, 5400, 1))
 """How far around a change each sort of expression is looked at, and in which steps."""
 
 CRONS = {text: Cron(text) for text in (*SPARSE, *DENSE, *SECONDS)}
@@ -136,7 +137,9 @@ def differences(change: Change, zones: list[str]) -> list[str]:
         wall = Wall(change, reach, step)
         for text, zone in zip(texts, in_turn, strict=False):
             expected = [second * 1_000_000 for second in CRONS[text].runs(wall)]
-            found += compare(Trigger.of(text, tz=zone), expected, (change.at - reach, change.at + reach - 1))
+            trigger = Trigger.of(text, tz=zone)
+            found += compare(trigger, expected, (change.at - reach, change.at + reach - 1))
+            found += compare_between(trigger, expected, change)
     return found
 
 
@@ -149,6 +152,18 @@ def compare(trigger: Trigger, expected: list[int], window: tuple[int, int]) -> l
     backward = [trigger.before(Micros(later - 1)) for later in expected[1:]]
     if backward != expected[:-1] or [trigger.before(Micros(one)) for one in expected[-1:]] != expected[-1:]:
         return [f"{trigger.cron} in {trigger.tz}: backwards {backward} is planned, the oracle says {expected}"]
+    return []
+
+
+def compare_between(trigger: Trigger, expected: list[int], change: Change) -> list[str]:
+    """From instants that are not planned: in the time before clocks are moved, and in the time that comes twice."""
+    for minute in (-61, -31, -1, 0, 1, 29, 31, 59, 61, 89):
+        instant = Micros((change.at + minute * 60) * 1_000_000 + 1)
+        place = bisect_right(expected, instant)
+        if place > 0 and trigger.before(instant) != expected[place - 1]:
+            return [f"{trigger.cron} in {trigger.tz}: before {instant} the oracle says {expected[place - 1]}"]
+        if place < len(expected) and trigger.after(instant) != expected[place]:
+            return [f"{trigger.cron} in {trigger.tz}: after {instant} the oracle says {expected[place]}"]
     return []
 
 

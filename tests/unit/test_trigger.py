@@ -156,6 +156,13 @@ def shown_in_berlin(instant: Micros) -> str:
     return f"{to_datetime(instant).astimezone(BERLIN):%H:%M:%S %Z}".replace(":00 ", " ")
 
 
+def test_in_an_hour_that_comes_again_what_has_run_is_not_planned_again() -> None:
+    trigger = Trigger.of("*/15 2 * * *", tz="Europe/Berlin")
+    again = datetime(2026, 10, 25, 2, 20, tzinfo=BERLIN, fold=1)
+    assert upcoming(trigger, again, 1, BERLIN) == ["10-26 02:00:00"]
+    assert trigger.before(to_micros(again)) == micros(2026, 10, 25, 2, 45, tz=BERLIN)
+
+
 def test_a_day_that_a_zone_has_left_out_runs_at_the_beginning_of_the_next() -> None:
     apia = ZoneInfo("Pacific/Apia")
     trigger = Trigger.of("0 7 * * *", tz="Pacific/Apia")
