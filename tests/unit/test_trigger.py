@@ -170,6 +170,30 @@ def test_a_day_that_a_zone_has_left_out_runs_at_the_beginning_of_the_next() -> N
     assert upcoming(trigger, before, 3, apia) == ["12-29 07:00:00", "12-31 00:00:00", "12-31 07:00:00"]
 
 
+@pytest.mark.parametrize(
+    ("cron", "latest", "following"),
+    [
+        ("0 * 28 3 *", (2025, 3, 28, 23), (2026, 3, 28, 0)),
+        ("0 * 29 2 *", (2024, 2, 29, 23), (2028, 2, 29, 0)),
+        ("0 * 30 10 *", (2025, 10, 30, 23), (2026, 10, 30, 0)),
+    ],
+)
+def test_hours_of_a_few_days_are_found_over_years_of_moved_clocks(
+    cron: str, latest: tuple[int, int, int, int], following: tuple[int, int, int, int]
+) -> None:
+    trigger = Trigger.of(cron, tz="Europe/Berlin")
+    before, after = micros(*latest, tz=BERLIN), micros(*following, tz=BERLIN)
+    for instant in (Micros(before + 1), micros(2025, 11, 2), micros(2026, 1, 1), Micros(after - 1)):
+        assert (trigger.before(instant), trigger.after(instant)) == (before, after)
+
+
+def test_an_hour_shortly_before_clocks_are_moved_is_found_from_long_after() -> None:
+    auckland = ZoneInfo("Pacific/Auckland")
+    trigger = Trigger.of("0 * 26 9 *", tz="Pacific/Auckland")
+    assert trigger.before(micros(2026, 10, 1)) == micros(2026, 9, 26, 23, tz=auckland)
+    assert trigger.before(micros(2026, 12, 31)) == micros(2026, 9, 26, 23, tz=auckland)
+
+
 def test_every_hour_means_the_same_however_it_is_written() -> None:
     before = datetime(2026, 10, 24, 12, tzinfo=UTC)
     star, *others = (Trigger.of(f"30 {hours} * * *", tz=BERLIN) for hours in ("*", "*/1", "0-23", "0-11,12-23"))
