@@ -116,6 +116,27 @@ class Plan(NamedTuple):
     """Plain, without a key, and to start at once."""
 
 
+def plan_json(plan: Plan) -> str:
+    """The text in which templates and schedules keep a plan."""
+    return json.dumps(plan._asdict(), ensure_ascii=False, separators=(",", ":"))
+
+
+def plan_of(text: str) -> Plan:
+    """The plan that `plan_json` wrote, in this or another release.
+
+    Fields that only a newer release knows are ignored; those that an older one did not know get their default.
+    ValueError: it cannot be read, or a field without a default is missing.
+    """
+    read = json_of(text)
+    stored = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+    known: dict[str, Any] = Plan._field_defaults | {name: stored[name] for name in Plan._fields if name in stored}
+    missing = [name for name in Plan._fields if name not in known]
+    if missing:
+        raise ValueError(f"the stored plan {_cut(text)} has no {', '.join(missing)}")
+    known |= {name: tuple(known[name]) for name in ("tags", "names")}
+    return Plan(**known)
+
+
 class Origin(NamedTuple):
     """What a job was made from: a template as it was, a slot of a schedule, or both."""
 
