@@ -15,6 +15,7 @@ from perdure.job.views import Job
 from perdure.kind import Draft
 from perdure.options import OptionFields
 from perdure.queues import Queues
+from perdure.templates import Templates
 from perdure.worker.lifecycle import log_enqueued
 
 P = ParamSpec("P")
@@ -66,12 +67,27 @@ class AsyncQueues(_Async[Queues]):
     resume = _coroutine(Queues.resume)
 
 
+class AsyncTemplates(_Async[Templates]):
+    """`app.templates` for coroutines."""
+
+    put = _coroutine(Templates.put)
+    get = _coroutine(Templates.get)
+    list = _coroutine(Templates.list)
+    versions = _coroutine(Templates.versions)
+    of = _coroutine(Templates.of)
+    archive = _coroutine(Templates.archive)
+    restore = _coroutine(Templates.restore)
+    rename = _coroutine(Templates.rename)
+    enqueue = _coroutine(Templates.enqueue)
+
+
 class AsyncPerdure(_Async[Perdure]):
     """The verbs of `Perdure` for coroutines; see there for what each promises."""
 
     def __init__(self, app: Perdure) -> None:
         super().__init__(app)
         self.queues = AsyncQueues(app.queues)
+        self.templates = AsyncTemplates(app.templates)
 
     async def enqueue(
         self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]

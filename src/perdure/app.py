@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from perdure.queues import Queues
     from perdure.store.protocols import Store, StoreFactory
     from perdure.store.rows import LogLine
+    from perdure.templates import Templates
     from perdure.testing.kit import Kit
     from perdure.worker.context import JobContext
     from perdure.worker.options import Parts, WorkerFields
@@ -425,6 +426,13 @@ class Perdure:
         from perdure.queues import Queues
 
         return Queues(self)
+
+    @lazy
+    def templates(self) -> Templates:
+        """Jobs to be enqueued under a name: put, get, list, enqueue, archive."""
+        from perdure.templates import Templates
+
+        return Templates(self)
 
     @lazy
     def aio(self) -> AsyncPerdure:

@@ -12,6 +12,7 @@ PerdureError
 ├── JobFailed               `wait` saw the job end without a result
 ├── WaitTimeout             `wait` gave up; the job continues
 ├── LockNotHeld             a named lease that is not, or no longer, ours
+├── TemplateError           a template that is unknown, archived, changed meanwhile, or does not fit its kind
 └── StoreError              the database said no
     ├── DatabaseUnavailable     cannot be opened, read or written at all
     ├── DatabaseBusy            locked for longer than the time-out; nothing was written
@@ -145,6 +146,10 @@ class WaitTimeout(PerdureError, TimeoutError):
 
 class LockNotHeld(PerdureError):
     default_code = "lock_not_held"
+
+
+class TemplateError(PerdureError):
+    default_code = "template_invalid"
 
 
 class StoreError(PerdureError):

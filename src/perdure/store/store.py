@@ -20,6 +20,7 @@ from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
 from perdure.store import finish as _finish
 from perdure.store import repair as _repair
+from perdure.store import template as _template
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
 from perdure.store.protocols import Bell
@@ -236,6 +237,15 @@ class SqlStore:
     renew_lock = writes(admin.renew_lock)
     release_lock = writes(admin.release_lock)
     lock_holder = reads(admin.lock_holder)
+
+    # TemplateOperations
+    put_template = writes(_template.put_template)
+    archive_template = writes(_template.archive_template)
+    rename_template = writes(_template.rename_template)
+    template = reads(_template.template)
+    template_by_id = reads(_template.template_by_id)
+    templates = reads(_template.templates)
+    template_versions = reads(_template.template_versions)
 
     # StatusQueries
     outstanding = reads(read.outstanding)

@@ -25,6 +25,9 @@ UNIQUE = (
     ("edge", "depends_on", "job_id"),
     ("node", "id"),
     ("lock", "name"),
+    ("template", "id"),
+    ("template", "name"),
+    ("template_version", "template_id", "version"),
 )
 """Each table and its unique columns."""
 
@@ -173,5 +176,6 @@ def _two_of_each(rig: Rig) -> None:
         [claim] = rig.claim(queue=queue, node=rig.register())
         rig.store.append_log([LogLine(claim.run_id, 1, claim.job_id, rig.now, "INFO", "line", None)])
         rig.store.take_lock(queue, "owner", rig.now, 60_000_000)
+        rig.store.put_template(rig.new_template(queue), rig.now)
         in_state(rig, State.BLOCKED)
         rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))

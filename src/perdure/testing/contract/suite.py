@@ -38,6 +38,7 @@ GROUPS = (
     "queues",
     "nodes",
     "locks",
+    "templates",
     "questions",
     "schema",
     "concurrency",
