@@ -10,7 +10,7 @@ from uuid import UUID
 
 from perdure.checks import check_name, check_type, check_whole
 from perdure.clock import Micros, to_datetime
-from perdure.errors import InvalidOption, KindError, PerdureError, TemplateError, shown
+from perdure.errors import InvalidOption, KindError, PerdureError, Remedy, TemplateError, shown
 from perdure.ids import to_uuid
 from perdure.job.model import NewJob, Origin, Plan, json_of, plan_json, plan_of, priority_of
 from perdure.job.retry import Retry
@@ -172,8 +172,9 @@ class Templates:
             why = f"template {name!r} has no version {version}; its newest is {known[name]}"
             raise TemplateError(why, code="template_unknown")
         near = get_close_matches(name, list(known), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "make it with app.templates.put"
-        raise TemplateError(f"there is no template {shown(name)}; {hint}", code="template_unknown")
+        meant = f"did you mean {near[0]!r}?" if near else None
+        remedy = Remedy(meant or "app.templates.put makes one", meant or "perdure templates put makes one")
+        raise TemplateError(f"there is no template {shown(name)}", code="template_unknown", remedy=remedy)
 
 
 def _checked(name: object) -> str:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 
 from perdure.clock import Micros
-from perdure.errors import PerdureError, TemplateError
+from perdure.errors import PerdureError, Remedy, TemplateError
 from perdure.job.model import json_of, readable
 from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op, Serialization, UniqueViolation
 from perdure.store.rows import NewTemplate, TemplateRow
@@ -42,7 +42,11 @@ def put_template(new: NewTemplate, now: Micros, expect_version: int | None = Non
 
 
 def archived(name: str) -> TemplateError:
-    return TemplateError(f"template {name!r} is archived; restore it first, or use another", code="template_archived")
+    return TemplateError(
+        f"template {name!r} is archived",
+        code="template_archived",
+        remedy=Remedy("restore it first, or use another", "perdure templates restore uses it again"),
+    )
 
 
 def _next_version(new: NewTemplate, current: TemplateRow, now: Micros) -> Op[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from perdure.errors import TemplateError
 from perdure.job.model import Origin
 from perdure.job.reports import Completed, Failed
@@ -62,7 +64,7 @@ def test_the_same_again_changes_nothing(rig: Rig) -> None:
     ("plan", '{"queue":"other"}'),
     ("description", None),
 )
-def test_every_part_of_the_content_counts(rig: Rig, part: str, value: object) -> None:
+def test_every_part_of_the_content_counts(rig: Rig, part: str, value: Any) -> None:
     new = rig.new_template(rig.key("t"), '{"a":1,"b":[2]}', '{"x":"1","y":"2"}')
     _put(rig, new)
     changed = NewTemplate(**(new._asdict() | {part: value}))
