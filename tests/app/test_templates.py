@@ -207,8 +207,9 @@ def test_a_job_from_a_template_is_like_one_enqueued_by_hand(app: Perdure, report
     here, there = (app.store.row(job.row.id) for job in (made, plain))
     assert here is not None
     assert there is not None
-    theirs = {"id": here.id, "created_at": here.created_at, "template_id": here.template_id, "template_version": 1}
-    assert here == there._replace(payload=here.payload, **theirs)
+    assert here == there._replace(
+        id=here.id, payload=here.payload, created_at=here.created_at, template_id=here.template_id, template_version=1
+    )
     assert here.secrets == there.secrets
     by_hand.complete(app, queue="reports")
 
@@ -438,7 +439,7 @@ def test_a_row_that_another_program_has_damaged_stops_nothing_but_itself(
     news(app)
     app.templates.put("other", "send")
     door = Sqlite3(path)
-    door.execute(f"UPDATE perdure_template_version SET {column} = '{text}' WHERE payload <> '{{}}'")  # noqa: S608
+    door.execute(f"UPDATE perdure_template_version SET {column} = '{text}' WHERE payload <> '{{}}'")
     door.commit()
     door.close()
 
