@@ -16,6 +16,7 @@ from perdure.kind import Draft
 from perdure.options import OptionFields
 from perdure.queues import Queues
 from perdure.schedules import Schedules
+from perdure.templates import Templates
 from perdure.worker.lifecycle import log_enqueued
 
 P = ParamSpec("P")
@@ -84,6 +85,20 @@ class AsyncSchedules(_Async[Schedules]):
     list = _coroutine(Schedules.list)
 
 
+class AsyncTemplates(_Async[Templates]):
+    """`app.templates` for coroutines."""
+
+    put = _coroutine(Templates.put)
+    get = _coroutine(Templates.get)
+    list = _coroutine(Templates.list)
+    versions = _coroutine(Templates.versions)
+    of = _coroutine(Templates.of)
+    archive = _coroutine(Templates.archive)
+    restore = _coroutine(Templates.restore)
+    rename = _coroutine(Templates.rename)
+    enqueue = _coroutine(Templates.enqueue)
+
+
 class AsyncPerdure(_Async[Perdure]):
     """The verbs of `Perdure` for coroutines; see there for what each promises."""
 
@@ -91,6 +106,7 @@ class AsyncPerdure(_Async[Perdure]):
         super().__init__(app)
         self.queues = AsyncQueues(app.queues)
         self.schedules = AsyncSchedules(app.schedules)
+        self.templates = AsyncTemplates(app.templates)
 
     async def enqueue(
         self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from perdure.schedules import Declarations, ScheduleFields, Schedules
     from perdure.store.protocols import Store, StoreFactory
     from perdure.store.rows import LogLine
+    from perdure.templates import Templates
     from perdure.testing.kit import Kit
     from perdure.worker.context import JobContext
     from perdure.worker.options import Parts, WorkerFields
@@ -428,6 +429,13 @@ class Perdure:
         from perdure.queues import Queues
 
         return Queues(self)
+
+    @lazy
+    def templates(self) -> Templates:
+        """Jobs to be enqueued under a name: put, get, list, enqueue, archive."""
+        from perdure.templates import Templates
+
+        return Templates(self)
 
     @lazy
     def aio(self) -> AsyncPerdure:

@@ -17,6 +17,7 @@ PAGES = {
     "operations.md": 7,
     "processes.md": 1,
     "stores.md": 2,
+    "templates.md": 8,
     "tutorial.md": 22,
     "worker.md": 3,
 }

@@ -14,6 +14,7 @@ from perdure.config import Config
 from perdure.kind import Bound, Kind
 from perdure.options import OptionFields
 from perdure.queues import Queues
+from perdure.templates import Template, Templates
 from perdure.testing import Kit
 from perdure.worker.health import Health
 from perdure.worker.options import OPTION_NAMES
@@ -25,8 +26,16 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 COMMANDS = {command.path: command for command in every(program().commands)}
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
-_CALL = re.compile(r"(?<![\w./])(app\.queues|app\.aio|app|ctx|t|send)\.(?!py\b)([a-z]\w*)")
-_OF = {"app": Perdure, "app.queues": Queues, "app.aio": AsyncPerdure, "ctx": JobContext, "t": Kit, "send": Kind}
+_CALL = re.compile(r"(?<![\w./])(app\.queues|app\.templates|app\.aio|app|ctx|t|send)\.(?!py\b)([a-z]\w*)")
+_OF = {
+    "app": Perdure,
+    "app.queues": Queues,
+    "app.templates": Templates,
+    "app.aio": AsyncPerdure,
+    "ctx": JobContext,
+    "t": Kit,
+    "send": Kind,
+}
 
 
 def words(page: str) -> set[str]:
@@ -71,6 +80,11 @@ def test_every_field_of_a_job_is_explained() -> None:
     assert public(Job) - inner - {"node_id", "run_id"} - words("jobs.md") == set()
 
 
+def test_every_verb_and_field_of_a_template_is_explained() -> None:
+    assert public(Templates) - {"new_job"} - words("templates.md") == set()
+    assert {field.name for field in fields(Template)} - words("templates.md") == set()
+
+
 def test_everything_a_handler_can_ask_its_context_is_explained() -> None:
     inner = {"begun", "captured", "check_open", "children", "claim", "closed", "complete", "fit", "keep", "metrics"}
     assert (
@@ -97,7 +111,7 @@ def has(owner: type, name: str) -> bool:
 
 
 KNOWN: dict[type, tuple[str, ...]] = {
-    AsyncPerdure: ("queues",),
+    AsyncPerdure: ("queues", "templates"),
     JobContext: ("messages", "progressed", "measured", "artifacts", "enqueued"),  # of the kit's own context
     Kind: tuple(public(Bound)),
 }

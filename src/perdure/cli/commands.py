@@ -99,6 +99,22 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry("priority", "control", "Give a waiting job another priority.", ("priority 3fa2c1d0 10",)),
         Entry("delete", "control", "Remove ended jobs with their runs and logs.", ("delete 3fa2c1d0",)),
     ),
+    "Templates and schedules": (
+        Entry(
+            "templates",
+            "templates",
+            "List templates; show, put, enqueue, archive, restore and rename them.",
+            (
+                "templates",
+                "templates put news send subject=News --description 'to every customer' --app shop.jobs:app",
+                "templates enqueue news to=ann@example.org --app shop.jobs:app",
+                "templates show news",
+                "templates archive news",
+                "templates restore news",
+                "templates rename news newsletter",
+            ),
+        ),
+    ),
     "Queues and workers": (
         Entry(
             "queues",
@@ -149,6 +165,10 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("db", name): "perdure db check" for name in ("show", "status", "info", "version", "verify")},
     **{("db", name): "perdure db backup" for name in ("copy", "dump", "save", "export")},
     ("db", "schema"): "perdure db sql",
+    **{("templates", name): "perdure templates" for name in ("list", "ls")},
+    **{("templates", name): "perdure templates put" for name in ("add", "create", "new", "edit", "update", "set")},
+    **{("templates", name): "perdure templates archive" for name in ("remove", "rm", "delete", "disable")},
+    **{("templates", name): "perdure templates enqueue" for name in ("run", "use", "start")},
     **{("queues", name): "perdure queues" for name in ("list", "ls", "show", "status")},
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from perdure.queues import Queue
     from perdure.store.protocols import Store
     from perdure.store.rows import LogLine, NodeRow, StoredKind
+    from perdure.templates import Template
 
 HIDDEN = "***"
 """Shown instead of a secret argument."""
@@ -29,13 +30,18 @@ JOB_KEYS = (
     "id", "kind", "kind_version", "owner", "queue", "state", "priority", "position", "payload", "params", "tags",
     "attempts", "max_attempts", "crashes", "life", "result", "error_type", "error", "park_reason", "cancel_requested",
     "waits_for", "created_at", "queued_at", "run_at", "started_at", "finished_at", "idempotency_key", "business_key",
-    "principal", "parent_id", "root_id", "retry_of", "superseded_by", "successor", "node_id", "run_id", "version",
+    "principal", "template_id", "template_version", "parent_id", "root_id", "retry_of", "superseded_by", "successor",
+    "node_id", "run_id", "version",
 )  # fmt: skip
 RUN_KEYS = (
     "id", "job_id", "kind", "state", "attempt", "life", "node_id", "started_at", "finished_at", "wait_ms",
     "duration_ms", "exit_code", "error_type", "error_message", "traceback", "artifacts", "log_path", "metrics",
 )  # fmt: skip
 _QUEUE_KEYS = ("name", "paused", "paused_at", "queued", "running", "live", "more_queued", "more_live")
+_TEMPLATE_KEYS = (
+    "id", "name", "version", "latest", "kind", "kind_version", "payload", "queue", "priority", "tags", "params",
+    "principal", "max_attempts", "description", "created_at", "written_at", "archived_at", "problem",
+)  # fmt: skip
 _FINDING_KEYS = ("name", "severity", "explanation", "count", "examples", "repair")
 _QUESTIONS = ("outstanding", "failed", "stuck", "durations", "duplicates", "ran")
 _INSTANTS = ("since", "last")
@@ -138,6 +144,13 @@ def stored_kind_json(kind: StoredKind, *, declared: bool | None) -> dict[str, ob
 
 def queue_json(queue: Queue) -> dict[str, object]:
     return _read(queue, _QUEUE_KEYS)
+
+
+def template_json(template: Template) -> dict[str, Any]:
+    """The arguments with stars instead of secret ones."""
+    timeout = None if template.timeout is None else template.timeout.total_seconds()
+    payload = template.payload | dict.fromkeys(template.secrets, HIDDEN)
+    return _read(template, _TEMPLATE_KEYS) | {"payload": payload, "timeout_s": timeout}
 
 
 def status_json(found: Status) -> dict[str, object]:

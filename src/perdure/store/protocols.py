@@ -37,6 +37,7 @@ from perdure.store.rows import (
     Missed,
     NewNode,
     NewSlot,
+    NewTemplate,
     NodeRow,
     Outstanding,
     Page,
@@ -51,6 +52,7 @@ from perdure.store.rows import (
     Spot,
     StoredKind,
     Stuck,
+    TemplateRow,
     Turn,
     Turned,
 )
@@ -392,6 +394,45 @@ class ScheduleOperations(Protocol):
         ...
 
 
+class TemplateOperations(Protocol):
+    """Jobs to be enqueued under a name. What is once written as a version never changes.
+
+    Where None is returned, there is no template of that name. A store may raise NotImplementedError for all of them.
+    """
+
+    def put_template(self, new: NewTemplate, now: Micros, expect_version: int | None = None) -> TemplateRow | None:
+        """Make the template, or its next version; the same as its newest version changes nothing.
+
+        With `expect_version` it must exist, and of several callers that expect the same version one writes the next.
+        TemplateError: it is at another version (`version_changed`), or archived; nothing was written.
+        """
+        ...
+
+    def archive_template(self, name: str, archived_at: Micros | None, now: Micros) -> TemplateRow | None:
+        """Set it aside since then; None restores it. A repeat changes nothing."""
+        ...
+
+    def rename_template(self, name: str, new_name: str, now: Micros) -> TemplateRow | None:
+        """Give it another name; id and versions stay. TemplateError: the name is taken (`template_taken`)."""
+        ...
+
+    def template(self, name: str, version: int | None = None) -> TemplateRow | None:
+        """As it is now, or as it was at this version; None also if it has no such version."""
+        ...
+
+    def template_by_id(self, template_id: bytes, version: int) -> TemplateRow | None:
+        """As it was at this version, under the name that it has now."""
+        ...
+
+    def templates(self) -> list[TemplateRow]:
+        """All of them, archived ones too, at their newest version, by name."""
+        ...
+
+    def template_versions(self, name: str) -> list[TemplateRow]:
+        """Every version of one, the newest first. Empty: there is no such template."""
+        ...
+
+
 class StatusQueries(Protocol):
     """What happens in the queue.
 
@@ -523,6 +564,7 @@ class Store(
     NodeOperations,
     LockOperations,
     ScheduleOperations,
+    TemplateOperations,
     StatusQueries,
     HealthOperations,
     StoreLifecycle,

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
 from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Claim, JobRow, LiveJob, NewJob
+from perdure.job.model import Claim, JobRow, LiveJob, NewJob, without_secrets
 from perdure.job.reports import Finish
 from perdure.job.states import State, Suspicion
 
@@ -146,6 +146,45 @@ class QueueRow(NamedTuple):
     live: int
     more_queued: bool = False
     more_live: bool = False
+
+
+class NewTemplate(NamedTuple):
+    """A template, or a new version of one, to be written. `payload` is a part of the kind's arguments as JSON text,
+    `plan` the text of `plan_json`. `id` counts only if there is no template of this name yet."""
+
+    id: bytes
+    name: str
+    kind: str
+    kind_version: int
+    payload: str
+    secrets: str | None
+    plan: str
+    description: str | None = None
+
+    def __repr__(self) -> str:
+        return without_secrets(self)
+
+
+class TemplateRow(NamedTuple):
+    """A template at one of its versions; `latest` is its newest one. From `version` on, the fields never change."""
+
+    id: bytes
+    name: str
+    latest: int
+    created_at: Micros
+    updated_at: Micros
+    archived_at: Micros | None
+    version: int
+    kind: str
+    kind_version: int
+    payload: str
+    secrets: str | None
+    plan: str
+    description: str | None
+    written_at: Micros
+
+    def __repr__(self) -> str:
+        return without_secrets(self)
 
 
 class LogLine(NamedTuple):

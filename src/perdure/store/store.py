@@ -21,6 +21,7 @@ from perdure.store import enqueue as _enqueue
 from perdure.store import finish as _finish
 from perdure.store import repair as _repair
 from perdure.store import schedule as _schedule
+from perdure.store import template as _template
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
 from perdure.store.protocols import Bell
@@ -253,6 +254,14 @@ class SqlStore:
     missed = reads(_schedule.missed)
     pending_of = reads(_schedule.pending_of)
     declare = writes(_schedule.declare)
+    # TemplateOperations
+    put_template = writes(_template.put_template)
+    archive_template = writes(_template.archive_template)
+    rename_template = writes(_template.rename_template)
+    template = reads(_template.template)
+    template_by_id = reads(_template.template_by_id)
+    templates = reads(_template.templates)
+    template_versions = reads(_template.template_versions)
 
     # StatusQueries
     outstanding = reads(read.outstanding)

@@ -60,6 +60,11 @@ def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
     _say_by_hand(f"{verb} of queue {queue} by hand", facts, in_transaction)
 
 
+def log_template(verb: str, name: str, version: int, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_template", "template": name, "version": version}
+    _say_by_hand(f"{verb} of template {name} by hand, version {version}", facts, in_transaction)
+
+
 @contextmanager
 def logged_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, None, None]:
     """Changes by hand inside the block are logged when it has ended well: it is one transaction."""

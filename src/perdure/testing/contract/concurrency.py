@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from perdure.clock import Micros
-from perdure.errors import KeyConflict, TransitionRefused
+from perdure.errors import KeyConflict, TemplateError, TransitionRefused
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.reports import Completed, Failed, Finish
 from perdure.job.states import RunState, State
@@ -109,6 +109,34 @@ def test_one_business_key_at_once_returns_the_same_job_to_those_who_ask_for_it(r
     assert len({job.row.id for job in jobs}) == 1
     assert sum(job.deduplicated for job in jobs) == THREADS - 1
     assert rig.in_order() == [jobs[0].row.id]
+
+
+def test_one_template_at_once_is_made_once_and_each_change_is_a_version(rig: Rig) -> None:
+    name = rig.key("template")
+    wanted = [rig.new_template(name, f'{{"n":{number}}}') for number in range(THREADS)]
+
+    rows = _at_once([partial(rig.store.put_template, new, rig.now) for new in wanted])
+
+    assert {row.id for row in rows if row is not None} == {rig.store.template_versions(name)[0].id}
+    assert sorted(row.version for row in rows if row is not None) == list(range(1, THREADS + 1))
+    assert {row.payload for row in rig.store.template_versions(name)} == {new.payload for new in wanted}
+
+
+def test_of_editors_that_expect_the_same_version_of_a_template_one_writes_the_next(rig: Rig) -> None:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+
+    def edit(number: int) -> str:
+        try:
+            rig.store.put_template(rig.new_template(name, f'{{"n":{number + 2}}}'), rig.now, expect_version=1)
+        except TemplateError as error:
+            return error.code
+        return "written"
+
+    answers = Counter(_at_once([partial(edit, number) for number in range(THREADS)]))
+
+    assert answers == {"written": 1, "version_changed": THREADS - 1}
+    assert len(rig.store.template_versions(name)) == 2
 
 
 def test_one_idempotency_key_at_once_makes_one_job_and_the_others_get_it(rig: Rig) -> None:

@@ -258,6 +258,30 @@ def _release_lock(rig: Rig) -> Operation:
     return lambda store: store.release_lock(rig.key("lock"), "ann")
 
 
+def _put_template(rig: Rig) -> Operation:
+    new = rig.new_template(rig.key("template"))
+    return lambda store: store.put_template(new, rig.now)
+
+
+def _put_template_again(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    changed = rig.new_template(name, '{"n":2}')
+    return lambda store: store.put_template(changed, rig.now, 1)
+
+
+def _archive_template(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    return lambda store: store.archive_template(name, rig.now, rig.now)
+
+
+def _rename_template(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    return lambda store: store.rename_template(name, rig.key("other"), rig.now)
+
+
 OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "enqueue": _enqueue_plain,
     "enqueue several": _enqueue_several,
@@ -303,4 +327,8 @@ OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "stop": _stop,
     "take a lock": _take_lock,
     "release a lock": _release_lock,
+    "put a template": _put_template,
+    "put a template again": _put_template_again,
+    "archive a template": _archive_template,
+    "rename a template": _rename_template,
 }

@@ -15,7 +15,7 @@ from typing import TypedDict, Unpack
 from perdure.clock import ManualClock, Micros
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job import transitions
-from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Plan, RunStats, rank_of
+from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Plan, RunStats, plan_json, rank_of
 from perdure.job.reports import Finish, Report
 from perdure.job.states import WAITING, State, Suspicion, Verb
 from perdure.job.views import Job, Run
@@ -23,7 +23,7 @@ from perdure.listing import pages
 from perdure.store import migrate
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
-from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, NewNode, Process, RunFilter
+from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, NewNode, NewTemplate, Process, RunFilter
 
 Opener = Callable[[str], Store]
 Dump = dict[str, list[tuple[object, ...]]]
@@ -135,6 +135,11 @@ class Rig:
             conflict=wish.get("conflict", "raise"),
             names=wish.get("names", (kind,)),
         )
+
+    def new_template(self, name: str, payload: str = '{"n":1}', secrets: str | None = None) -> NewTemplate:
+        """A template, or a version of it, as the app would make it."""
+        plan = plan_json(self._plan({}))
+        return NewTemplate(self.ids.new(), name, self.kind, 1, payload, secrets, plan, "for the suite")
 
     def cold(self, new: NewJob) -> JobRow:
         """The cold row of this job."""

@@ -31,6 +31,9 @@ UNIQUE = (
     ("slot", "schedule_id", "scheduled_for"),
     ("missed", "schedule_id", "first_at", "recorded_at"),
     ("declaration", "name", "node_id"),
+    ("template", "id"),
+    ("template", "name"),
+    ("template_version", "template_id", "version"),
 )
 """Each table and its unique columns."""
 
@@ -183,5 +186,6 @@ def _two_of_each(rig: Rig) -> None:
         missed = Missed(rig.now, rig.now, 1, "misfired", rig.now)
         taken = NewSlot(rig.now, None, None, None)
         rig.store.fire([Firing(saved(rig, name), [taken], [missed], None)], None, rig.now)
+        rig.store.put_template(rig.new_template(queue), rig.now)
         in_state(rig, State.BLOCKED)
         rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))

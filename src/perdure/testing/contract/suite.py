@@ -39,6 +39,7 @@ GROUPS = (
     "nodes",
     "locks",
     "schedules",
+    "templates",
     "questions",
     "schema",
     "concurrency",
