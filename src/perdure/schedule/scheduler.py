@@ -22,6 +22,7 @@ from perdure.schedule.definition import (
     is_gone,
     new_row,
     new_slot,
+    not_taken,
     switched,
 )
 from perdure.store.protocols import OUTAGES, Store
@@ -132,11 +133,11 @@ class Scheduler:
     def _firing(self, row: ScheduleRow, now: Micros) -> Firing:
         """What to do with one schedule. One that cannot be understood is reported, and rests until it is changed."""
         try:
-            decision = decision_for(row, now)
-            slots = [new_slot(row, planned, JobId(self._ids.new()), now) for planned in decision.take]
+            return firing_of(row, self._store, self._ids, now)
+        except OUTAGES:
+            raise
         except (PerdureError, ValueError, TypeError, KeyError) as error:
             return Firing(row, (), (), None, f"it cannot be fired: {error}")
-        return Firing(row, slots, decision.missed, decision.next_at)
 
     def _fired(self, firings: Sequence[Firing], own: NodeId | None, now: Micros) -> list[Fired]:
         """All in one transaction; if the database refuses that, each by itself, so that none delays the others."""
@@ -222,6 +223,16 @@ class Scheduler:
     def _drop(self, row: ScheduleRow, now: Micros) -> None:
         if self._store.save_schedule(switched(row, GONE, now), row.version):
             logger.warning("schedule %s is not in the code any more: it is switched off", row.name)
+
+
+def firing_of(row: ScheduleRow, store: Store, ids: IdFactory, now: Micros) -> Firing:
+    """What to do with the instants that are due. ValueError and others: the row cannot be understood."""
+    decision = decision_for(row, now)
+    template = None if row.template_id is None else store.template_by_id(row.template_id)
+    if template is not None and template.archived_at is not None:
+        return Firing(row, (), not_taken(row, decision, now), decision.next_at)
+    slots = [new_slot(row, planned, JobId(ids.new()), now, template) for planned in decision.take]
+    return Firing(row, slots, decision.missed, decision.next_at)
 
 
 def _log_fired(firing: Firing, fired: Fired) -> None:
