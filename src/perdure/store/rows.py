@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
-from perdure.ids import JobId, NodeId, RunId, to_uuid
+from perdure.ids import JobId, NodeId, ReservationId, RunId, to_uuid
 from perdure.job.model import Claim, JobRow, LiveJob
 from perdure.job.reports import Finish
 from perdure.job.states import State, Suspicion
@@ -206,6 +206,39 @@ class NewNode(NamedTuple):
     kinds: str | None = None
     queues: str | None = None
     lease_us: int | None = None
+
+
+class ReservationRow(NamedTuple):
+    """Who holds, or held, a queue (`*`: every queue) for direct work. `status`: active, released or expired.
+
+    `entered_at` None: it still waits for running jobs to end. `expires_at` is by the holder's wall clock, for display;
+    what counts is `expires_boot`, in microseconds of the boot clock of its machine, and elsewhere `lasts_us`, the time
+    for which it was taken or last renewed.
+    """
+
+    id: ReservationId
+    queue: str
+    reserved_by: str
+    status: str
+    reserved_at: Micros
+    entered_at: Micros | None
+    expires_at: Micros
+    expires_boot: int
+    lasts_us: int
+    closed_at: Micros | None = None
+    host: str | None = None
+    pid: int | None = None
+    process_start: str | None = None
+    boot_id: str | None = None
+    pid_namespace: str | None = None
+
+
+class Until(NamedTuple):
+    """How long a reservation lasts, as its row has it."""
+
+    expires_at: Micros
+    expires_boot: int
+    lasts_us: int
 
 
 class Turn(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from perdure.job.model import Claim, JobRow, JobView, LiveJob, OutcomeRow
 from perdure.store.engine import Params
-from perdure.store.rows import NodeRow
+from perdure.store.rows import NodeRow, ReservationRow
 
 PLAIN_READY = (
     *("job_id", "queue", "kind", "kind_version", "state", "rank", "position", "run_at", "queued_at"),
@@ -87,6 +87,8 @@ def column_lists() -> dict[str, str]:
         "plain_outcome_columns": _listed(PLAIN_OUTCOME),
         "plain_outcome_values": _values(PLAIN_OUTCOME),
         "node_columns": _listed(NodeRow._fields),
+        "reservation_columns": _listed(ReservationRow._fields),
+        "reservation_values": _values(ReservationRow._fields),
     }
     for sort, brought in BROUGHT.items():
         rest = {name: value for name, value in AT_FIRST[sort.split("_")[1]].items() if name not in brought}

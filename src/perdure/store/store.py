@@ -20,6 +20,7 @@ from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
 from perdure.store import finish as _finish
 from perdure.store import repair as _repair
+from perdure.store import reservation as _reservation
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
 from perdure.store.protocols import Bell
@@ -236,6 +237,15 @@ class SqlStore:
     renew_lock = writes(admin.renew_lock)
     release_lock = writes(admin.release_lock)
     lock_holder = reads(admin.lock_holder)
+
+    # ReservationOperations
+    reserve = briefly(_reservation.reserve)
+    enter_reservation = writes(_reservation.enter)
+    renew_reservation = writes(_reservation.renew)
+    close_reservation = writes(_reservation.close)
+    active_reservations = reads(_reservation.active)
+    reservations = reads(_reservation.newest)
+    start_reserved = writes(_reservation.start_job)
 
     # StatusQueries
     outstanding = reads(read.outstanding)

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
@@ -23,6 +23,7 @@ from perdure.kind import Registry
 from perdure.store.protocols import Bell
 from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
+from perdure.upkeep.reservations import ReservationWatch
 from perdure.worker.context import capturing
 from perdure.worker.executors import Pools
 from perdure.worker.executors.wire import check_not_importing
@@ -34,6 +35,8 @@ from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import Inbox
 from perdure.worker.signals import Stop
+
+T = TypeVar("T")
 
 SIGNAL_WITHIN_S = 0.5
 """How late a signal may be noticed at worst."""
@@ -210,7 +213,8 @@ class Worker:
 
     def _chores(self, node: Node) -> Chores:
         rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
-        return Chores([rescue], self._parts.clock, node.look_again)
+        reservations = ReservationWatch(self._parts.store, self._parts.clock, self._parts.liveness).chore()
+        return Chores([rescue, reservations], self._parts.clock, node.look_again)
 
     def _prepare_kinds(self) -> None:
         """Read their signatures now: it takes time that the first job of each would pay for."""
@@ -393,7 +397,7 @@ class Running:
 
     async def __aenter__(self) -> Worker:
         try:
-            await _finish_in_thread(self._worker.start)
+            await finish_in_thread(self._worker.start)
         except asyncio.CancelledError:
             await self.__aexit__(None, None, None)
             raise
@@ -404,18 +408,19 @@ class Running:
     ) -> None:
         if not self._worker.is_forked:
             self._worker.stop()
-            await _finish_in_thread(self._worker.join)
+            await finish_in_thread(self._worker.join)
 
 
-async def _finish_in_thread(act: Callable[[], None]) -> None:
+async def finish_in_thread(act: Callable[[], T]) -> T:
     """Call it in a new thread while the event loop runs. A cancel of this task takes effect afterwards."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
+    results: list[T] = []
 
     def serve() -> None:
         raised: BaseException | None = None
         try:
-            act()
+            results.append(act())
         except BaseException as error:  # noqa: BLE001 - raised in the task that waits
             raised = error
         loop.call_soon_threadsafe(done.set_result, raised)
@@ -432,3 +437,4 @@ async def _finish_in_thread(act: Callable[[], None]) -> None:
         raise raised
     if cancelled is not None:
         raise cancelled
+    return results[0]

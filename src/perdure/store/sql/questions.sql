@@ -103,7 +103,7 @@ FROM (
                     SELECT 1 FROM {queue} AS c WHERE c.name IN (q.name, '*') AND c.paused_at IS NOT NULL
                 ) THEN 'paused'
                 WHEN NOT EXISTS (
-                    SELECT 1 FROM {queue} AS c WHERE c.name IN (q.name, '*') AND c.reserved_until > :now
+                    SELECT 1 FROM {queue} AS c WHERE c.name IN (q.name, '*') AND c.reserved_until IS NOT NULL
                 ) AND NOT EXISTS (
                     SELECT 1
                     FROM {ready} AS r

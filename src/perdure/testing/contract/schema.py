@@ -25,6 +25,8 @@ UNIQUE = (
     ("edge", "depends_on", "job_id"),
     ("node", "id"),
     ("lock", "name"),
+    ("reservation", "id"),
+    ("reservation", "queue"),
 )
 """Each table and its unique columns."""
 
@@ -175,3 +177,4 @@ def _two_of_each(rig: Rig) -> None:
         rig.store.take_lock(queue, "owner", rig.now, 60_000_000)
         in_state(rig, State.BLOCKED)
         rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))
+        rig.reserve(queue)

@@ -38,6 +38,7 @@ GROUPS = (
     "queues",
     "nodes",
     "locks",
+    "reservations",
     "questions",
     "schema",
     "concurrency",
