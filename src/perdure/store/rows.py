@@ -304,11 +304,14 @@ EVERY_QUEUE = "*"
 
 
 class QueueHold(NamedTuple):
-    """What may stop the jobs of a queue from being claimed."""
+    """What may stop the jobs of a queue from being claimed. While `reserved_until` is set, also in the past, it is
+    reserved."""
 
     name: str
     paused_at: Micros | None
     reserved_until: Micros | None
+    reserved_by: str | None = None
+    reserved_at: Micros | None = None
 
 
 class Outstanding(NamedTuple):
