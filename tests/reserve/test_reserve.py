@@ -115,6 +115,12 @@ def test_after_its_end_check_and_renew_raise_and_the_release_changes_nothing(app
     assert [row.status for row in app.reservations()] == ["released", "expired"]
 
 
+def test_without_a_word_it_lasts_for_ten_minutes(app: Perdure) -> None:
+    with app.reserve(QUEUE):
+        [row] = app.store.active_reservations()
+    assert row.lasts_us == 600_000_000
+
+
 def test_its_time_begins_with_the_block_and_a_renewal_moves_the_end(app: Perdure) -> None:
     with app.reserve(QUEUE, expires=1_000) as held:
         [row] = app.reservations()

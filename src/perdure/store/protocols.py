@@ -324,7 +324,7 @@ class ReservationOperations(Protocol):
         None: it is reserved. Every claim that began before has committed, so its jobs are seen running, and each one
         that begins later finds the queue closed, until the reservation is closed; time alone opens nothing. Otherwise
         nothing was changed, and the result is the active reservation that is in the way: of the same queue, or one of
-        the two is of `*`.
+        the two is of `*`. Locked: claims were under way for longer than a moment; try again.
         """
         ...
 

@@ -61,12 +61,14 @@ def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
 
 
 def log_reserved(row: ReservationRow) -> None:
-    _say(logging.INFO, f"{_reservation(row)} is reserved by {row.reserved_by}", _reservation_facts("reserved", row))
+    _say(
+        logging.INFO, f"{_reservation(row)} is reserved by {row.reserved_by}", _reservation_facts("queue_reserved", row)
+    )
 
 
 def log_released(row: ReservationRow) -> None:
     message = f"{_reservation(row)} is released by {row.reserved_by}, and continues"
-    _say(logging.INFO, message, _reservation_facts("released_queue", row))
+    _say(logging.INFO, message, _reservation_facts("queue_released", row))
 
 
 def log_reservation_expired(row: ReservationRow, why: str) -> None:
