@@ -55,7 +55,7 @@ class ReservationWatch:
         self._store = store
         self._clock = clock
         self._liveness = liveness
-        self._first_seen: dict[tuple[ReservationId, Micros], int] = {}
+        self._seen_since: dict[tuple[ReservationId, Micros], int] = {}
         """Since when it has been seen with this expiry, by this machine's boot clock."""
         self._every_s = LOOK_EVERY_S
 
@@ -69,15 +69,15 @@ class ReservationWatch:
         except NotImplementedError:  # a store without reservations has nothing to close
             self._every_s = math.inf
             return 0
-        return self.close_over(active) if active or self._first_seen else 0
+        return self.close_over(active) if active or self._seen_since else 0
 
     def close_over(self, active: Iterable[ReservationRow]) -> int:
         """Of these, which are all that this observer watches, close those that are over."""
         here, at_us = self._liveness.own(), boot_us(self._clock)
-        before, self._first_seen = self._first_seen, {}
+        before, self._seen_since = self._seen_since, {}
         closed = 0
         for row in active:
-            first = self._first_seen[row.id, row.expires_at] = before.get((row.id, row.expires_at), at_us)
+            first = self._seen_since[row.id, row.expires_at] = before.get((row.id, row.expires_at), at_us)
             is_gone, is_local = self._liveness.is_gone(row), self._store.single_writer
             why = why_over(row, here, at_us, at_us - first, is_gone=is_gone, is_local=is_local)
             if why and self._store.close_reservation(row.id, EXPIRED, self._clock.now(), row.expires_at):
