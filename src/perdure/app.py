@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
-from perdure.checks import check_choice, check_list, check_number
+from perdure.checks import check_choice, check_list, check_number, check_whole
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
 from perdure.enqueue import common_tx, edited, new_job
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from perdure.lock import Lock
     from perdure.ops.explain import Explanation
     from perdure.queues import Queues
+    from perdure.reservation import Reservation, ReservationRecord
     from perdure.schedule.definition import Definition
     from perdure.schedules import Declarations, ScheduleFields, Schedules
     from perdure.store.protocols import Store, StoreFactory
@@ -492,6 +493,44 @@ class Perdure:
         (TransitionRefused) while an earlier job of the schedule is live and its overlap policy is "skip".
         """
         return self.schedules.trigger(name, scheduled_for)
+
+    def reserve(
+        self, queue: str = "*", *, wait: float | None = 30.0, expires: float = 600.0, by: str | None = None
+    ) -> Reservation:
+        """Hold a queue for direct work: `with app.reserve("gpu") as r: …`. Without a queue, every queue.
+
+        The block begins when the queue's running jobs have ended; until its end none starts, on any worker. `wait`:
+        seconds to wait for that, then ReservationBusy; None: for ever. `expires`: seconds after which it is over unless
+        `r.renew()` is called; a holder that died on this machine loses it at once. `by`: who it is, for others to read.
+        """
+        from perdure.reservation import Reservation
+
+        return Reservation(self, queue, wait, expires, by)
+
+    def reservations(self, *, limit: int = 100) -> list[ReservationRecord]:
+        """The reservations of queues, the newest first, closed ones too."""
+        from perdure.reservation import list_reservations
+
+        return list_reservations(self, check_whole(limit, "limit", 1, 10**6, code="limit_invalid"))
+
+    def run_direct(
+        self,
+        kind: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        wait: float | None = 30.0,
+        expires: float = 600.0,
+        **options: Unpack[OptionFields],
+    ) -> Job:
+        """Run a job in this process now, with its queue reserved meanwhile; returns it as it is after this attempt.
+
+        It is recorded, and rescued if this process dies, like any other; the jobs that wait in the queue keep their
+        order and continue afterwards. If the attempt fails, a retry is the queue's matter. With a key that is taken,
+        nothing runs, and the job that has it is returned.
+        """
+        from perdure.reservation import run_direct
+
+        return run_direct(self, self.draft(kind, arguments, options), wait, expires)
 
     def worker(
         self,

@@ -16,6 +16,7 @@ PAGES = {
     "jobs.md": 4,
     "operations.md": 7,
     "processes.md": 1,
+    "reservations.md": 4,
     "stores.md": 2,
     "templates.md": 8,
     "tutorial.md": 22,

@@ -56,7 +56,7 @@ def test_every_option_setting_and_verb_is_explained() -> None:
         *(field.name for kind in (Retry, Unique, Config) for field in fields(kind)),
         *(name for name in public(Perdure) if not name.startswith(INNER)),
     }
-    elsewhere = words("worker.md") | words("handlers.md") | words("testing.md")
+    elsewhere = words("worker.md") | words("handlers.md") | words("testing.md") | words("reservations.md")
     assert asked - said - elsewhere - {"clock", "ids", "store", "kinds", "config", "url"} == set()
 
 
@@ -130,8 +130,8 @@ def codes(text: str) -> list[str]:
 
 
 def typed(code: str) -> list[str] | None:
-    """The words of a `perdure …` command. None: it is something else."""
-    found = re.match(r"(?:\$ )?perdure ([a-z-].*)", code.partition(" #")[0])
+    """The words of a `perdure …` command, up to one of another program. None: it is something else."""
+    found = re.match(r"(?:\$ )?perdure ([a-z-].*)", code.partition(" #")[0].partition(" -- ")[0])
     return found[1].split() if found and not re.match(r"\d|demo: ", found[1]) else None
 
 

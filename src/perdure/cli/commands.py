@@ -122,6 +122,13 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
             "List queues and what is in them; pause and resume them.",
             ("queues", "queues pause mail", "queues resume mail"),
         ),
+        Entry(
+            "reserve",
+            "reserve",
+            "Run a command while no job of a queue runs.",
+            ("reserve --queue gpu -- python train.py", "reserve --wait 600 -- ./migrate.sh"),
+        ),
+        Entry("reservations", "reserve", "List who holds, or held, a queue for direct work."),
         Entry("nodes", "nodes", "List the workers that live, and the last ones that stopped."),
         Entry("kinds", "kinds", "List the kinds of an app, and of the jobs stored.", ("kinds --app shop.jobs:app",)),
         Entry(
@@ -152,6 +159,7 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure job ID": "show get view describe",
     "perdure explain ID": "why",
     "perdure nodes": "ps workers processes",
+    "perdure reserve": "exclusive direct hold",
     "perdure retry": "requeue rerun redo again redrive",
     "perdure cancel": "stop kill abort revoke",
     "perdure delete": "remove rm del",
@@ -256,6 +264,12 @@ class Program(Commands):
                 formatter.write_dl([(entry.name.ljust(widest), entry.summary) for entry in entries])
 
 
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "priority": {"ignore_unknown_options": True},  # a priority such as -5 is a number, not an option
+    "reserve": {"allow_interspersed_args": False},  # from the command on, options are the command's
+}
+
+
 def build(entry: Entry) -> Any:
     found = getattr(import_module(f"perdure.cli.{entry.module}"), entry.name)
     title = "Example" if len(entry.examples) == 1 else "Examples"
@@ -265,9 +279,7 @@ def build(entry: Entry) -> Any:
         group.name, group.epilog = entry.name, epilog
         return group
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    # A priority such as -5 is a number, not an option.
-    settings = {"ignore_unknown_options": True} if entry.name == "priority" else None
-    single.command(entry.name, cls=Command, epilog=epilog, context_settings=settings)(found)
+    single.command(entry.name, cls=Command, epilog=epilog, context_settings=_SETTINGS.get(entry.name))(found)
     return typer.main.get_command(single)
 
 

@@ -178,6 +178,12 @@ queue_counter_behind violation raise_queue_counters
     A queue's counter is not beyond its last job, so new jobs overtake it; the repair raises the counter.
 order_tie info
     Jobs have the same place in their queue; the older id goes first, so their order is still certain.
+# reservations
+reserved_for_nobody violation settle_reservations
+    A queue is closed by a reservation, but none of it is active, so nothing will ever open it; the repair opens it.
+reserved_but_open violation settle_reservations
+    A reservation is active but does not close its queue, so jobs run beside its holder; the repair closes the queue
+    until the reservation ends.
 # links
 edge_without_job violation recount_waits
     A dependency names a job that is not there, so what waits for it waits for ever; the repair removes the dependency

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.ops.status import Status
     from perdure.queues import Queue
     from perdure.store.protocols import Store
-    from perdure.store.rows import LogLine, NodeRow, StoredKind
+    from perdure.store.rows import LogLine, NodeRow, ReservationRow, StoredKind
     from perdure.templates import Template
 
 HIDDEN = "***"
@@ -37,7 +37,18 @@ RUN_KEYS = (
     "id", "job_id", "kind", "state", "attempt", "life", "node_id", "started_at", "finished_at", "wait_ms",
     "duration_ms", "exit_code", "error_type", "error_message", "traceback", "artifacts", "log_path", "metrics",
 )  # fmt: skip
-_QUEUE_KEYS = ("name", "paused", "paused_at", "queued", "running", "live", "more_queued", "more_live")
+_QUEUE_KEYS = (
+    "name",
+    "paused",
+    "paused_at",
+    "reserved",
+    "reserved_until",
+    "queued",
+    "running",
+    "live",
+    "more_queued",
+    "more_live",
+)
 _TEMPLATE_KEYS = (
     "id", "name", "version", "latest", "kind", "kind_version", "payload", "queue", "priority", "tags", "params",
     "principal", "max_attempts", "description", "created_at", "written_at", "archived_at", "problem",
@@ -156,7 +167,24 @@ def template_json(template: Template) -> dict[str, Any]:
 def status_json(found: Status) -> dict[str, object]:
     """What is going on; the keys of each row are its fields in the store."""
     rows = {name: [_row_json(row._asdict()) for row in getattr(found, name)] for name in _QUESTIONS}
-    return {"at": _instant(found.at), "complete": found.is_complete, **rows}
+    reserved = [reservation_json(row) for row in found.reservations]
+    return {"at": _instant(found.at), "complete": found.is_complete, **rows, "reservations": reserved}
+
+
+def reservation_json(row: ReservationRow) -> dict[str, object]:
+    """Who holds, or held, a queue; `*` means every queue."""
+    return {
+        "id": str(to_uuid(row.id)),
+        "queue": row.queue,
+        "by": row.reserved_by,
+        "status": row.status,
+        "reserved_at": _instant(row.reserved_at),
+        "entered_at": _instant(row.entered_at),
+        "expires_at": _instant(row.expires_at),
+        "closed_at": _instant(row.closed_at),
+        "host": row.host,
+        "pid": row.pid,
+    }
 
 
 def finding_json(found: Finding) -> dict[str, object]:

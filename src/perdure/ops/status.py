@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from perdure.clock import Micros
 from perdure.ids import id_floor
 from perdure.store.protocols import Store
-from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, StoredKind, Stuck
+from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, ReservationRow, StoredKind, Stuck
 
 HOUR_US = 3_600 * 1_000_000
 DAY_US = 24 * HOUR_US
@@ -41,6 +41,8 @@ class Status(NamedTuple):
     ran: Sequence[Ran]
     failed_lives: int
     """How many lives failed in the last 24 hours, retried or not; never more than are looked at."""
+    reservations: Sequence[ReservationRow] = ()
+    """Queues that are held for direct work."""
 
     @property
     def is_complete(self) -> bool:
@@ -54,7 +56,15 @@ class Status(NamedTuple):
 def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> Status:
     """All six questions. Each result is consistent in itself; jobs may change between two of them."""
     found = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
-    return Status(now, **found, failed_lives=store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT))
+    failed_lives = store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT)
+    return Status(now, **found, failed_lives=failed_lives, reservations=_reservations(store))
+
+
+def _reservations(store: Store) -> Sequence[ReservationRow]:
+    try:
+        return store.active_reservations()
+    except NotImplementedError:
+        return ()
 
 
 def asked(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> dict[str, Asked]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.clock import Micros
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from perdure.ids import IdFactory, JobId, NodeId, RunId
+from perdure.ids import IdFactory, JobId, NodeId, ReservationId, RunId
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
 from perdure.job.reports import Finish
 from perdure.job.states import Verb
@@ -46,6 +46,7 @@ from perdure.store.rows import (
     QueueRow,
     Ran,
     Rescued,
+    ReservationRow,
     RunFilter,
     ScheduleRow,
     SlotRow,
@@ -55,6 +56,7 @@ from perdure.store.rows import (
     TemplateRow,
     Turn,
     Turned,
+    Until,
 )
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
@@ -169,7 +171,7 @@ class TurnOperations(Protocol):
         """Finish, note, promote and claim in one transaction; each part like the method of that name."""
         ...
 
-    def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
+    def glance(self, node_id: NodeId, kinds: Kinds | None) -> Glance:
         """What a turn of this node would find to do. Writes nothing and waits for no lock."""
         ...
 
@@ -433,6 +435,55 @@ class TemplateOperations(Protocol):
         ...
 
 
+class ReservationOperations(Protocol):
+    """Queues that are held for direct work. A store may raise NotImplementedError for what it does not have."""
+
+    def reserve(self, new: ReservationRow) -> ReservationRow | None:
+        """Close the queue (`*`: every queue) to claims, from the commit on. A repeat with the same id changes nothing.
+
+        None: it is reserved. Every claim that began before has committed, so its jobs are seen running, and each one
+        that begins later finds the queue closed, until the reservation is closed; time alone opens nothing. Otherwise
+        nothing was changed, and the result is the active reservation that is in the way: of the same queue, or one of
+        the two is of `*`. Locked: claims were under way for longer than a moment; try again.
+        """
+        ...
+
+    def enter_reservation(self, reservation_id: ReservationId, until: Until, now: Micros) -> bool:
+        """The holder's work begins. False: a job of the queue still runs. ReservationExpired: it is closed."""
+        ...
+
+    def renew_reservation(self, reservation_id: ReservationId, until: Until) -> bool:
+        """It lasts until then. False: it is closed; nothing was changed."""
+        ...
+
+    def close_reservation(
+        self, reservation_id: ReservationId, status: str, now: Micros, seen_expires_at: Micros | None = None
+    ) -> bool:
+        """End it as `released` or `expired`, and open its queue to claims: as one. The row stays, as a record.
+
+        With `seen_expires_at` only if it was not renewed since that was read. False: it was, or it is closed already.
+        """
+        ...
+
+    def active_reservations(self) -> list[ReservationRow]:
+        """Those that close a queue now."""
+        ...
+
+    def reservations(self, limit: int) -> list[ReservationRow]:
+        """The newest first, closed ones too."""
+        ...
+
+    def start_reserved(
+        self, new: NewJob, reservation_id: ReservationId, claimer: Claimer, now: Micros
+    ) -> tuple[Job, Claim | None]:
+        """Enqueue a job and claim it for the holder of its queue, past the jobs that wait there: as one.
+
+        Without a claim: one of its keys was taken, and this is the job that has it. ReservationExpired: the reservation
+        is closed, or of another queue.
+        """
+        ...
+
+
 class StatusQueries(Protocol):
     """What happens in the queue.
 
@@ -565,6 +616,7 @@ class Store(
     LockOperations,
     ScheduleOperations,
     TemplateOperations,
+    ReservationOperations,
     StatusQueries,
     HealthOperations,
     StoreLifecycle,

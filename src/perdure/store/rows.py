@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
-from perdure.ids import JobId, NodeId, RunId, to_uuid
+from perdure.ids import JobId, NodeId, ReservationId, RunId, to_uuid
 from perdure.job.model import Claim, JobRow, LiveJob, NewJob, without_secrets
 from perdure.job.reports import Finish
 from perdure.job.states import State, Suspicion
@@ -247,6 +247,39 @@ class NewNode(NamedTuple):
     lease_us: int | None = None
 
 
+class ReservationRow(NamedTuple):
+    """Who holds, or held, a queue (`*`: every queue) for direct work. `status`: active, released or expired.
+
+    `entered_at` None: it still waits for running jobs to end. `expires_at` is by the holder's wall clock, for display;
+    what counts is `expires_boot`, in microseconds of the boot clock of its machine, and elsewhere `lasts_us`, the time
+    for which it was taken or last renewed.
+    """
+
+    id: ReservationId
+    queue: str
+    reserved_by: str
+    status: str
+    reserved_at: Micros
+    entered_at: Micros | None
+    expires_at: Micros
+    expires_boot: int
+    lasts_us: int
+    closed_at: Micros | None = None
+    host: str | None = None
+    pid: int | None = None
+    process_start: str | None = None
+    boot_id: str | None = None
+    pid_namespace: str | None = None
+
+
+class Until(NamedTuple):
+    """How long a reservation lasts, as its row has it."""
+
+    expires_at: Micros
+    expires_boot: int
+    lasts_us: int
+
+
 class Turn(NamedTuple):
     """What a node wants done in one transaction, in this order."""
 
@@ -409,11 +442,14 @@ EVERY_QUEUE = "*"
 
 
 class QueueHold(NamedTuple):
-    """What may stop the jobs of a queue from being claimed."""
+    """What may stop the jobs of a queue from being claimed. While `reserved_until` is set, also in the past, it is
+    reserved."""
 
     name: str
     paused_at: Micros | None
     reserved_until: Micros | None
+    reserved_by: str | None = None
+    reserved_at: Micros | None = None
 
 
 class Outstanding(NamedTuple):

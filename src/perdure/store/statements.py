@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from perdure.job.model import Claim, JobRow, JobView, LiveJob, OutcomeRow
 from perdure.store.engine import Params
-from perdure.store.rows import NodeRow, ScheduleRow
+from perdure.store.rows import NodeRow, ReservationRow, ScheduleRow
 
 PLAIN_READY = (
     *("job_id", "queue", "kind", "kind_version", "state", "rank", "position", "run_at", "queued_at"),
@@ -90,6 +90,8 @@ def column_lists() -> dict[str, str]:
         "schedule_columns": _listed(ScheduleRow._fields),
         "schedule_values": _values(ScheduleRow._fields),
         "schedule_changes": _listed(f"{name} = :{name}" for name in ScheduleRow._fields[1:]),
+        "reservation_columns": _listed(ReservationRow._fields),
+        "reservation_values": _values(ReservationRow._fields),
     }
     for sort, brought in BROUGHT.items():
         rest = {name: value for name, value in AT_FIRST[sort.split("_")[1]].items() if name not in brought}

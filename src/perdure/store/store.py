@@ -20,6 +20,7 @@ from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
 from perdure.store import finish as _finish
 from perdure.store import repair as _repair
+from perdure.store import reservation as _reservation
 from perdure.store import schedule as _schedule
 from perdure.store import template as _template
 from perdure.store import turn as _turn
@@ -262,6 +263,14 @@ class SqlStore:
     template_by_id = reads(_template.template_by_id)
     templates = reads(_template.templates)
     template_versions = reads(_template.template_versions)
+    # ReservationOperations
+    reserve = briefly(_reservation.reserve)
+    enter_reservation = writes(_reservation.enter)
+    renew_reservation = writes(_reservation.renew)
+    close_reservation = writes(_reservation.close)
+    active_reservations = reads(_reservation.active)
+    reservations = reads(_reservation.newest)
+    start_reserved = writes(_reservation.start_job)
 
     # StatusQueries
     outstanding = reads(read.outstanding)

@@ -17,7 +17,19 @@ from perdure.errors import KeyConflict, TemplateError, TransitionRefused
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.reports import Completed, Failed, Finish
 from perdure.job.states import RunState, State
-from perdure.store.rows import Claimer, Finished, FinishStatus, JobFilter, Lane, NewNode, Process, RunFilter
+from perdure.store.protocols import Locked
+from perdure.store.rows import (
+    EVERY_QUEUE,
+    Claimer,
+    Finished,
+    FinishStatus,
+    JobFilter,
+    Lane,
+    NewNode,
+    Process,
+    ReservationRow,
+    RunFilter,
+)
 from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig
 
 T = TypeVar("T")
@@ -268,6 +280,21 @@ def test_a_lock_has_one_holder_however_many_reach_for_it(rig: Rig) -> None:
 
     assert sum(took) == 1
     assert rig.store.lock_holder(rig.key("lock"), rig.now) == owners[took.index(True)]
+
+
+def test_a_queue_has_one_holder_however_many_reserve_it_or_every_queue(rig: Rig) -> None:
+    wanted = [rig.reservation(rig.queue if number % 2 else EVERY_QUEUE) for number in range(THREADS)]
+
+    def is_had(new: ReservationRow) -> bool:
+        try:
+            return rig.store.reserve(new) is None
+        except Locked:  # it did not get its turn in time, which is not to have it
+            return False
+
+    had = _at_once([partial(is_had, new) for new in wanted])
+
+    assert sum(had) == 1
+    assert rig.store.active_reservations() == [wanted[had.index(True)]]
 
 
 def test_of_many_retries_by_hand_one_opens_the_new_life(rig: Rig) -> None:

@@ -282,6 +282,32 @@ def _rename_template(rig: Rig) -> Operation:
     return lambda store: store.rename_template(name, rig.key("other"), rig.now)
 
 
+def _reserve(rig: Rig) -> Operation:
+    new = rig.reservation()
+    return lambda store: store.reserve(new)
+
+
+def _enter_reservation(rig: Rig) -> Operation:
+    held, until = rig.reserve(), rig.until(20)
+    return lambda store: store.enter_reservation(held.id, until, rig.now)
+
+
+def _renew_reservation(rig: Rig) -> Operation:
+    held, until = rig.reserve(), rig.until(20)
+    return lambda store: store.renew_reservation(held.id, until)
+
+
+def _close_reservation(rig: Rig) -> Operation:
+    held = rig.reserve()
+    return lambda store: store.close_reservation(held.id, "released", rig.now)
+
+
+def _start_reserved(rig: Rig) -> Operation:
+    held, claimer = rig.reserve(), rig.claimer(1)
+    new = rig.new(idempotency_key=rig.key("k"), business_key=rig.key("b"), tags=("a",))
+    return lambda store: store.start_reserved(new, held.id, claimer, rig.now)
+
+
 OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "enqueue": _enqueue_plain,
     "enqueue several": _enqueue_several,
@@ -331,4 +357,9 @@ OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "put a template again": _put_template_again,
     "archive a template": _archive_template,
     "rename a template": _rename_template,
+    "reserve a queue": _reserve,
+    "enter a reservation": _enter_reservation,
+    "renew a reservation": _renew_reservation,
+    "close a reservation": _close_reservation,
+    "start the holder's job": _start_reserved,
 }

@@ -34,6 +34,8 @@ UNIQUE = (
     ("template", "id"),
     ("template", "name"),
     ("template_version", "template_id", "version"),
+    ("reservation", "id"),
+    ("reservation", "queue"),
 )
 """Each table and its unique columns."""
 
@@ -189,3 +191,4 @@ def _two_of_each(rig: Rig) -> None:
         rig.store.put_template(rig.new_template(queue), rig.now)
         in_state(rig, State.BLOCKED)
         rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))
+        rig.reserve(queue)

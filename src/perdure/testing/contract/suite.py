@@ -40,6 +40,7 @@ GROUPS = (
     "locks",
     "schedules",
     "templates",
+    "reservations",
     "questions",
     "schema",
     "concurrency",

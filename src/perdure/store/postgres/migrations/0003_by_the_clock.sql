@@ -100,7 +100,8 @@ CREATE TABLE {declaration} (
     PRIMARY KEY (name, node_id)
 );
 
--- Who holds, or held, a queue for direct work. `expires_boot`: by the boot clock of the machine with this boot_id.
+-- Who holds, or held, a queue for direct work. `expires_boot`: by the boot clock of the machine with this boot_id;
+-- `lasts_us`: for how long it was taken or last renewed, for observers on other machines.
 CREATE TABLE {reservation} (
     id            uuid             NOT NULL PRIMARY KEY,
     queue         text COLLATE "C" NOT NULL,
@@ -110,6 +111,7 @@ CREATE TABLE {reservation} (
     entered_at    bigint,
     expires_at    bigint           NOT NULL,
     expires_boot  bigint           NOT NULL,
+    lasts_us      bigint           NOT NULL,
     closed_at     bigint,
     host          text,
     pid           integer,

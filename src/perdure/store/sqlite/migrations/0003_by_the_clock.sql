@@ -100,7 +100,8 @@ CREATE TABLE {declaration} (
     PRIMARY KEY (name, node_id)
 ) WITHOUT ROWID;
 
--- Who holds, or held, a queue for direct work. `expires_boot`: by the boot clock of the machine with this boot_id.
+-- Who holds, or held, a queue for direct work. `expires_boot`: by the boot clock of the machine with this boot_id;
+-- `lasts_us`: for how long it was taken or last renewed, for observers on other machines.
 CREATE TABLE {reservation} (
     id            BLOB    NOT NULL PRIMARY KEY,
     queue         TEXT    NOT NULL,
@@ -110,6 +111,7 @@ CREATE TABLE {reservation} (
     entered_at    INTEGER,
     expires_at    INTEGER NOT NULL,
     expires_boot  INTEGER NOT NULL,
+    lasts_us      INTEGER NOT NULL,
     closed_at     INTEGER,
     host          TEXT,
     pid           INTEGER,
