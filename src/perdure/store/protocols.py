@@ -341,8 +341,8 @@ class TemplateOperations(Protocol):
         """As it is now, or as it was at this version; None also if it has no such version."""
         ...
 
-    def template_by_id(self, template_id: bytes, version: int) -> TemplateRow | None:
-        """As it was at this version, under the name that it has now."""
+    def template_by_id(self, template_id: bytes, version: int | None = None) -> TemplateRow | None:
+        """The same by its id, which never changes; under the name that it has now."""
         ...
 
     def templates(self) -> list[TemplateRow]:

@@ -121,8 +121,8 @@ def template(name: str, version: int | None = None) -> Op[TemplateRow | None]:
     return _one((yield Call("read_template", {"name": name, "version": version})).rows)
 
 
-def template_by_id(template_id: bytes, version: int) -> Op[TemplateRow | None]:
-    """As it was at this version, whatever its name is now. None: there is none."""
+def template_by_id(template_id: bytes, version: int | None = None) -> Op[TemplateRow | None]:
+    """The same, whatever its name is now."""
     return _one((yield Call("read_template_by_id", {"template_id": template_id, "version": version})).rows)
 
 

@@ -19,7 +19,7 @@ WHERE t.name = :name AND v.version = COALESCE(:version, t.version)
 
 -- name: read_template_by_id
 {template_view}
-WHERE t.id = :template_id AND v.version = :version
+WHERE t.id = :template_id AND v.version = COALESCE(:version, t.version)
 
 -- name: list_templates
 {template_view}
