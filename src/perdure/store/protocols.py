@@ -409,7 +409,8 @@ class HealthOperations(Protocol):
     def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
         """Up to `limit` cases that the check of this name (docs/doctor.md) finds. Empty: all is well.
 
-        Each is an example (an id, or the name of a queue), how many there are in all, and what else the check needs.
+        Each is an example (an id, or the name of a queue or template), how many there are in all, and what else the
+        check needs.
         """
         ...
 
