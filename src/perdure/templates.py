@@ -142,12 +142,12 @@ class Templates:
         """
         tx = options.get("tx")
         store = self._app.store if tx is None else self._app.store.within(tx)
-        new = self.new_job(name, overrides, options, store)
+        new = self._new_job(name, overrides, options, store)
         jobs = store.enqueue([new])
         log_enqueued(jobs)
         return jobs[0]
 
-    def new_job(self, name: str, overrides: Mapping[str, Any] | None, options: OptionFields, store: Store) -> NewJob:
+    def _new_job(self, name: str, overrides: Mapping[str, Any] | None, options: OptionFields, store: Store) -> NewJob:
         row = self._found(store.template(_checked(name)), name)
         if row.archived_at is not None:
             raise archived(name)

@@ -54,7 +54,7 @@ NOT_ASYNC = {"lock", "transaction"}
 def test_every_verb_has_its_coroutine() -> None:
     assert verbs_of(AsyncPerdure) == verbs_of(Perdure) - DECLARATIONS - STEPS - NOT_ASYNC
     assert verbs_of(AsyncQueues) == verbs_of(Queues)
-    assert verbs_of(AsyncTemplates) == verbs_of(Templates) - {"new_job"}
+    assert verbs_of(AsyncTemplates) == verbs_of(Templates)
 
 
 def test_coroutines_take_what_the_verbs_take() -> None:

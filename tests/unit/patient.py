@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perdure import Perdure, Retry
+from perdure import Job, Perdure, Retry
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId, ReservationId, RunId, to_uuid
 from perdure.job.model import Claim, Failure
@@ -175,8 +175,16 @@ def _waiting(app: Perdure, work: Any, twin: str) -> dict[str, bytes]:
         "scheduled": work.options(delay=3600).enqueue(9).row.id,
         "keyed": keyed.enqueue(10).row.id,
         "aside": work.options(queue=f"side{twin}").enqueue(11).row.id,
-        "queued": work.options(tags=["x"]).enqueue(12).row.id,
+        "queued": _from_template(app, f"news{twin}").row.id,
     }
+
+
+def _from_template(app: Perdure, name: str) -> Job:
+    """A job of the first version of a template that has two."""
+    app.templates.put(name, "work", {"n": 12}, tags=["x"])
+    job = app.templates.enqueue(name)
+    app.templates.put(name, "work", {"n": 13}, tags=["x"])
+    return job
 
 
 def _new_node(app: Perdure) -> NodeId:
@@ -424,6 +432,15 @@ CASES: tuple[Case, ...] = (
     case(job("queued", "retry_of = :missing"), ancestor_missing="queued"),
     case(job("queued", "root_id = :missing"), ancestor_missing="queued"),
     case(job("queued", "retry_of = :failed, parent_id = :failed, root_id = :failed")),
+    case("DELETE FROM perdure_template_version WHERE version = 2"
+         " AND template_id = (SELECT id FROM perdure_template WHERE name = 'news')", template_without_version="news"),
+    case("UPDATE perdure_template SET version = 3 WHERE name = 'news'", template_without_version="news"),
+    case("DELETE FROM perdure_template_version WHERE version = 1"
+         " AND template_id = (SELECT id FROM perdure_template WHERE name = 'news')", template_missing="queued"),
+    case(job("queued", "template_version = 3"), template_missing="queued"),
+    case(job("queued", "template_version = NULL"), template_missing="queued"),
+    case(job("queued", "template_id = :missing"), template_missing="queued"),
+    case(job("queued", "template_id = NULL")),
     # -- contents --
     case(ready("queued", "attempts = -1"), impossible_number="queued"),
     case(ready("queued", "crashes = -1"), impossible_number="queued"),

@@ -205,6 +205,12 @@ two_successors violation
     because a unique index is missing.
 ancestor_missing info
     The job this one came from (retry_of, parent or root) is not there any more: deleted or pruned.
+template_without_version violation
+    A template's newest version is not there, so the template cannot be used; restore its row in template_version from a
+    backup.
+template_missing warning
+    The template that a job was made from, or that version of it, is not there; the job has all it needs, but nobody can
+    see what it was made from.
 # contents
 impossible_number violation
     A value of a job or run is of the wrong type, or a number or time that it cannot be, so a worker sets the job aside
@@ -232,7 +238,7 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be. `examples`: a few ids (of jobs, or names of queues), as text."""
+    """Something that is not as it should be. `examples`: a few ids of jobs, or names of queues or templates."""
 
     name: str
     severity: Severity

@@ -423,7 +423,7 @@ class TemplateOperations(Protocol):
         ...
 
     def template_by_id(self, template_id: bytes, version: int | None = None) -> TemplateRow | None:
-        """As it is now, or as it was at this version, under the name that it has now."""
+        """The same by its id, which never changes; under the name that it has now."""
         ...
 
     def templates(self) -> list[TemplateRow]:
@@ -539,7 +539,8 @@ class HealthOperations(Protocol):
     def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
         """Up to `limit` cases that the check of this name (docs/doctor.md) finds. Empty: all is well.
 
-        Each is an example (an id, or the name of a queue), how many there are in all, and what else the check needs.
+        Each is an example (an id, or the name of a queue or template), how many there are in all, and what else the
+        check needs.
         """
         ...
 

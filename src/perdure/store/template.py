@@ -122,7 +122,7 @@ def template(name: str, version: int | None = None) -> Op[TemplateRow | None]:
 
 
 def template_by_id(template_id: bytes, version: int | None = None) -> Op[TemplateRow | None]:
-    """As it is now, or as it was at this version, whatever its name is now. None: there is none."""
+    """The same, whatever its name is now."""
     return _one((yield Call("read_template_by_id", {"template_id": template_id, "version": version})).rows)
 
 

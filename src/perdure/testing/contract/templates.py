@@ -40,6 +40,7 @@ def test_another_content_is_the_next_version_and_those_before_stay(rig: Rig) -> 
     kept = first._replace(latest=2, updated_at=rig.now)
     assert rig.store.template(first.name, 1) == kept
     assert rig.store.template_by_id(first.id, 1) == kept
+    assert rig.store.template_by_id(first.id) == second
     assert rig.store.template_versions(first.name) == [second, kept]
 
 
