@@ -30,6 +30,7 @@ from perdure.version import __version__
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.config import Retention
     from perdure.enqueue import principal
     from perdure.job.model import Priority
     from perdure.job.retry import Retry
@@ -63,6 +64,7 @@ __all__ = [
     "Perdure",
     "PerdureError",
     "Priority",
+    "Retention",
     "Retry",
     "RetryAfter",
     "Run",
@@ -93,6 +95,7 @@ _HOMES = {
     "Kind": "perdure.kind",
     "Perdure": "perdure.app",
     "Priority": "perdure.job.model",
+    "Retention": "perdure.config",
     "Retry": "perdure.job.retry",
     "RetryAfter": "perdure.worker.signals",
     "Run": "perdure.job.views",

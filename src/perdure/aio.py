@@ -115,3 +115,4 @@ class AsyncPerdure(_Async[Perdure]):
     pause_all = _coroutine(Perdure.pause_all)
     resume_all = _coroutine(Perdure.resume_all)
     retry_all = _coroutine(Perdure.retry_all)
+    purge = _coroutine(Perdure.purge)

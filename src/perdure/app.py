@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
@@ -27,7 +27,7 @@ from perdure.job.states import Verb
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade
 from perdure.lazy import lazy
-from perdure.listing import change_all, list_jobs, list_runs, pages
+from perdure.listing import change_all, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
 from perdure.options import OptionFields, Options, for_a_kind
 from perdure.worker.lifecycle import log_enqueued, log_verb, logs_verbs
 
@@ -416,6 +416,15 @@ class Perdure:
     def retry_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
         """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
         return change_all(self, Verb.RETRY, filters, limit)
+
+    def purge(self, /, *, older_than: timedelta = timedelta(0), limit: int | None = None, **filters: Any) -> int:
+        """Remove ended jobs for good, with runs, tags and log lines: at most `limit`; returns how many.
+
+        `state` is required: completed, failed, cancelled or skipped. `older_than`: only those that ended that long ago.
+        The other filters are those of `jobs`. Their idempotency keys stay taken.
+        """
+        refuse_none("purge", filters)
+        return put_away(self.store.remove, old_jobs(self, filters, older_than, limit))
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 

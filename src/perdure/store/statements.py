@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from perdure.job.model import Claim, JobRow, JobView, LiveJob, OutcomeRow
 from perdure.store.engine import Params
-from perdure.store.rows import NodeRow
+from perdure.store.rows import Archived, NodeRow
 
 PLAIN_READY = (
     *("job_id", "queue", "kind", "kind_version", "state", "rank", "position", "run_at", "queued_at"),
@@ -67,6 +67,10 @@ SHOWN = {
 }
 """The columns of a job's view that are not simply a column of its row, its live row, or its last outcome."""
 
+GROUP = 50
+"""How many jobs a statement about several of them names."""
+_GROUP = tuple(f"id_{first}{second}" for first in "abcdefghij" for second in "abcde")
+
 PLAIN_OUTCOME = (*OutcomeRow._fields[:13], "version")
 """The columns of an outcome without error and successor."""
 
@@ -87,6 +91,9 @@ def column_lists() -> dict[str, str]:
         "plain_outcome_columns": _listed(PLAIN_OUTCOME),
         "plain_outcome_values": _values(PLAIN_OUTCOME),
         "node_columns": _listed(NodeRow._fields),
+        "archive_columns": _listed(Archived._fields),
+        "archive_values": _values(Archived._fields),
+        "these": _values(_GROUP),
     }
     for sort, brought in BROUGHT.items():
         rest = {name: value for name, value in AT_FIRST[sort.split("_")[1]].items() if name not in brought}

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVa
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, PerdureError, StoreError
-from perdure.store import admin, control, read
+from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
 from perdure.store import finish as _finish
@@ -236,6 +236,17 @@ class SqlStore:
     renew_lock = writes(admin.renew_lock)
     release_lock = writes(admin.release_lock)
     lock_holder = reads(admin.lock_holder)
+
+    # RetentionOperations
+    ended = reads(retention.ended)
+    remove = briefly(retention.remove)
+    archive = briefly(retention.archive)
+    documents = reads(retention.documents)
+    archived = reads(retention.archived)
+    archived_jobs = reads(retention.archived_jobs)
+    remove_logs = briefly(retention.remove_logs)
+    remove_records = briefly(retention.remove_records)
+    remove_nodes = briefly(retention.remove_nodes)
 
     # StatusQueries
     outstanding = reads(read.outstanding)

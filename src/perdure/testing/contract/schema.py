@@ -6,7 +6,7 @@ from perdure.errors import KeyConflict, PerdureError, TransitionRefused
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
 from perdure.store.engine import UniqueViolation
-from perdure.store.rows import LogLine
+from perdure.store.rows import Ended, LogLine
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.states import in_state
@@ -25,6 +25,7 @@ UNIQUE = (
     ("edge", "depends_on", "job_id"),
     ("node", "id"),
     ("lock", "name"),
+    ("archive", "job_id"),
 )
 """Each table and its unique columns."""
 
@@ -173,5 +174,7 @@ def _two_of_each(rig: Rig) -> None:
         [claim] = rig.claim(queue=queue, node=rig.register())
         rig.store.append_log([LogLine(claim.run_id, 1, claim.job_id, rig.now, "INFO", "line", None)])
         rig.store.take_lock(queue, "owner", rig.now, 60_000_000)
+        ended = in_state(rig, State.CANCELLED)
+        rig.store.archive([Ended(ended, 1, "cancelled", rig.now, None, rig.kind)], rig.now)
         in_state(rig, State.BLOCKED)
         rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))

@@ -38,6 +38,7 @@ GROUPS = (
     "queues",
     "nodes",
     "locks",
+    "retention",
     "questions",
     "schema",
     "concurrency",

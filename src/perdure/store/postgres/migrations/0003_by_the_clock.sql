@@ -82,10 +82,10 @@ CREATE INDEX slot_by_job ON {slot} (job_id) WHERE job_id IS NOT NULL;
 CREATE TABLE {missed} (
     schedule_id uuid             NOT NULL,
     first_at    bigint           NOT NULL,
+    recorded_at bigint           NOT NULL,
     last_at     bigint           NOT NULL,
     instants    bigint,
     reason      text COLLATE "C" NOT NULL,
-    recorded_at bigint           NOT NULL,
     PRIMARY KEY (schedule_id, first_at, recorded_at)
 );
 
