@@ -99,6 +99,7 @@ class AsyncPerdure(_Async[Perdure]):
     jobs = _stepwise(Perdure.jobs)
     runs = _stepwise(Perdure.runs)
     logs = _stepwise(Perdure.logs)
+    archived_jobs = _stepwise(Perdure.archived_jobs)
 
     get = _coroutine(Perdure.get)
     explain = _coroutine(Perdure.explain)
@@ -116,3 +117,5 @@ class AsyncPerdure(_Async[Perdure]):
     resume_all = _coroutine(Perdure.resume_all)
     retry_all = _coroutine(Perdure.retry_all)
     purge = _coroutine(Perdure.purge)
+    archive = _coroutine(Perdure.archive)
+    archived = _coroutine(Perdure.archived)

@@ -16,7 +16,7 @@ from perdure.ids import JobId, id_floor
 from perdure.job.states import FINAL, TRANSITIONS, RunState, State, Verb
 from perdure.job.views import Job, Run
 from perdure.store.rows import FIRST_ID, LAST_ID, Ended, JobFilter, RunFilter, Spot
-from perdure.upkeep.archive import PUT_AT_ONCE, Put
+from perdure.upkeep.archive import Exit
 from perdure.worker.lifecycle import logged_at_the_end
 
 if TYPE_CHECKING:
@@ -231,15 +231,15 @@ def _span(older_than: object) -> timedelta:
     return older_than
 
 
-def put_away(put: Put, jobs: Iterable[Job]) -> int:
+def put_away(way: Exit, jobs: Iterable[Job]) -> int:
     """Take these ended jobs out of the queue's tables, some in each transaction; returns how many are gone.
 
     A job that has changed meanwhile, or that someone else's transaction holds, stays.
     """
     done = 0
     todo = iter(jobs)
-    while some := [_end(job) for job in islice(todo, PUT_AT_ONCE)]:
-        done += len(put(some))
+    while some := [_end(job) for job in islice(todo, way.at_once)]:
+        done += len(way.put(some))
     return done
 
 

@@ -21,7 +21,7 @@ from perdure.kind import Registry
 from perdure.store.rows import JobFilter, LogLine
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.states import in_state
-from perdure.upkeep.archive import PUT_AT_ONCE, find_archived
+from perdure.upkeep.archive import REMOVED_AT_ONCE, find_archived
 from perdure.upkeep.retention import READ_AT_ONCE, Archive, Prune, QuickCheck, Work, built_in
 
 DAY = timedelta(days=1)
@@ -201,7 +201,7 @@ def test_no_step_removes_many_jobs_and_all_of_them_go(rig: Rig) -> None:
 
     assert counts == {"jobs": number}
     assert sizes[-1] == 0
-    assert max(before - after for before, after in pairwise(sizes)) == PUT_AT_ONCE
+    assert max(before - after for before, after in pairwise(sizes)) == REMOVED_AT_ONCE
 
 
 def test_jobs_that_stay_do_not_hide_those_behind_them(rig: Rig) -> None:
@@ -235,19 +235,19 @@ def test_a_job_that_is_reopened_meanwhile_stays(rig: Rig, archive: Any) -> None:
 
 
 def test_it_starts_over_when_it_was_left_in_the_middle(rig: Rig) -> None:
-    many_ended(rig, 2 * PUT_AT_ONCE)
+    many_ended(rig, 2 * REMOVED_AT_ONCE)
     rig.clock.advance(days=91)
     work = Prune(rig.store, rig.clock, Retention(records=None))
     work.begin(rig.now)
     for _ in range(2):
         assert work.step() is None
 
-    assert done(work, rig.now) == {"jobs": PUT_AT_ONCE}
+    assert done(work, rig.now) == {"jobs": REMOVED_AT_ONCE}
     assert left(rig) == set()
 
 
 def test_two_may_sweep_at_once(rig: Rig) -> None:
-    many_ended(rig, 2 * PUT_AT_ONCE)
+    many_ended(rig, 2 * REMOVED_AT_ONCE)
     rig.clock.advance(days=91)
     both = [Prune(rig.store, rig.clock, Retention(records=None)) for _ in range(2)]
     for work in both:
@@ -256,7 +256,7 @@ def test_two_may_sweep_at_once(rig: Rig) -> None:
     while len(counts) < 2:
         counts += [found for work in both if (found := work.step()) is not None]
 
-    assert sum(found["jobs"] for found in counts if "jobs" in found) == 2 * PUT_AT_ONCE
+    assert sum(found["jobs"] for found in counts if "jobs" in found) == 2 * REMOVED_AT_ONCE
     assert left(rig) == set()
 
 
@@ -288,7 +288,7 @@ def test_old_jobs_go_into_the_archive_and_pruning_leaves_them_alone(rig: Rig) ->
 
 
 def test_old_jobs_go_to_files(rig: Rig, tmp_path: Path) -> None:
-    ids = many_ended(rig, PUT_AT_ONCE + 1)
+    ids = many_ended(rig, REMOVED_AT_ONCE + 1)
     rig.clock.advance(days=91)
     folder = tmp_path / "archive"
 
@@ -296,7 +296,7 @@ def test_old_jobs_go_to_files(rig: Rig, tmp_path: Path) -> None:
     assert left(rig) == set()
     [file] = folder.iterdir()
     assert len(file.read_text().splitlines()) == len(ids)
-    found = find_archived(folder, ids[0])
+    found = find_archived(rig.store, folder, ids[0])
     assert found is not None
     assert found["job"]["state"] == "completed"
 

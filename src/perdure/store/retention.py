@@ -8,13 +8,16 @@ the transaction that removes it checks that. Each operation is one short transac
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from perdure.clock import Micros, iso
+from perdure.errors import PerdureError
 from perdure.ids import JobId, NodeId, id_floor, to_uuid
-from perdure.job.model import JobView, OutcomeRow, RunRow, json_of, readable
+from perdure.job.model import JobView, OutcomeRow, RunRow, readable
 from perdure.job.views import TAG_SEPARATOR
 from perdure.store.engine import Call, Op
 from perdure.store.rows import FIRST_ID, Archived, Ended, LogLine, Page, Spot
@@ -135,11 +138,15 @@ def documents(old: Sequence[Ended], now: Micros) -> Op[list[Archived]]:
 
 
 def _archived(view: JobView, document: dict[str, Any], now: Micros) -> Archived:
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    if _HALVES.search(text):  # half a character, which JSON can hold and no database takes
-        text = json.dumps(document, separators=(",", ":"))
     finished_at = view.finished_at or view.created_at
+    text = _text(document)
     return Archived(view.id, view.kind, view.owner, view.queue, view.state, view.created_at, finished_at, now, text)
+
+
+def _text(document: dict[str, Any]) -> str:
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    # Half a character is possible in JSON, but no database stores it: written as an escape.
+    return json.dumps(document, separators=(",", ":")) if _HALVES.search(text) else text
 
 
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -147,31 +154,60 @@ _JSON = frozenset(("payload", "params", "options", "result", "artifacts", "metri
 
 
 def _plain(sort: Any, row: Sequence[object]) -> dict[str, Any]:
-    """The row as JSON data: ids as text, times in ISO 8601. What cannot be read is as `readable` leaves it."""
-    types: dict[str, Any] = sort.__annotations__
-    values: dict[str, Any] = readable(sort, row)[0]._asdict()
-    return {name: _json_value(name, types[name], value) for name, value in values.items()}
+    """The row as JSON data: ids as text, times in ISO 8601. Values that cannot be are as `readable` leaves them."""
+    try:
+        return {name: None if value is None else to(value) for (name, to), value in zip(_forms(sort), row, strict=True)}
+    except (TypeError, ValueError, AttributeError, PerdureError):
+        return {name: None if value is None else to(value) for (name, to), value in _mended(sort, row)}
 
 
-def _json_value(name: str, written: Any, value: Any) -> Any:
-    sort = str(getattr(written, "__forward_arg__", written)).removesuffix(" | None")
-    if value is None:
-        return None
-    if sort == "Micros":
-        return iso(value)
+def _mended(sort: Any, row: Sequence[object]) -> Iterable[tuple[tuple[str, Callable[[Any], Any]], object]]:
+    return zip(_forms(sort), readable(sort, row)[0], strict=True)
+
+
+@cache
+def _forms(sort: Any) -> list[tuple[str, Callable[[Any], Any]]]:
+    """For each column its name, and how a value of it is written."""
+    written = {name: str(getattr(type_, "__forward_arg__", type_)) for name, type_ in sort.__annotations__.items()}
+    return [(name, _form(name, type_.removesuffix(" | None"))) for name, type_ in written.items()]
+
+
+def _form(name: str, written: str) -> Callable[[Any], Any]:
     if name in _JSON:
-        return _parsed(value)
-    return str(to_uuid(value)) if isinstance(value, bytes) else value
+        return _parsed
+    if written == "Micros":
+        return iso
+    return _id_text if written in ("bytes", "JobId", "RunId", "NodeId") else _same
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _id_text(id: bytes) -> str:
+    return str(to_uuid(id))
 
 
 def _parsed(text: str) -> Any:
-    """The value of a JSON column; the text itself where it is not JSON that could be written again."""
+    """The value of a JSON column; the text itself where it is no JSON that could be written again."""
     try:
-        value = json_of(text)
-        json.dumps(value, allow_nan=False)
-    except ValueError:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):
         return text
-    return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large for a float")
+    return number
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 
 
 def archived(job_id: JobId) -> Op[Archived | None]:

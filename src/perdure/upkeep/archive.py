@@ -11,32 +11,43 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from perdure.clock import Clock, iso, to_datetime
 from perdure.errors import ConfigError, InvalidInput
 from perdure.ids import JobId, to_uuid
 from perdure.store.protocols import Store
-from perdure.store.rows import Archived, Ended
+from perdure.store.rows import LAST_ID, Archived, Ended
 
-Put = Callable[[Sequence[Ended]], list[JobId]]
-"""Takes a few ended jobs out of the queue's tables, in one short transaction, and returns those that are gone."""
-
-PUT_AT_ONCE = 200
-"""How many jobs one call should get: each has rows in several tables."""
+REMOVED_AT_ONCE = 200
+ARCHIVED_AT_ONCE = 50
+"""How many jobs one transaction takes: some milliseconds on SQLite. An archive also reads and writes all they have."""
 
 FILE_BYTES = 64 * 1024 * 1024
 """A file of a folder that is longer is not continued: a reader holds one at a time in memory."""
 
+_PAGE = 200
 
-def putter(store: Store, clock: Clock, where: str | Path | None) -> Put:
-    """For a setting: None removes for good, "table" is the archive table, a path is a folder of files."""
+
+class Exit(NamedTuple):
+    """A way out of the queue's tables."""
+
+    put: Callable[[Sequence[Ended]], list[JobId]]
+    """Takes a few ended jobs out, in one short transaction, and returns those that are gone."""
+    at_once: int
+    """How many a call should get."""
+
+
+def exit_to(store: Store, clock: Clock, where: str | Path | None) -> Exit:
+    """For a setting: None removes for good, "table" is the archive table, a path is a folder, or a file `x.jsonl`."""
     if where is None:
-        return store.remove
+        return Exit(store.remove, REMOVED_AT_ONCE)
     if where == "table":
-        return lambda old: store.archive(old, clock.now())
-    return FolderArchive(store, clock, Path(where)).put
+        return Exit(lambda old: store.archive(old, clock.now()), ARCHIVED_AT_ONCE)
+    path = Path(where)
+    archive = FileArchive(store, clock, path) if path.suffix == ".jsonl" else FolderArchive(store, clock, path)
+    return Exit(archive.put, ARCHIVED_AT_ONCE)
 
 
 class FileArchive:
@@ -139,7 +150,25 @@ def _document(line: bytes) -> dict[str, Any] | None:
     return found
 
 
-def find_archived(path: Path, job_id: JobId) -> dict[str, Any] | None:
-    """The job in a file or folder. None: it is not there."""
+def archived_jobs(store: Store, where: str | Path) -> Iterator[dict[str, Any]]:
+    """All jobs of an archive, lazily: of the table the newest first, of files the last written first."""
+    if where != "table":
+        yield from read_archive(Path(where))
+        return
+    below: bytes = LAST_ID
+    while page := store.archived_jobs(below, _PAGE):
+        yield from map(_of_table, page)
+        below = page[-1].job_id
+
+
+def find_archived(store: Store, where: str | Path, job_id: JobId) -> dict[str, Any] | None:
+    """The job in an archive. None: it is not there."""
+    if where == "table":
+        found = store.archived(job_id)
+        return None if found is None else _of_table(found)
     name = str(to_uuid(job_id))
-    return next((found for found in read_archive(path) if found["job"]["id"] == name), None)
+    return next((found for found in read_archive(Path(where)) if found["job"]["id"] == name), None)
+
+
+def _of_table(one: Archived) -> dict[str, Any]:
+    return {"archived_at": iso(one.archived_at), **json.loads(one.document)}

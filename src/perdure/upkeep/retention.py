@@ -22,7 +22,7 @@ from perdure.kind import Registry
 from perdure.ops.doctor import QUICK, examine
 from perdure.store.protocols import Locked, Store
 from perdure.store.rows import Ended
-from perdure.upkeep.archive import PUT_AT_ONCE, Put, putter
+from perdure.upkeep.archive import Exit, exit_to
 
 READ_AT_ONCE = 1_000
 """Ends read in one step: 3 ms on SQLite."""
@@ -97,7 +97,7 @@ class _Sweep(Work):
         super().__init__(store, clock)
         self._retention = retention
 
-    def _jobs(self, now: Micros, put: Put) -> Iterator[None]:
+    def _jobs(self, now: Micros, way: Exit) -> Iterator[None]:
         """Pages by id, and so by time of creation: a job cannot have ended before it was created."""
         if self._retention.shortest is None:
             return
@@ -106,16 +106,16 @@ class _Sweep(Work):
         while True:
             page = self._store.ended(last, below, READ_AT_ONCE)
             yield
-            yield from self._put(too_old(page, self._retention, now), put)
+            yield from self._put(too_old(page, self._retention, now), way)
             if len(page) < READ_AT_ONCE:
                 return
             last = page[-1]
 
-    def _put(self, old: Sequence[Ended], put: Put) -> Iterator[None]:
-        for first in range(0, len(old), PUT_AT_ONCE):
-            some = old[first : first + PUT_AT_ONCE]
+    def _put(self, old: Sequence[Ended], way: Exit) -> Iterator[None]:
+        for first in range(0, len(old), way.at_once):
+            some = old[first : first + way.at_once]
             try:
-                gone = len(put(some))
+                gone = len(way.put(some))
             except Locked:
                 gone = 0  # someone's open transaction; the next time finds them again
             self._counts["jobs"] += gone
@@ -132,7 +132,7 @@ class Prune(_Sweep):
 
     def _work(self, now: Micros) -> Iterator[None]:
         if self._retention.archive is None:
-            yield from self._jobs(now, self._store.remove)
+            yield from self._jobs(now, exit_to(self._store, self._clock, None))
         if self._retention.logs is not None:
             yield from self._logs(cutoff(now, self._retention.logs))
         if self._retention.records is not None:
@@ -169,7 +169,7 @@ class Archive(_Sweep):
 
     def _work(self, now: Micros) -> Iterator[None]:
         if self._retention.archive is not None:
-            yield from self._jobs(now, putter(self._store, self._clock, self._retention.archive))
+            yield from self._jobs(now, exit_to(self._store, self._clock, self._retention.archive))
 
 
 class QuickCheck(Work):
