@@ -367,6 +367,10 @@ class RetentionOperations(Protocol):
         """Of the next `size` nodes that stopped before then, remove those that nothing names any more."""
         ...
 
+    def give_back(self) -> bool:
+        """Give some space that nothing needs any more back to the file system. True: there is more to give."""
+        ...
+
 
 class StatusQueries(Protocol):
     """What happens in the queue.
@@ -441,6 +445,10 @@ class HealthOperations(Protocol):
 
     def back_up(self, target: Path) -> None:
         """Copy the database to a new file, readable by its owner only. Workers may run meanwhile."""
+        ...
+
+    def vacuum(self) -> None:
+        """Write the file anew without free space in it. Nobody else can write meanwhile."""
         ...
 
 

@@ -271,3 +271,24 @@ def remove_nodes(after: NodeId | None, before: Micros, size: int) -> Op[Page[Nod
     if unnamed:
         yield Call("delete_node", [(node_id,) for node_id in unnamed])
     return Page(unnamed, Spot(found[-1][0]) if len(found) == size else None)
+
+
+# -- space -----------------------------------------------------------------------------------------------------------
+
+SPARE_PAGES = 1_000
+SPARE_PART = 10
+FREED_AT_ONCE = 200
+"""Pages: the last ones of the file are moved to where there is room."""
+
+
+def give_back() -> Op[bool]:
+    """Give some of the free space in the file back to the file system. True: there is more to give.
+
+    A tenth of the file is kept: new jobs need room too.
+    """
+    rows = (yield Call("count_pages")).rows
+    if not rows or rows[0][0] <= max(SPARE_PAGES, rows[0][1] // SPARE_PART):
+        return False
+    for _ in range(FREED_AT_ONCE):
+        yield Call("free_page")
+    return True

@@ -199,7 +199,7 @@ def _compile(
         return marker.format(names.index(match[1]) + 1)
 
     sql = _PARAMETER.sub(parameter, text)
-    returns_rows = sql.startswith("SELECT") or "RETURNING" in sql
+    returns_rows = sql.startswith(("SELECT", "PRAGMA")) or "RETURNING" in sql
     return Statement(name, sql, tuple(names), returns_rows, verb[1] if verb else None)
 
 

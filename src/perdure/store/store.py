@@ -72,6 +72,8 @@ class FileRunner(Protocol):
 
     def back_up(self, target: Path) -> None: ...
 
+    def vacuum(self) -> None: ...
+
 
 class Within:
     """The runner of a store that is bound to the user's transaction: every operation is a part of it."""
@@ -247,6 +249,7 @@ class SqlStore:
     remove_logs = briefly(retention.remove_logs)
     remove_records = briefly(retention.remove_records)
     remove_nodes = briefly(retention.remove_nodes)
+    give_back = briefly(retention.give_back)
 
     # StatusQueries
     outstanding = reads(read.outstanding)
@@ -279,6 +282,14 @@ class SqlStore:
                 code="backup_unsupported",
             )
         self.runner.back_up(target)
+
+    def vacuum(self) -> None:
+        if not isinstance(self.runner, FileRunner):
+            raise ConfigError(
+                "perdure db vacuum is for SQLite files; a server does this by itself (PostgreSQL: autovacuum)",
+                code="vacuum_unsupported",
+            )
+        self.runner.vacuum()
 
     # StoreLifecycle
     @property

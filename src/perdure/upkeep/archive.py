@@ -44,10 +44,21 @@ def exit_to(store: Store, clock: Clock, where: str | Path | None) -> Exit:
     if where is None:
         return Exit(store.remove, REMOVED_AT_ONCE)
     if where == "table":
-        return Exit(lambda old: store.archive(old, clock.now()), ARCHIVED_AT_ONCE)
+        return Exit(TableArchive(store, clock).put, ARCHIVED_AT_ONCE)
     path = Path(where)
     archive = FileArchive(store, clock, path) if path.suffix == ".jsonl" else FolderArchive(store, clock, path)
     return Exit(archive.put, ARCHIVED_AT_ONCE)
+
+
+class TableArchive:
+    """Moves jobs into the archive table, in one transaction."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def put(self, old: Sequence[Ended]) -> list[JobId]:
+        return self._store.archive(old, self._clock.now())
 
 
 class FileArchive:

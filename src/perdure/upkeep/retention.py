@@ -111,6 +111,10 @@ class _Sweep(Work):
                 return
             last = page[-1]
 
+    def _space(self) -> Iterator[None]:
+        while self._store.give_back():
+            yield
+
     def _put(self, old: Sequence[Ended], way: Exit) -> Iterator[None]:
         for first in range(0, len(old), way.at_once):
             some = old[first : first + way.at_once]
@@ -139,6 +143,7 @@ class Prune(_Sweep):
             before = cutoff(now, self._retention.records)
             yield from self._records(before)
             yield from self._nodes(before)
+        yield from self._space()
 
     def _logs(self, before: Micros) -> Iterator[None]:
         while gone := self._store.remove_logs(before, READ_AT_ONCE):
@@ -170,6 +175,7 @@ class Archive(_Sweep):
     def _work(self, now: Micros) -> Iterator[None]:
         if self._retention.archive is not None:
             yield from self._jobs(now, exit_to(self._store, self._clock, self._retention.archive))
+            yield from self._space()
 
 
 class QuickCheck(Work):

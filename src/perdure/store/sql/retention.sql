@@ -180,3 +180,14 @@ FROM {archive}
 WHERE job_id < :below
 ORDER BY job_id DESC
 LIMIT :page
+
+-- name: count_pages
+-- Nothing, where the database itself gives space back.
+SELECT next_position
+FROM {queue}
+WHERE 1 = 0
+
+-- name: free_page
+SELECT next_position
+FROM {queue}
+WHERE 1 = 0
