@@ -68,6 +68,13 @@ def test_no_more_than_a_little_is_given_back_in_one_transaction(file: Path, monk
     assert pages(file)[1] == before - 50
 
 
+def test_a_new_file_can_give_pages_back(file: Path) -> None:
+    Rig(str(file)).enqueue()
+
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+
+
 def test_some_room_is_kept_for_new_jobs(file: Path) -> None:
     rig = filled(file)
     rig.store.vacuum()
