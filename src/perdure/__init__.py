@@ -33,6 +33,7 @@ from perdure.version import __version__
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.config import Retention
     from perdure.enqueue import principal
     from perdure.job.model import Priority
     from perdure.job.retry import Retry
@@ -68,6 +69,7 @@ __all__ = [
     "Priority",
     "ReservationBusy",
     "ReservationExpired",
+    "Retention",
     "Retry",
     "RetryAfter",
     "Run",
@@ -99,6 +101,7 @@ _HOMES = {
     "Kind": "perdure.kind",
     "Perdure": "perdure.app",
     "Priority": "perdure.job.model",
+    "Retention": "perdure.config",
     "Retry": "perdure.job.retry",
     "RetryAfter": "perdure.worker.signals",
     "Run": "perdure.job.views",

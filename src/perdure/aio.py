@@ -179,6 +179,7 @@ class AsyncPerdure(_Async[Perdure]):
     jobs = _stepwise(Perdure.jobs)
     runs = _stepwise(Perdure.runs)
     logs = _stepwise(Perdure.logs)
+    archived_jobs = _stepwise(Perdure.archived_jobs)
 
     reservations = _coroutine(Perdure.reservations)
     run_direct = _coroutine(Perdure.run_direct)
@@ -199,3 +200,6 @@ class AsyncPerdure(_Async[Perdure]):
     resume_all = _coroutine(Perdure.resume_all)
     retry_all = _coroutine(Perdure.retry_all)
     trigger = _coroutine(Perdure.trigger)
+    purge = _coroutine(Perdure.purge)
+    archive = _coroutine(Perdure.archive)
+    archived = _coroutine(Perdure.archived)

@@ -10,8 +10,9 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
@@ -27,8 +28,9 @@ from perdure.job.states import Verb
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade
 from perdure.lazy import lazy
-from perdure.listing import change_all, list_jobs, list_runs, pages
+from perdure.listing import change_all, checked_limit, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
 from perdure.options import OptionFields, Options, for_a_kind
+from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
 from perdure.worker.lifecycle import log_enqueued, log_verb, logs_verbs
 
 if TYPE_CHECKING:
@@ -421,6 +423,47 @@ class Perdure:
     def retry_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
         """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
         return change_all(self, Verb.RETRY, filters, limit)
+
+    def purge(self, /, *, older_than: timedelta = timedelta(0), limit: int | None = None, **filters: Any) -> int:
+        """Remove ended jobs for good, with runs, tags and log lines: at most `limit`; returns how many.
+
+        `state` is required: completed, failed, cancelled or skipped. `older_than`: only those that ended that long ago.
+        The other filters are those of `jobs`. Their idempotency keys stay taken.
+        """
+        refuse_none("purge", filters)
+        return put_away(exit_to(self.store, self.clock, None), old_jobs(self, filters, older_than, limit))
+
+    def archive(
+        self,
+        /,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        older_than: timedelta = timedelta(0),
+        limit: int | None = None,
+        **filters: Any,
+    ) -> int:
+        """Move ended jobs into the archive, with runs, tags and log lines: at most `limit`; returns how many.
+
+        `to` is "table", a folder, or a file that ends in .jsonl; by default where `retention=` says, else the table.
+        The rest is as in `purge`.
+        """
+        refuse_none("archive", filters)
+        way = exit_to(self.store, self.clock, archive_of(self.config, to))
+        return put_away(way, old_jobs(self, filters, older_than, limit))
+
+    def archived(self, job: JobLike, *, at: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
+        """A job of the archive, with runs, outcomes and log lines, as JSON data. None: it is not there.
+
+        `at`: "table", a folder or a file; by default where `retention=` says, else the table.
+        """
+        return find_archived(self.store, archive_of(self.config, at), job_id_of(job))
+
+    def archived_jobs(
+        self, *, at: str | os.PathLike[str] | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """All jobs of the archive, lazily, the newest first."""
+        left = checked_limit(limit)
+        return islice(archived_jobs(self.store, archive_of(self.config, at)), left)
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 

@@ -142,12 +142,13 @@ class Templates:
         """
         tx = options.get("tx")
         store = self._app.store if tx is None else self._app.store.within(tx)
-        new = self._new_job(name, overrides, options, store)
+        new = self.new_job(name, overrides, options, store)
         jobs = store.enqueue([new])
         log_enqueued(jobs)
         return jobs[0]
 
-    def _new_job(self, name: str, overrides: Mapping[str, Any] | None, options: OptionFields, store: Store) -> NewJob:
+    def new_job(self, name: str, overrides: Mapping[str, Any] | None, options: OptionFields, store: Store) -> NewJob:
+        """The job that `enqueue` would insert; nothing is written."""
         row = self._found(store.template(_checked(name)), name)
         if row.archived_at is not None:
             raise archived(name)

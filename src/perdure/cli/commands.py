@@ -136,6 +136,18 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         ),
     ),
     "Look after it": (
+        Entry(
+            "archive",
+            "archive",
+            "List the jobs of the archive; show one; move jobs there.",
+            ("archive", "archive show 3fa2c1d0", "archive put --state completed --older-than 90d --to old.jsonl"),
+        ),
+        Entry(
+            "purge",
+            "archive",
+            "Remove ended jobs for good, with their runs and logs.",
+            ("purge --state failed --older-than 30d", "purge --state completed --kind send --yes"),
+        ),
         Entry("doctor", "doctor", "Look for broken promises in the database.", ("doctor", "doctor --repair")),
         Entry(
             "db",
@@ -163,6 +175,7 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure retry": "requeue rerun redo again redrive",
     "perdure cancel": "stop kill abort revoke",
     "perdure delete": "remove rm del",
+    "perdure purge": "prune clean cleanup clear trim",
     "perdure health": "ping live alive",
     "perdure db upgrade": "migrate upgrade create setup",
     "perdure db backup": "backup dump",
@@ -177,6 +190,9 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("templates", name): "perdure templates put" for name in ("add", "create", "new", "edit", "update", "set")},
     **{("templates", name): "perdure templates archive" for name in ("remove", "rm", "delete", "disable")},
     **{("templates", name): "perdure templates enqueue" for name in ("run", "use", "start")},
+    **{("archive", name): "perdure archive" for name in ("list", "ls", "jobs")},
+    **{("archive", name): "perdure archive show" for name in ("job", "get", "view")},
+    **{("archive", name): "perdure archive put" for name in ("add", "move", "run")},
     **{("queues", name): "perdure queues" for name in ("list", "ls", "show", "status")},
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},

@@ -193,11 +193,11 @@ edge_on_ended_job violation recount_waits
 waits_for_differs violation recount_waits
     A job waits for more or fewer jobs than it depends on, so it starts too late or too early; the repair counts anew.
 superseded_by_missing warning
-    The job that took another one's place is not there; unless you deleted it, its work was lost: restore it from a
-    backup.
+    The job that took another one's place is not there; unless it was deleted or old enough to go, its work was lost:
+    restore it from a backup.
 successor_missing warning
-    The job that continues a retried one's work is not there; unless you deleted it, its work was lost: retry the
-    ended job with as_new=True.
+    The job that continues a retried one's work is not there; unless it was deleted or old enough to go, its work was
+    lost: retry the ended job with as_new=True.
 successor_not_linked violation
     A job and its automatic retry do not name each other, so the work may be done twice; look at both and cancel one.
 two_successors violation
@@ -233,6 +233,17 @@ log_without_job violation remove_orphan_logs
 )
 
 
+_OF_LIVE = re.findall(
+    r"\w+",
+    """live_without_job ended_and_live live_copy_differs running_without_run running_without_node
+    running_on_unknown_node running_on_stopped_node running_half_claimed waiting_but_held pause_disagrees
+    block_disagrees queued_too_early overdue held_without_limit park_reason_disagrees business_key_without_job
+    business_key_of_ended_job business_key_not_its_own business_key_not_reserved queue_missing queue_counter_behind
+    edge_without_job edge_on_ended_job waits_for_differs""",
+)
+QUICK = tuple(check for check in CHECKS if check.name in _OF_LIVE)
+"""Those that read only jobs that live, however many have ended."""
+
 EXAMPLES = 5
 
 
@@ -248,14 +259,14 @@ class Finding:
     repair: str | None
 
 
-def examine(store: Store, now: Micros | None = None) -> list[Finding]:
-    """Everything that is wrong, in the order of `CHECKS`. Empty: nothing is.
+def examine(store: Store, now: Micros | None = None, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """Everything that is wrong, in the order of these checks. Empty: nothing is.
 
     Only reads. Each check sees one consistent snapshot, so jobs that change meanwhile give no false findings.
     """
     at = SystemClock().now() if now is None else now
     try:
-        looked = [_finding(check, store.check(check.name, at, EXAMPLES)) for check in CHECKS]
+        looked = [_finding(check, store.check(check.name, at, EXAMPLES)) for check in checks]
     except NotImplementedError as reason:
         raise InvalidInput(
             f"the doctor cannot look into this store: {type(store).__name__} has no check() ({reason})",

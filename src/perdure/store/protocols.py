@@ -20,10 +20,12 @@ from perdure.job.reports import Finish
 from perdure.job.states import Verb
 from perdure.job.views import Job, Run
 from perdure.store.rows import (
+    Archived,
     Claimer,
     Duplicates,
     Durations,
     Edit,
+    Ended,
     Fact,
     Failures,
     Finished,
@@ -484,6 +486,63 @@ class ReservationOperations(Protocol):
         ...
 
 
+class RetentionOperations(Protocol):
+    """What is old goes. A store may raise NotImplementedError for these; then nothing is ever removed from it.
+
+    The caller decides what is old enough. Each call is one short transaction that waits only a moment for locks
+    (`Locked`: nothing was written) and can be repeated.
+    """
+
+    def ended(self, after: Ended | None, below: bytes, size: int) -> list[Ended]:
+        """One page of ends, by job and life, of jobs whose id is less than `below`, and so created before then.
+
+        Shorter than `size`: the last page. Each job appears once per life; `live` says that it lives again.
+        """
+        ...
+
+    def remove(self, old: Sequence[Ended], written: Mapping[JobId, str] | None = None) -> list[JobId]:
+        """Remove these jobs with runs, outcomes, tags, log lines and slots; returns those that are gone.
+
+        Their idempotency keys stay taken. A job that lives again or has ended once more stays, and so does one that
+        someone else's transaction holds. With `written`, documents by job, only those are removed that are still as
+        their document says.
+        """
+        ...
+
+    def archive(self, old: Sequence[Ended], now: Micros) -> list[JobId]:
+        """Move these jobs into the archive; returns those that were moved. The others stay, as in `remove`."""
+        ...
+
+    def documents(self, old: Sequence[Ended], now: Micros) -> list[Archived]:
+        """These jobs as the archive would keep them, without those that live again or are gone."""
+        ...
+
+    def archived(self, job_id: JobId) -> Archived | None:
+        """The job in the archive. None: it is not there."""
+        ...
+
+    def archived_jobs(self, below: bytes, size: int) -> list[Archived]:
+        """One page of the archive, the newest jobs first. Shorter than `size`: the last page."""
+        ...
+
+    def remove_logs(self, before: Micros, limit: int) -> int:
+        """Remove up to `limit` log lines older than that, whatever job they are of. Fewer: there are no more."""
+        ...
+
+    def remove_records(self, before: Micros, limit: int) -> dict[str, int]:
+        """Remove up to `limit` each of what was closed before then, and say how many: slots of built-in work, stretches
+        of missed instants, closed reservations, expired locks. Fewer than `limit` of all: there are no more."""
+        ...
+
+    def remove_nodes(self, after: NodeId | None, before: Micros, size: int) -> Page[NodeId]:
+        """Of the next `size` nodes that stopped before then, remove those that nothing names any more."""
+        ...
+
+    def give_back(self) -> bool:
+        """Give some space that nothing needs any more back to the file system. True: there is more to give."""
+        ...
+
+
 class StatusQueries(Protocol):
     """What happens in the queue.
 
@@ -560,6 +619,10 @@ class HealthOperations(Protocol):
         """Copy the database to a new file, readable by its owner only. Workers may run meanwhile."""
         ...
 
+    def vacuum(self) -> None:
+        """Write the file anew without free space in it. Nobody else can write meanwhile."""
+        ...
+
 
 class StoreLifecycle(Protocol):
     """The store as a whole."""
@@ -618,6 +681,7 @@ class Store(
     ScheduleOperations,
     TemplateOperations,
     ReservationOperations,
+    RetentionOperations,
     StatusQueries,
     HealthOperations,
     StoreLifecycle,

@@ -199,6 +199,32 @@ class LogLine(NamedTuple):
     fields: str | None = None
 
 
+class Ended(NamedTuple):
+    """How a life of a job ended, to decide whether it is old enough to go. `live`: its state, if it lives again."""
+
+    job_id: JobId
+    life: int
+    state: str
+    finished_at: Micros
+    successor: JobId | None
+    kind: str
+    live: str | None = None
+
+
+class Archived(NamedTuple):
+    """A job in the archive; `document` is JSON text with everything that was known about it, but its secrets."""
+
+    job_id: JobId
+    kind: str
+    owner: str
+    queue: str
+    state: str
+    created_at: Micros
+    finished_at: Micros
+    archived_at: Micros
+    document: str
+
+
 class NodeRow(NamedTuple):
     """A worker process lifetime. `stopped_at` set: it can claim nothing any more.
 

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVa
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, PerdureError, StoreError
-from perdure.store import admin, control, read
+from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
 from perdure.store import finish as _finish
@@ -74,6 +74,8 @@ class FileRunner(Protocol):
     def facts(self) -> list[Fact]: ...
 
     def back_up(self, target: Path) -> None: ...
+
+    def vacuum(self) -> None: ...
 
 
 class Within:
@@ -271,6 +273,17 @@ class SqlStore:
     active_reservations = reads(_reservation.active)
     reservations = reads(_reservation.newest)
     start_reserved = writes(_reservation.start_job)
+    # RetentionOperations
+    ended = reads(retention.ended)
+    remove = briefly(retention.remove)
+    archive = briefly(retention.archive)
+    documents = reads(retention.documents)
+    archived = reads(retention.archived)
+    archived_jobs = reads(retention.archived_jobs)
+    remove_logs = briefly(retention.remove_logs)
+    remove_records = briefly(retention.remove_records)
+    remove_nodes = briefly(retention.remove_nodes)
+    give_back = briefly(retention.give_back)
 
     # StatusQueries
     outstanding = reads(read.outstanding)
@@ -303,6 +316,14 @@ class SqlStore:
                 code="backup_unsupported",
             )
         self.runner.back_up(target)
+
+    def vacuum(self) -> None:
+        if not isinstance(self.runner, FileRunner):
+            raise ConfigError(
+                "perdure db vacuum is for SQLite files; a server does this by itself (PostgreSQL: autovacuum)",
+                code="vacuum_unsupported",
+            )
+        self.runner.vacuum()
 
     # StoreLifecycle
     @property

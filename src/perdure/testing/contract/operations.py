@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
 from perdure.job import transitions
 from perdure.job.model import Claim
@@ -20,7 +21,7 @@ from perdure.job.reports import (
 )
 from perdure.job.states import Verb
 from perdure.store.protocols import Store
-from perdure.store.rows import Edit, Lane, LogLine, NewNode, Notes, Place, Turn
+from perdure.store.rows import Edit, Ended, Lane, LogLine, NewNode, Notes, Place, Turn
 from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig
 
 Operation = Callable[[Store], object]
@@ -308,6 +309,38 @@ def _start_reserved(rig: Rig) -> Operation:
     return lambda store: store.start_reserved(new, held.id, claimer, rig.now)
 
 
+def _ended_job(rig: Rig) -> Ended:
+    claim = rig.start(idempotency_key=rig.key("k"), tags=("a",))
+    rig.store.append_log([LogLine(claim.run_id, 1, claim.job_id, rig.now, "INFO", "hello")])
+    rig.finish(claim, Completed())
+    return Ended(claim.job_id, 1, "completed", rig.now, None, rig.kind)
+
+
+def _remove(rig: Rig) -> Operation:
+    old = [_ended_job(rig)]
+    return lambda store: store.remove(old)
+
+
+def _archive(rig: Rig) -> Operation:
+    old = [_ended_job(rig)]
+    return lambda store: store.archive(old, rig.now)
+
+
+def _remove_logs(rig: Rig) -> Operation:
+    _ended_job(rig)
+    return lambda store: store.remove_logs(Micros(rig.now + 1), 10)
+
+
+def _remove_records(rig: Rig) -> Operation:
+    rig.store.take_lock("old", "me", rig.now, 1)
+    return lambda store: store.remove_records(Micros(rig.now + 2), 10)
+
+
+def _remove_nodes(rig: Rig) -> Operation:
+    rig.store.stop(rig.register(), "signal", rig.now)
+    return lambda store: store.remove_nodes(None, Micros(rig.now + 1), 10)
+
+
 OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "enqueue": _enqueue_plain,
     "enqueue several": _enqueue_several,
@@ -362,4 +395,9 @@ OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "renew a reservation": _renew_reservation,
     "close a reservation": _close_reservation,
     "start the holder's job": _start_reserved,
+    "remove": _remove,
+    "archive": _archive,
+    "remove log lines": _remove_logs,
+    "remove records": _remove_records,
+    "remove nodes": _remove_nodes,
 }

@@ -6,7 +6,7 @@ from perdure.errors import KeyConflict, PerdureError, TransitionRefused
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
 from perdure.store.engine import UniqueViolation
-from perdure.store.rows import Firing, LogLine, Missed, NewSlot
+from perdure.store.rows import Ended, Firing, LogLine, Missed, NewSlot
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.schedules import saved
@@ -36,6 +36,7 @@ UNIQUE = (
     ("template_version", "template_id", "version"),
     ("reservation", "id"),
     ("reservation", "queue"),
+    ("archive", "job_id"),
 )
 """Each table and its unique columns."""
 
@@ -189,6 +190,8 @@ def _two_of_each(rig: Rig) -> None:
         taken = NewSlot(rig.now, None, None, None)
         rig.store.fire([Firing(saved(rig, name), [taken], [missed], None)], None, rig.now)
         rig.store.put_template(rig.new_template(queue), rig.now)
+        ended = in_state(rig, State.CANCELLED)
+        rig.store.archive([Ended(ended, 1, "cancelled", rig.now, None, rig.kind)], rig.now)
         in_state(rig, State.BLOCKED)
         rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))
         rig.reserve(queue)

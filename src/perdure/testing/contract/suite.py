@@ -41,6 +41,7 @@ GROUPS = (
     "schedules",
     "templates",
     "reservations",
+    "retention",
     "questions",
     "schema",
     "concurrency",
