@@ -608,7 +608,7 @@ class Perdure:
 
         self.import_kinds()
         parts = Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
-        return parts._replace(owner=self.owner, declared=self._declared)
+        return parts._replace(owner=self.owner, declared=self._declared, retention=self.config.retention)
 
     def _declared(self) -> Sequence[Definition]:
         """The schedules of the code; nothing is loaded where there are none."""

@@ -226,9 +226,11 @@ class Worker:
 
     def _scheduler(self) -> Scheduler:
         from perdure.schedule.scheduler import Scheduler  # loads cronsim and the time zones
+        from perdure.upkeep.retention import built_in
 
         parts = self._parts
-        return Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared)
+        upkeep = built_in(parts.store, parts.clock, parts.retention, parts.kinds)
+        return Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared, upkeep)
 
     def _prepare_kinds(self) -> None:
         """Read their signatures now: it takes time that the first job of each would pay for."""
