@@ -4,6 +4,7 @@ does not, so that no thread waits for the shared commit."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
@@ -15,7 +16,7 @@ from perdure.job.views import Job
 from perdure.kind import Draft
 from perdure.options import OptionFields
 from perdure.queues import Queues
-from perdure.worker.lifecycle import log_enqueued
+from perdure.worker.lifecycle import is_logged, log_enqueued
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -85,7 +86,8 @@ class AsyncPerdure(_Async[Perdure]):
             return self.plain.enqueue_many(listed, tx=tx)
         new = self.plain.new_jobs(listed)
         jobs = await self.plain.store.aenqueue(new) if new else []
-        log_enqueued(jobs)
+        if is_logged(logging.DEBUG):
+            log_enqueued(jobs)
         return jobs
 
     async def wait(self, job: JobLike, timeout: float | None = None) -> Job:

@@ -288,6 +288,9 @@ class RunStats(NamedTuple):
     metrics: str | None = None
 
 
+NO_STATS = RunStats()
+
+
 class RunClosing(NamedTuple):
     """How an open run closes; the parameters of `close_run`, in order."""
 
