@@ -18,13 +18,12 @@ from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Draft, Kind
 from perdure.options import Options
 from perdure.worker.context import JobContext, Services, current, entered
+from perdure.worker.run import AnyKind
 from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-
-AnyKind = Kind[..., Any, ..., Any]
 
 
 class KitContext(JobContext):
@@ -153,16 +152,8 @@ def new_context(
     view = Job.fresh(new, 0).row._replace(
         state=live.state, attempts=attempt, started_at=now, node_id=node_id, run_id=run_id
     )
-    run = row_of_new(
-        RunRow,
-        new,
-        id=run_id,
-        state=RunState.RUNNING.value,
-        node_id=node_id,
-        attempt=attempt,
-        started_at=now,
-        wait_ms=0,
-    )
+    opened = {"id": run_id, "state": RunState.RUNNING.value, "node_id": node_id, "attempt": attempt}
+    run = row_of_new(RunRow, new, **opened, started_at=now, wait_ms=0)
     taken = Claim(live, "{}", None, plan.params, plan.options, plan.principal, plan.owner, now)
     return KitContext(taken, kind, DetachedServices(app, Job(view), Run(run)), state, stop_after)
 

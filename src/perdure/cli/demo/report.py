@@ -29,6 +29,7 @@ from perdure.app import Perdure
 from perdure.cli.render import visible
 from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
+from perdure.text import span
 
 
 @dataclass
@@ -53,10 +54,6 @@ class Figures:
     rescue_s: float = 0.0
     surprises: list[str] = field(default_factory=list[str])
     """What did not go as the steps say."""
-
-
-def spoken(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -318,7 +315,7 @@ def _speeds(figures: Figures) -> Iterator[Row]:
         yield "latency p50", f"{p50:.1f} ms", "from the call of enqueue to the handler,"
         yield "latency p95", f"{p95:.1f} ms", "in another process that was waiting"
         yield "latency p99", f"{p99:.1f} ms", f"for {len(figures.latencies_s)} jobs, one by one"
-    yield "rescue", spoken(figures.rescue_s), f"from the kill until its {len(figures.in_hand)} jobs were queued again"
+    yield "rescue", span(figures.rescue_s), f"from the kill until its {len(figures.in_hand)} jobs were queued again"
 
 
 def _checks(proof: Proof) -> Iterator[Row]:

@@ -28,7 +28,6 @@ from perdure.cli.demo.report import (
     print_next_steps,
     print_table,
     prove,
-    spoken,
 )
 from perdure.cli.demo.shop import app
 from perdure.clock import Micros
@@ -36,6 +35,7 @@ from perdure.ids import NodeId, to_uuid
 from perdure.job.states import RunState
 from perdure.job.views import Job, Run
 from perdure.kind import Draft
+from perdure.text import span
 
 _PERDURE = (sys.executable, "-P", "-c", "from perdure.cli.demo import main; main()")
 APP = "perdure.cli.demo.shop:app"
@@ -384,7 +384,7 @@ def await_rescue(demo: Demo, watch: QueueWatch, victim: WorkerProcess, other: Wo
     demo.screen.say(
         "rescue",
         f"Worker {other.pid} noticed and took back {len(rescued)} of {len(figures.in_hand)} jobs,"
-        f" {spoken(figures.rescue_s)} after the kill. It runs them one at a time, in case one of them was the killer.",
+        f" {span(figures.rescue_s)} after the kill. It runs them one at a time, in case one of them was the killer.",
         "green",
     )
 
