@@ -265,6 +265,7 @@ def table(
 ) -> Section:
     """Columns of numbers to the right, texts cut where there is too little room, and what is left out: columns in a
     narrow terminal, and rows. Without any rows, the sentence `none`."""
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
@@ -272,11 +273,13 @@ def table(
         yield line(none, style)
         return
     shown = [[visible(cell) for cell in row] for row in found[: space.rows]]
-    wanted = _fitting(columns, shown, space.width)
+    sizes = [max(map(cell_len, column)) for column in zip(columns, *shown, strict=True)]
+    wanted = _fitting(columns, sizes, space.width)
     left_out = [column.strip() for number, column in enumerate(columns) if number not in wanted]
     columns, shown = [columns[number] for number in wanted], [[row[number] for number in wanted] for row in shown]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
-    for column, width in zip(columns, _widths(columns, shown, space.width), strict=True):
+    widths = _widths(columns, [sizes[number] for number in wanted], space.width)
+    for column, width in zip(columns, widths, strict=True):
         justify: Literal["left", "right"] = "left" if column in _TEXTS else "right"
         table.add_column(column, justify=justify, width=width, no_wrap=True, overflow="ellipsis")
     for row in shown:
@@ -293,10 +296,10 @@ def table(
         yield line(f"  and {len(found) - space.rows} more; --json shows all", "dim")
 
 
-def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
+def _fitting(columns: Sequence[str], sizes: Sequence[int], most: int) -> list[int]:
     """The numbers of the columns for which there is room, with texts as narrow as they get: the last ones have to go,
     but before them the queue, and never the texts that say what is wrong."""
-    least = [_least(column, cells) for column, *cells in zip(columns, *rows, strict=True)]
+    least = [min(size, _LEAST) if name in _TEXTS else size for name, size in zip(columns, sizes, strict=True)]
     wanted = list(range(len(columns)))
     for number in sorted(wanted[1:], key=lambda number: (columns[number] != "queue", -number)):
         if sum(least[each] + _GAP for each in wanted) - _GAP > most and columns[number] not in _NEVER_DROPPED:
@@ -304,18 +307,9 @@ def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -
     return wanted
 
 
-def _least(column: str, cells: Sequence[str]) -> int:
-    from rich.cells import cell_len
-
-    wide = max(map(cell_len, (column, *cells)))
-    return min(wide, _LEAST) if column in _TEXTS else wide
-
-
-def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
+def _widths(columns: Sequence[str], sizes: list[int], most: int) -> list[int]:
     """As wide as what is in them; while that is too much, the widest text is cut. (rich would cut the numbers.)"""
-    from rich.cells import cell_len
-
-    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    widths = list(sizes)
     texts = [number for number, column in enumerate(columns) if column in _TEXTS]
     while sum(widths) + _GAP * (len(widths) - 1) > most:
         widest = max(texts, key=lambda number: (widths[number] > _ENOUGH and columns[number] in _NAMES, widths[number]))

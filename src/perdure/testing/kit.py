@@ -22,7 +22,7 @@ from perdure.ids import IdFactory
 from perdure.job.views import Job
 from perdure.kind import Kind
 from perdure.store.open import open_store
-from perdure.testing.context import KitContext, new_context
+from perdure.testing.context import KitContext, nameless, new_context
 from perdure.testing.drain import Drain, HandlerLoop, begin_run, run_here, until_ended
 from perdure.worker.context import capturing, current
 from perdure.worker.run import AnyKind
@@ -317,15 +317,12 @@ class Kit:
         `should_stop` or calls of `checkpoint()` the run is asked to stop; 0: at the first.
         """
         self._check_open()
-        return new_context(
-            self.app,
-            self._kind(kind),
-            attempt=attempt,
-            params=params,
-            principal=principal,
-            state=self._state if state is None else state,
-            stop_after=stop_after,
-        )
+        check_whole(attempt, "attempt")
+        if stop_after is not None:
+            check_whole(stop_after, "stop_after", 0)
+        known: AnyKind = self._kind(kind) or nameless(self.app)
+        plan = known.options(params=None if params is None else dict(params), principal=principal).draft({}).plan
+        return new_context(self.app, known, plan, attempt, self._state if state is None else state, stop_after)
 
     # -- for the block -----------------------------------------------------------------------------------------------
 
