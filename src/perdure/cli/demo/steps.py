@@ -160,7 +160,7 @@ class Workers:
     def start(self, *queues: str, concurrency: int) -> WorkerProcess:
         """`perdure worker`, not waited for. In a session of its own: Ctrl-C at the terminal is for the demo alone."""
         options = [part for queue in queues for part in ("--queue", queue)]
-        log = self._folder / f"worker-{len(self.running) + 1}.log"
+        log = self._folder / f"worker-{len(list(self._folder.glob('worker-*')))}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [*_PERDURE, "worker", APP, "--url", app.url, "--concurrency", str(concurrency), *options],
