@@ -201,12 +201,21 @@ MEANINGS: dict[tuple[str, str], str] = {
 SHARED = ("url", "app", "json")
 
 
-class Command(TyperCommand):
-    """A command whose examples are shown as they are written."""
+class _Own:
+    """What our commands and groups of them do in another way than typer's."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
         prepare(self.get_params(ctx))
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args)  # type: ignore[misc]
+
+    def format_epilog(self: Any, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        """Examples are lines, which typer would run together."""
+        if self.epilog:
+            formatter.write(f"\n{self.epilog.rstrip()}\n")
+
+
+class Command(_Own, TyperCommand):
+    """A command whose examples are shown as they are written."""
 
     def invoke(self, ctx: Any) -> Any:
         """An error about a keyword of the Python API names the option of the same name."""
@@ -223,17 +232,10 @@ class Command(TyperCommand):
         options = [self.options_metavar] if self.options_metavar else []
         return options + [_spelt(param) for param in self.get_params(ctx) if param.param_type_name == "argument"]
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
-        _write_as_it_is(formatter, self.epilog)
 
-
-class Commands(TyperGroup):
+class Commands(_Own, TyperGroup):
     """Commands that take over --url, --app and --json from before their name; where one is given twice, the last
     counts."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        prepare(self.get_params(ctx))
-        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         wanted = args[0] if args else "-"
@@ -253,9 +255,6 @@ class Commands(TyperGroup):
             near = get_close_matches(name.lower(), self.list_commands(ctx), n=1)
             found = f"{ctx.command_path} {near[0]}" if near else None
         return "" if found is None else f"; did you mean {found}?"
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
-        _write_as_it_is(formatter, self.epilog)
 
 
 class Program(Commands):
@@ -297,12 +296,6 @@ def build(entry: Entry) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(entry.name, cls=Command, epilog=epilog, context_settings=_SETTINGS.get(entry.name))(found)
     return typer.main.get_command(single)
-
-
-def _write_as_it_is(formatter: Any, text: str | None) -> None:
-    """Examples are lines, which typer would run together."""
-    if text:
-        formatter.write(f"\n{text.rstrip()}\n")
 
 
 def _spelt(param: Any) -> str:

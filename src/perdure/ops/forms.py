@@ -6,11 +6,11 @@ Secret arguments are in none of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from perdure.clock import Micros, iso
+from perdure.clock import Micros, iso, to_micros
 from perdure.ids import to_uuid
 from perdure.job.model import json_of
 
@@ -56,11 +56,6 @@ _TEMPLATE_KEYS = (
 _FINDING_KEYS = ("name", "severity", "explanation", "count", "examples", "repair")
 _QUESTIONS = ("outstanding", "failed", "stuck", "durations", "duplicates", "ran")
 _INSTANTS = ("since", "last")
-
-
-def time_json(at: datetime | None) -> str | None:
-    """A time as programs read it: ISO 8601 in UTC, always with six decimals."""
-    return None if at is None else at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def job_json(job: Job) -> dict[str, object]:
@@ -203,7 +198,7 @@ def _read(row: object, keys: Sequence[str]) -> dict[str, object]:
 
 def _value(value: object) -> object:
     if isinstance(value, datetime):
-        return time_json(value)
+        return iso(to_micros(value))
     if isinstance(value, UUID):
         return str(value)
     return list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
