@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from perdure.checks import check_known, check_name, check_time, check_type, check_whole
 from perdure.clock import Micros, to_datetime
-from perdure.errors import DatabaseBusy, KindError, PerdureError, ScheduleError, TransitionRefused, shown
+from perdure.errors import DatabaseBusy, KindError, PerdureError, Remedy, ScheduleError, TransitionRefused, shown
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
 from perdure.job.model import json_of, plan_json
@@ -314,7 +314,8 @@ class Schedules:
         row = self._app.store.schedule(check_name(name, "the schedule's name"))
         if row is None:
             known = [one.name for one in self._app.store.schedules("", 1_000)]
-            raise ScheduleError(f"there is no schedule {shown(name)}{_near(name, known)}", code="schedule_unknown")
+            message, remedy = f"there is no schedule {shown(name)}", _near(name, known)
+            raise ScheduleError(message, code="schedule_unknown", remedy=remedy)
         return row
 
     # -- by hand -----------------------------------------------------------------------------------------------------
@@ -519,11 +520,12 @@ def _refuse_upkeep(row: ScheduleRow) -> None:
         )
 
 
-def _near(name: str, known: list[str]) -> str:
+def _near(name: str, known: list[str]) -> Remedy:
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else "; make it with app.schedules.put"
+    meant = f"did you mean {near[0]!r}?" if near else None
+    return Remedy(meant or "make it with app.schedules.put", meant or "perdure schedules{database} lists them")
 
 
 def _outrun(name: str) -> PerdureError:

@@ -111,16 +111,21 @@ def _enqueued(perdure: Perdure, name: str, values: Sequence[str], payload: str |
     kind = perdure.kinds.get(name)
     if options.get("delay") is not None and options.get("run_at") is not None:
         raise typer.BadParameter("give --delay or --run-at, not both: each says when the job may start")
-    if payload is not None and values:
-        raise typer.BadParameter("give the arguments as name=value or with --payload, not both")
-    arguments = _from_json(kind, payload) if payload is not None else _by_name(kind, values)
+    arguments = arguments_of(kind, values, payload)
     try:
         return perdure.enqueue(name, arguments, **options)
     except InvalidPayload as error:
-        raise _in_one_sentence(error) from error
+        raise in_one_sentence(error) from error
 
 
-def _in_one_sentence(error: InvalidPayload) -> InvalidPayload:
+def arguments_of(kind: Kind[..., Any, ..., Any], values: Sequence[str], payload: str | None) -> dict[str, object]:
+    """The arguments for this kind, from name=value or from JSON."""
+    if payload is not None and values:
+        raise typer.BadParameter("give the arguments as name=value or with --payload, not both")
+    return _from_json(kind, payload) if payload is not None else _by_name(kind, values)
+
+
+def in_one_sentence(error: InvalidPayload) -> InvalidPayload:
     """The same refusal of a job's arguments, in one sentence that names each of them and says what there is."""
     if error.kind is None:
         return error

@@ -238,6 +238,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
     Its fields, its payload with secrets hidden, its runs, why it is where it is, and the traceback of the last attempt
     that raised.
     """
+    from perdure.ops.explain import schedule_of
     from perdure.ops.forms import job_json, payload_json, run_json
     from perdure.ops.lookup import find_job
 
@@ -246,18 +247,28 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
         payload = payload_json(perdure.store, found)
         runs = list(perdure.runs(found))
         why = perdure.explain(found)
+        schedule = schedule_of(perdure.store, found)
     remedy = None if why.remedy is None else completed(why.remedy, url, app)
     if json:
         print_json(
             job_json(found)
             | {
                 "payload": payload,
+                "schedule": schedule,
                 "explanation": {"why": why.why, "next": why.next, "command": remedy},
                 "runs": list(map(run_json, runs)),
             }
         )
         return
-    print_fields([*_fields(found), ("why", sentence(one_line(why.why))), ("next", remedy or f"{why.next}.")])
+    made_for = None if schedule is None else f"{schedule}, for {moment(found.scheduled_for)}"
+    print_fields(
+        [
+            *_fields(found),
+            ("schedule", made_for),
+            ("why", sentence(one_line(why.why))),
+            ("next", remedy or f"{why.next}."),
+        ]
+    )
     if payload is not None:
         print_heading("payload")
         print_fields(_values(payload))
