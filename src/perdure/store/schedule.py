@@ -63,7 +63,7 @@ def schedule_by_id(schedule_id: bytes) -> Op[ScheduleRow | None]:
 
 def schedules(after: str, size: int) -> Op[list[ScheduleRow]]:
     """Up to `size` schedules in the order of their names, from behind the name `after`."""
-    rows = (yield Call("list_schedules", {"after": after, "page": size})).rows
+    rows = (yield Call("list_schedules", {"after_name": after, "page": size})).rows
     return [readable(ScheduleRow, row)[0] for row in rows]
 
 
@@ -228,13 +228,13 @@ def slot_of(job_id: JobId) -> Op[SlotRow | None]:
 
 def slots(schedule_id: bytes, below: Micros, size: int) -> Op[list[SlotRow]]:
     """Up to `size` slots that were taken, newest first, from before the instant `below`."""
-    rows = (yield Call("list_slots", {"schedule_id": schedule_id, "below": below, "page": size})).rows
+    rows = (yield Call("list_slots", {"schedule_id": schedule_id, "before": below, "page": size})).rows
     return [readable(SlotRow, row)[0] for row in rows]
 
 
 def missed(schedule_id: bytes, below: Micros, size: int) -> Op[list[Missed]]:
     """Up to `size` stretches that nobody took, newest first, from before the instant `below`."""
-    rows = (yield Call("list_missed", {"schedule_id": schedule_id, "below": below, "page": size})).rows
+    rows = (yield Call("list_missed", {"schedule_id": schedule_id, "before": below, "page": size})).rows
     return [readable(Missed, row)[0] for row in rows]
 
 

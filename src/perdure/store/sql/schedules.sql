@@ -27,7 +27,7 @@ WHERE id = :id
 -- name: list_schedules
 SELECT {schedule_columns}
 FROM {schedule}
-WHERE name > :after
+WHERE name > :after_name
 ORDER BY name
 LIMIT :page
 
@@ -101,14 +101,14 @@ WHERE s.schedule_id = :schedule_id AND s.scheduled_for = :scheduled_for
 -- name: list_slots
 SELECT {slot_columns}
 FROM {slots_and_jobs}
-WHERE s.schedule_id = :schedule_id AND s.scheduled_for < :below
+WHERE s.schedule_id = :schedule_id AND s.scheduled_for < :before
 ORDER BY s.scheduled_for DESC
 LIMIT :page
 
 -- name: list_missed
 SELECT first_at, last_at, instants, reason, recorded_at
 FROM {missed}
-WHERE schedule_id = :schedule_id AND first_at < :below
+WHERE schedule_id = :schedule_id AND first_at < :before
 ORDER BY first_at DESC, recorded_at DESC
 LIMIT :page
 

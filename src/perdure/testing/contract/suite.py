@@ -38,6 +38,7 @@ GROUPS = (
     "queues",
     "nodes",
     "locks",
+    "schedules",
     "questions",
     "schema",
     "concurrency",

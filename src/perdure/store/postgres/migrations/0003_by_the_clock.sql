@@ -30,7 +30,7 @@ CREATE TABLE {template_version} (
 -- When jobs are to be made, and which. `enabled = 0` keeps it, with the reason.
 CREATE TABLE {schedule} (
     id              uuid             NOT NULL PRIMARY KEY,
-    name            text COLLATE "C" NOT NULL UNIQUE,
+    name            text COLLATE "C" NOT NULL,
     owner           text COLLATE "C" NOT NULL,
     source          text COLLATE "C" NOT NULL,
     template_id     uuid,
@@ -60,6 +60,8 @@ CREATE TABLE {schedule} (
     version         bigint           NOT NULL
 );
 
+CREATE UNIQUE INDEX schedule_by_name ON {schedule} (name);
+CREATE INDEX schedule_declared ON {schedule} (owner, name) WHERE source = 'code' AND enabled = 1;
 CREATE INDEX schedule_due ON {schedule} (next_trigger_at, id) WHERE enabled = 1 AND next_trigger_at IS NOT NULL;
 
 -- One planned instant that was taken: by a job, or by the upkeep of a worker (then without a job).
@@ -82,10 +84,10 @@ CREATE INDEX slot_by_job ON {slot} (job_id) WHERE job_id IS NOT NULL;
 CREATE TABLE {missed} (
     schedule_id uuid             NOT NULL,
     first_at    bigint           NOT NULL,
+    recorded_at bigint           NOT NULL,
     last_at     bigint           NOT NULL,
     instants    bigint,
     reason      text COLLATE "C" NOT NULL,
-    recorded_at bigint           NOT NULL,
     PRIMARY KEY (schedule_id, first_at, recorded_at)
 );
 

@@ -30,7 +30,7 @@ CREATE TABLE {template_version} (
 -- When jobs are to be made, and which. `enabled = 0` keeps it, with the reason.
 CREATE TABLE {schedule} (
     id              BLOB    NOT NULL PRIMARY KEY,
-    name            TEXT    NOT NULL UNIQUE,
+    name            TEXT    NOT NULL,
     owner           TEXT    NOT NULL,
     source          TEXT    NOT NULL,
     template_id     BLOB,
@@ -60,6 +60,8 @@ CREATE TABLE {schedule} (
     version         INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+CREATE UNIQUE INDEX {schedule}_by_name ON {schedule} (name);
+CREATE INDEX {schedule}_declared ON {schedule} (owner, name) WHERE source = 'code' AND enabled = 1;
 CREATE INDEX {schedule}_due ON {schedule} (next_trigger_at, id) WHERE enabled = 1 AND next_trigger_at IS NOT NULL;
 
 -- One planned instant that was taken: by a job, or by the upkeep of a worker (then without a job).
@@ -82,10 +84,10 @@ CREATE INDEX {slot}_by_job ON {slot} (job_id) WHERE job_id IS NOT NULL;
 CREATE TABLE {missed} (
     schedule_id BLOB    NOT NULL,
     first_at    INTEGER NOT NULL,
+    recorded_at INTEGER NOT NULL,
     last_at     INTEGER NOT NULL,
     instants    INTEGER,
     reason      TEXT    NOT NULL,
-    recorded_at INTEGER NOT NULL,
     PRIMARY KEY (schedule_id, first_at, recorded_at)
 ) WITHOUT ROWID;
 
