@@ -123,6 +123,8 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
                 'schedules preview "0 7 * * MON-FRI" --tz Europe/Berlin',
                 'schedules add daily "0 7 * * *" --kind send to=ann@example.org --app shop.jobs:app',
                 "schedules disable daily --cancel-pending",
+                "schedules enable daily",
+                "schedules remove daily",
             ),
         ),
         Entry(
