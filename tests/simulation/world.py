@@ -10,9 +10,12 @@ import logging
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from operator import gt
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -27,7 +30,10 @@ from perdure.job.states import FINAL, RunState, State
 from perdure.job.views import Job
 from perdure.kind import Draft, Registry
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.rows import USUAL_LEASE_US, NewNode
+from perdure.schedule.definition import trigger_of
+from perdure.schedule.scheduler import Scheduler
+from perdure.schedules import LAST
+from perdure.store.rows import USUAL_LEASE_US, Missed, NewNode, ScheduleRow
 from perdure.store.store import SqlStore
 from perdure.upkeep.chore import Chore, Chores
 from perdure.upkeep.rescue import Rescuer
@@ -53,6 +59,11 @@ ACTS = {
     "skip": 1, "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
 }  # fmt: skip
 FOREVER_S = 10_000.0
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "often": {"every": 4.0, "overlap": "allow"},
+    "alone": {"every": 9.0, "overlap": "skip", "catch_up": "none", "misfire_grace": 15},
+    "in line": {"every": 30.0, "overlap": "queue", "catch_up": "all", "catch_up_limit": 3, "jitter": 2},
+}
 
 
 @dataclass
@@ -114,6 +125,11 @@ class SimStore(SqlStore):
             self._world.judge_silence(node_id)
         return stopped
 
+    def save_schedule(self, row: ScheduleRow, seen_version: int | None, missed: Sequence[Missed] = ()) -> bool:
+        planned = self._world.planned_from
+        planned[row.name] = max(planned.get(row.name, Micros(0)), row.next_trigger_at or Micros(0))
+        return super().save_schedule(row, seen_version, missed)
+
 
 class World:
     """A history as it happens. `live` lets it happen, `drain` brings it to its end, `problems` judges it."""
@@ -132,10 +148,14 @@ class World:
         self.inner = store.runner
         self.app = Perdure(self.path, clock=self.office, ids=self._ids(self.office), durability="normal")
         self.desk = FaultyRunner(self.inner, self._meanwhile, self._is_reachable)
-        self.app.__dict__["store"] = SqlStore(self.desk)
+        self.app.__dict__["store"] = SimStore(self.desk, self)
         self.kinds = [self.app.job(name=name)(work) for name in ("common", "late")]
         self.old_kinds = Registry()
         self.old_kinds.add(self.kinds[0])
+        self.planned_from: dict[str, Micros] = {}
+        """The first instant of each schedule that was planned when somebody last changed it."""
+        for name, said in SCHEDULES.items():
+            self.plain.schedules.put(name, kind=self.kinds[0], payload={"n": 0}, **said)
         self.procs: list[Proc] = []
         self.jobs: list[UUID] = []
         self.outage_until = 0.0
@@ -207,9 +227,21 @@ class World:
             lambda: app.queues.pause(self.random.choice(QUEUES)),
             *[lambda: app.queues.resume(self.random.choice(QUEUES))] * 3,
             lambda: self._delete(job),
+            *self._verbs_on_schedules(),
         ]
         with suppress(StoreError, TransitionRefused, JobNotFound, KeyConflict):
             self.random.choice(verbs)()
+
+    def _verbs_on_schedules(self) -> list[Callable[[], object]]:
+        schedules, name = self.app.schedules, self.random.choice(list(SCHEDULES))
+        every, payload = self.random.choice((4.0, 9.0, 30.0)), {"n": self.random.randrange(2)}
+        said: dict[str, Any] = {**SCHEDULES[name], "every": every}
+        return [
+            *[lambda: self.app.trigger(name)] * 2,
+            lambda: schedules.disable(name, cancel_pending=self.random.random() < 0.5),
+            *[lambda: schedules.enable(name)] * 2,
+            lambda: schedules.put(name, kind=self.kinds[0], payload=payload, **said),
+        ]
 
     def _delete(self, job: UUID) -> None:
         self.plain.delete(job)
@@ -467,7 +499,10 @@ class World:
         )
         node = Node(parts, options, executor, inbox, {"act": executor.act})
         rescue = Rescuer(parts, options).chore(lambda: node.id)
-        chores = Chores([rescue._replace(run=lambda: self._noticed(rescue))], machine, node.look_again)
+        scheduler = Scheduler(store, machine, ids, parts.owner, parts.declared).chore(lambda: node.id)
+        noticed = [rescue._replace(run=lambda: self._noticed(rescue))]
+        noticed.append(scheduler._replace(run=lambda: self._noticed(scheduler)))
+        chores = Chores(noticed, machine, node.look_again)
         heart = Heartbeat(node, parts._replace(store=SimStore(heart_runner, self)), options, lambda: None)
         proc = Proc(
             self._processes, machine, runner, heart_runner, node, heart, chores, executor, start, lease_s, {node.id}
@@ -516,6 +551,9 @@ class World:
             for one in proc.executor.going.values():
                 one.ends_at = min(one.ends_at, proc.machine.boottime() + 60)
         self.start()
+        self.wronged += self._slots_dropped()
+        for name in SCHEDULES:
+            self.plain.schedules.disable(name)
         for queue in QUEUES:
             self.plain.queues.resume(queue)
         for turn in range(2_000):
@@ -538,8 +576,9 @@ class World:
         for job in left:
             if job.state in (State.PAUSED, State.PARKED):
                 self.plain.resume(job.id)
-        if left and all(job.state == State.SCHEDULED for job in left):
-            ahead_us = min(job.row.run_at for job in left) - min(proc.machine.now() for proc in self._awake())
+        later = [job for job in left if job.state == State.SCHEDULED]
+        if later and all(job.state in (State.SCHEDULED, State.BLOCKED) for job in left):
+            ahead_us = min(job.row.run_at for job in later) - min(proc.machine.now() for proc in self._awake())
             self._sleep(max(0.0, ahead_us / 1_000_000))
         everyone = [proc for proc in self.procs if proc.alive]
         return not left and everyone == self._awake() and all(proc.node.is_empty for proc in everyone)
@@ -610,6 +649,27 @@ class World:
         known = {node.id for node in self.plain.store.live_nodes()}
         working = [proc for proc in self._awake() if proc.leaves_at is None]
         return [f"process {proc.number} works as a node that is gone" for proc in working if proc.node.id not in known]
+
+    def _slots_dropped(self) -> list[str]:
+        """Since a schedule was last changed every instant before its next one was taken, once, or recorded."""
+        found: list[str] = []
+        for name in SCHEDULES:
+            row = self.plain.store.schedule(name)
+            assert row is not None
+            slots = self.plain.store.slots(row.id, LAST, 100_000)
+            stretches = self.plain.store.missed(row.id, LAST, 100_000)
+            self.counts["slots"] += len(slots)
+            self.counts["missed"] += len(stretches)
+            if len({slot.job_id for slot in slots}) < len(slots):
+                found.append(f"schedule {name} gave one job to two slots")
+            taken = {slot.scheduled_for for slot in slots}
+            planned = trigger_of(row).instants(Micros(self.planned_from.get(name, row.created_at) - 1))
+            found += [
+                f"schedule {name}: {at} was neither taken nor recorded"
+                for at in takewhile(partial(gt, row.next_trigger_at or 0), planned)
+                if at not in taken and not any(one.first_at <= at <= one.last_at for one in stretches)
+            ]
+        return found
 
     def close(self) -> None:
         self.plain.close()

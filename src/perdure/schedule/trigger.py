@@ -217,7 +217,8 @@ class _Plan:
     """A cron expression that was read. Times of the wall are whole seconds, as if the zone had no offset."""
 
     def __init__(self, fields: list[str]) -> None:
-        expression = " ".join(fields)
+        weekday = re.sub("-SUN", "-7", fields[-1].upper()) if fields else ""  # cronsim: Sunday is 0, and ends no range
+        expression = " ".join((*fields[:-1], weekday))
         self._forward = CronSim(expression, _WALL_EPOCH)
         self._backward = CronSim(expression, _WALL_EPOCH, reverse=True)
         self._is_every_hour = len(self._forward.hours) == 24
@@ -348,7 +349,7 @@ def _zone(name: str) -> ZoneInfo:
 def _near_zone(name: str) -> str:
     """Which zone was probably meant. For `Berlin` it is the one of that city; for `CEST` EST would be a bad guess."""
     wanted = name[:NAME_LIMIT].casefold().replace(" ", "_")
-    known = {zone.casefold(): zone for zone in sorted(available_timezones())}
+    known = {zone.casefold(): zone for zone in sorted(available_timezones()) if not zone.startswith(_OF_THIS_MACHINE)}
     cities = {zone.rpartition("/")[2]: zone for zone in known}
     near = get_close_matches(wanted, known, n=1, cutoff=0.75) if len(wanted) > 4 else []
     meant = cities.get(wanted) or (near[0] if near else None)
