@@ -129,13 +129,13 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         ),
         Entry(
             "trigger",
-            "schedules",
+            "trigger",
             "Make the job of a schedule now, or for a planned instant.",
             ("trigger daily", "trigger daily --for 2026-01-31T06:00Z"),
         ),
         Entry(
             "backfill",
-            "schedules",
+            "trigger",
             "Make the jobs of all planned instants of a stretch of time.",
             ("backfill daily --from 2026-01-01T00:00Z --to 2026-02-01T00:00Z", "backfill daily --from 7d"),
         ),
