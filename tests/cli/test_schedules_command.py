@@ -317,7 +317,11 @@ def test_a_schedule_that_is_there_is_changed_only_if_that_is_said(perdure: Perdu
         (("--every", "often", "-k", "send", "to=ann"), "time_invalid", "--every 'often' is no time span"),
         (("--every", "0.5", "-k", "send", "to=ann"), "every_invalid", "--every must be"),
         (("--at", "noon", "-k", "send", "to=ann"), "time_invalid", "--at 'noon' is no time"),
-        (("@daily", "-k", "send", "to=ann", "--tz", "Berlin"), "tz_unknown", "did you mean 'Europe/Berlin'?"),
+        (
+            ("@daily", "-k", "send", "to=ann", "--tz", "Berlin"),
+            "tz_unknown",
+            "perdure: there is no time zone 'Berlin'; did you mean 'Europe/Berlin'?",
+        ),
         (("@daily", "-k", "send", "to=ann", "--catch-up", "lastest"), "schedule_invalid", "--catch-up must be"),
         (("@daily", "-k", "send", "to=ann", "--overlap", "maybe"), "schedule_invalid", "--overlap must be"),
         (("@daily", "-k", "send", "to=ann", "--jitter", "99999d"), "schedule_invalid", "--jitter must be"),
