@@ -18,7 +18,7 @@ from perdure.clock import Micros, to_datetime
 from perdure.errors import DatabaseBusy, KindError, PerdureError, Remedy, ScheduleError, TransitionRefused, shown
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
-from perdure.job.model import json_of, plan_json
+from perdure.job.model import json_of, plan_json, plan_of
 from perdure.job.retry import Retry
 from perdure.job.states import Verb
 from perdure.job.views import Job
@@ -98,7 +98,7 @@ class Schedule:
     kind: str
     payload: Mapping[str, Any]
     trigger: Trigger | None
-    """None: its row cannot be understood; `problem` says why."""
+    """None: it cannot be understood; `problem` says why."""
     policy: Policy
     enabled: bool
     disabled_reason: str | None
@@ -466,15 +466,19 @@ def _policy_fields(policy: Policy) -> dict[str, Any]:
 
 
 def _schedule(row: ScheduleRow) -> Schedule:
+    trigger, policy, payload, problem = None, Policy(), dict[str, Any](), row.problem
     try:
-        trigger, policy, problem = trigger_of(row), policy_of(row), row.problem
+        trigger = trigger_of(row)
+        payload, policy = _payload_of(row), policy_of(row)
+        if row.source != "builtin" and row.template_id is None:
+            plan_of(row.plan)
     except (PerdureError, ValueError) as error:
-        trigger, policy, problem = None, Policy(), row.problem or str(error)
+        problem = problem or f"it cannot be understood: {error}"
     return Schedule(
         id=to_uuid(row.id),
         name=row.name,
         kind=row.kind,
-        payload=json_of(row.payload) or {},
+        payload=payload,
         trigger=trigger,
         policy=policy,
         enabled=bool(row.enabled),
@@ -488,6 +492,13 @@ def _schedule(row: ScheduleRow) -> Schedule:
         created_at=to_datetime(row.created_at),
         version=row.version,
     )
+
+
+def _payload_of(row: ScheduleRow) -> dict[str, Any]:
+    payload = json_of(row.payload)
+    if not isinstance(payload, dict):
+        raise ValueError("its arguments are not a JSON object")  # noqa: TRY004 - of a row, not of a caller
+    return cast("dict[str, Any]", payload)
 
 
 def _missed(row: Missed) -> MissedSlots:

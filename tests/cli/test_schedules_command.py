@@ -146,6 +146,38 @@ def test_a_schedule_with_a_problem_is_told_with_the_reason(perdure: Perdure, her
     assert "Nowhere/Else" in perdure("schedules", "show", "a", cwd=folder, **URL).out
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"payload": "{no"},
+        {"payload": "[1]"},
+        {"plan": "{no"},
+        {"plan": "{}"},
+        {"policy": "{no"},
+        {"policy": '{"jitter_us":"long"}'},
+        {"cron": "a b"},
+        {"tz": "\x1b[31mred"},
+    ],
+    ids=str,
+)
+def test_a_damaged_row_is_told_as_a_problem_and_hides_no_other(
+    perdure: Perdure, here: App, folder: Path, damage: dict[str, str]
+) -> None:
+    for name in ("broken", "whole"):
+        here.schedules.put(name, "@hourly", kind="send", payload=ANN)
+    changed(here, "broken", **damage)
+
+    listed = perdure("schedules", cwd=folder, **NARROW)
+    shown = perdure("schedules", "show", "broken", cwd=folder, **NARROW)
+    told = perdure("schedules", "--json", cwd=folder, **URL).json()
+
+    assert [row[-1] for row in cells(listed.out)[:2]] == ["problem", "on"]
+    assert [(one["name"], one["state"]) for one in told] == [("broken", "problem"), ("whole", "on")]
+    assert "it cannot be understood: " in listed.out
+    assert "it cannot be understood: " in shown.out
+    assert "\x1b" not in listed.out + shown.out
+
+
 # -- one of them -----------------------------------------------------------------------------------------------------
 
 

@@ -215,8 +215,6 @@ def _fields(
 ) -> Iterator[tuple[str, str | None]]:
     from json import dumps
 
-    from perdure.job.model import plan_of
-
     yield "name", schedule.name
     yield "state", _state(schedule, now)
     yield "problem", schedule.problem
@@ -225,10 +223,20 @@ def _fields(
     yield "cron", None if schedule.trigger is None else schedule.trigger.cron
     yield "kind", schedule.kind
     yield "arguments", dumps(payload, ensure_ascii=False) if payload else None
-    yield "queue", None if schedule.source == "builtin" else plan_of(row.plan).queue
+    yield "queue", _queue(row)
     yield from _policy_fields(schedule.policy)
     yield "source", _source(schedule)
     yield "created", moment(schedule.created_at)
+
+
+def _queue(row: ScheduleRow) -> str | None:
+    """None: upkeep has none, and one that cannot be read is told as the problem."""
+    from perdure.job.model import plan_of
+
+    try:
+        return None if row.source == "builtin" else plan_of(row.plan).queue
+    except ValueError:
+        return None
 
 
 def _policy_fields(policy: Policy) -> Iterator[tuple[str, str | None]]:

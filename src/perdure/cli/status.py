@@ -47,6 +47,8 @@ _LEAST = 8
 _ENOUGH = 14
 """Names are cut first, but not below this."""
 _GAP = 2
+_ABOUT_SCHEDULES = 3
+"""Lines below the six questions, where there is something to say."""
 _SHOWN = 3
 _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
@@ -115,8 +117,9 @@ def _show_live(ask: Callable[[], Status], options: str) -> None:
     out = console()
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            space = space_in(out.width, out.height)._replace(options=options)
-            live.update(screen(ask(), space), refresh=True)
+            found = ask()
+            height = out.height - (_ABOUT_SCHEDULES if found.schedules else 0)
+            live.update(screen(found, space_in(out.width, height)._replace(options=options)), refresh=True)
             time.sleep(EVERY_S)
 
 
