@@ -15,10 +15,10 @@ from zoneinfo import ZoneInfo
 
 from perdure.checks import check_known, check_name, check_time, check_type, check_whole
 from perdure.clock import Micros, to_datetime
-from perdure.errors import DatabaseBusy, KindError, PerdureError, ScheduleError, TransitionRefused, shown
+from perdure.errors import DatabaseBusy, KindError, PerdureError, Remedy, ScheduleError, TransitionRefused, shown
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
-from perdure.job.model import json_of, plan_json
+from perdure.job.model import json_of, plan_json, plan_of
 from perdure.job.retry import Retry
 from perdure.job.states import Verb
 from perdure.job.views import Job
@@ -102,7 +102,7 @@ class Schedule:
     kind: str
     payload: Mapping[str, Any]
     trigger: Trigger | None
-    """None: its row cannot be understood; `problem` says why."""
+    """None: it cannot be understood; `problem` says why."""
     policy: Policy
     enabled: bool
     disabled_reason: str | None
@@ -322,7 +322,8 @@ class Schedules:
         row = self._app.store.schedule(check_name(name, "the schedule's name"))
         if row is None:
             known = [one.name for one in self._app.store.schedules("", 1_000)]
-            raise ScheduleError(f"there is no schedule {shown(name)}{_near(name, known)}", code="schedule_unknown")
+            message, remedy = f"there is no schedule {shown(name)}", _near(name, known)
+            raise ScheduleError(message, code="schedule_unknown", remedy=remedy)
         return row
 
     # -- by hand -----------------------------------------------------------------------------------------------------
@@ -498,15 +499,19 @@ class Declarations:
 
 
 def _schedule(row: ScheduleRow) -> Schedule:
+    trigger, policy, payload, problem = None, Policy(), dict[str, Any](), row.problem
     try:
-        trigger, policy, problem = trigger_of(row), policy_of(row), row.problem
+        trigger = trigger_of(row)
+        payload, policy = _payload_of(row), policy_of(row)
+        if row.source != "builtin" and row.template_id is None:
+            plan_of(row.plan)
     except (PerdureError, ValueError) as error:
-        trigger, policy, problem = None, Policy(), row.problem or str(error)
+        problem = problem or f"it cannot be understood: {error}"
     return Schedule(
         id=to_uuid(row.id),
         name=row.name,
         kind=row.kind,
-        payload=json_of(row.payload) or {},
+        payload=payload,
         trigger=trigger,
         policy=policy,
         enabled=bool(row.enabled),
@@ -520,6 +525,13 @@ def _schedule(row: ScheduleRow) -> Schedule:
         created_at=to_datetime(row.created_at),
         version=row.version,
     )
+
+
+def _payload_of(row: ScheduleRow) -> dict[str, Any]:
+    payload = json_of(row.payload)
+    if not isinstance(payload, dict):
+        raise ValueError("its arguments are not a JSON object")  # noqa: TRY004 - of a row, not of a caller
+    return cast("dict[str, Any]", payload)
 
 
 def _missed(row: Missed) -> MissedSlots:
@@ -552,11 +564,12 @@ def _refuse_upkeep(row: ScheduleRow) -> None:
         )
 
 
-def _near(name: str, known: list[str]) -> str:
+def _near(name: str, known: list[str]) -> Remedy:
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else "; make it with app.schedules.put"
+    meant = f"did you mean {near[0]!r}?" if near else None
+    return Remedy(meant or "make it with app.schedules.put", meant or "perdure schedules{database} lists them")
 
 
 def _outrun(name: str) -> PerdureError:

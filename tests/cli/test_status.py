@@ -26,6 +26,7 @@ from perdure.job.states import State
 from perdure.ops import doctor
 from perdure.ops.status import HOUR_US, status
 from perdure.testing.contract.rig import BROKEN, Rig
+from perdure.testing.contract.schedules import new_schedule
 from perdure.testing.contract.states import in_state
 from tests.cli.terminal import PROGRAM, SOURCE, Perdure, in_a_terminal, refusal, started, surroundings
 
@@ -248,10 +249,11 @@ def test_a_reservation_is_shown_above_the_questions(perdure: Perdure, rig: Rig, 
 def test_json_has_the_documented_keys(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     busy(rig)
     rig.reserve("gpu")
+    assert rig.store.save_schedule(new_schedule(rig, next_trigger_at=Micros(rig.now - HOUR_US)), None)
     found = perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()
 
     questions = ["outstanding", "failed", "stuck", "durations", "duplicates", "ran"]
-    assert list(found) == ["at", "complete", *questions, "reservations"]
+    assert list(found) == ["at", "complete", *questions, "reservations", "schedules"]
     assert found["complete"] is True
     page = (SOURCE.parent / "docs" / "status.md").read_text("utf-8")
     for question, rows in list(found.items())[2:]:

@@ -135,6 +135,34 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
             "health", "health", "Tell whether the database answers and a worker lives.", ("health --max-beat-age 30",)
         ),
     ),
+    "By the clock": (
+        Entry(
+            "schedules",
+            "schedules",
+            "List schedules; show, preview, add, switch and remove them.",
+            (
+                "schedules",
+                "schedules show daily",
+                'schedules preview "0 7 * * MON-FRI" --tz Europe/Berlin',
+                'schedules add daily "0 7 * * *" --kind send to=ann@example.org --app shop.jobs:app',
+                "schedules disable daily --cancel-pending",
+                "schedules enable daily",
+                "schedules remove daily",
+            ),
+        ),
+        Entry(
+            "trigger",
+            "trigger",
+            "Make the job of a schedule now, or for a planned instant.",
+            ("trigger daily", "trigger daily --for 2026-01-31T06:00Z"),
+        ),
+        Entry(
+            "backfill",
+            "trigger",
+            "Make the jobs of all planned instants of a stretch of time.",
+            ("backfill daily --from 2026-01-01T00:00Z --to 2026-02-01T00:00Z", "backfill daily --from 7d"),
+        ),
+    ),
     "Look after it": (
         Entry(
             "archive",
@@ -177,6 +205,9 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure delete": "remove rm del",
     "perdure purge": "prune clean cleanup clear trim",
     "perdure health": "ping live alive",
+    "perdure schedules": "schedule cron crontab beat scheduler recurring periodic",
+    "perdure trigger NAME": "fire",
+    "perdure backfill NAME": "catchup",
     "perdure db upgrade": "migrate upgrade create setup",
     "perdure db backup": "backup dump",
 }
@@ -193,6 +224,15 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("archive", name): "perdure archive" for name in ("list", "ls", "jobs")},
     **{("archive", name): "perdure archive show" for name in ("job", "get", "view")},
     **{("archive", name): "perdure archive put" for name in ("add", "move", "run")},
+    **{("schedules", name): "perdure schedules" for name in ("list", "ls", "status")},
+    **{("schedules", name): "perdure schedules show NAME" for name in ("get", "view", "describe", "info")},
+    **{("schedules", name): "perdure schedules preview NAME" for name in ("next", "test")},
+    **{("schedules", name): "perdure schedules add" for name in ("put", "new", "create", "set", "edit", "update")},
+    **{("schedules", name): "perdure schedules enable NAME" for name in ("on", "resume", "start", "unpause")},
+    **{("schedules", name): "perdure schedules disable NAME" for name in ("off", "pause", "stop", "suspend")},
+    **{("schedules", name): "perdure schedules remove NAME" for name in ("delete", "rm", "del")},
+    **{("schedules", name): "perdure trigger NAME" for name in ("trigger", "run", "fire")},
+    ("schedules", "backfill"): "perdure backfill NAME",
     **{("queues", name): "perdure queues" for name in ("list", "ls", "show", "status")},
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
@@ -223,7 +263,8 @@ class Command(_Own, TyperCommand):
             return super().invoke(ctx)
         except PerdureError as error:
             for param in self.params:
-                if param.name == error.option and param.param_type_name == "option":
+                is_it = param.name == error.option and param.param_type_name == "option"
+                if is_it and error.message.startswith(f"{param.name} "):
                     error.args = (_name(param) + error.message.removeprefix(param.name),)
             raise
 

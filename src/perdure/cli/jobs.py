@@ -225,6 +225,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
     Its fields, its payload with secrets hidden, its runs, why it is where it is, and the traceback of the last attempt
     that raised.
     """
+    from perdure.ops.explain import schedule_of
     from perdure.ops.forms import job_json, payload_json, run_json
     from perdure.ops.lookup import find_job
 
@@ -234,6 +235,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
         template = None if found.template_id is None else perdure.templates.of(found)
         runs = list(perdure.runs(found))
         why = perdure.explain(found)
+        schedule = schedule_of(perdure.store, found)
     remedy = None if why.remedy is None else completed(why.remedy, url, app)
     if json:
         print_json(
@@ -241,16 +243,19 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
             | {
                 "payload": payload,
                 "template": None if template is None else template.name,
+                "schedule": schedule,
                 "explanation": {"why": why.why, "next": why.next, "command": remedy},
                 "runs": list(map(run_json, runs)),
             }
         )
         return
     made_from = None if template is None else f"{template.name} (version {template.version})"
+    made_for = None if schedule is None else f"{schedule}, for {moment(found.scheduled_for)}"
     print_fields(
         [
             *_fields(found),
             ("template", made_from),
+            ("schedule", made_for),
             ("why", sentence(one_line(why.why))),
             ("next", remedy or f"{why.next}."),
         ]

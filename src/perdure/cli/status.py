@@ -47,6 +47,9 @@ _LEAST = 8
 _ENOUGH = 14
 """Names are cut first, but not below this."""
 _GAP = 2
+_ABOUT_SCHEDULES = 3
+"""Lines below the six questions, where there is something to say."""
+_SHOWN = 3
 _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
 _STUCK_BECAUSE = {
@@ -114,8 +117,9 @@ def _show_live(ask: Callable[[], Status], options: str) -> None:
     out = console()
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            space = space_in(out.width, out.height)._replace(options=options)
-            live.update(screen(ask(), space), refresh=True)
+            found = ask()
+            height = out.height - (_ABOUT_SCHEDULES if found.schedules else 0)
+            live.update(screen(found, space_in(out.width, height)._replace(options=options)), refresh=True)
             time.sleep(EVERY_S)
 
 
@@ -137,6 +141,7 @@ def screen(found: Status, space: Space) -> Group:
             parts += [_tight_heading(question, space, cut=len(given) > 1), given[0]]
         else:
             parts += [line(f"\n{question}" if parts else question, "bold"), *given]
+    parts += _schedules(found, space)
     if not found.is_complete:
         parts.append(
             line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
@@ -228,6 +233,30 @@ def _ran(found: Status, space: Space) -> Section:
     kinds = sorted(found.ran, key=lambda row: -row.runs)
     rows = [(row.kind, *(number(getattr(row, column)) for column in columns[1:])) for row in kinds]
     return table(columns, rows, space, none="Nothing.")
+
+
+def _schedules(found: Status, space: Space) -> Section:
+    """Those that someone should look at; nothing where all is well."""
+    if not found.schedules:
+        return
+    resting = [row.name for row in found.schedules if row.problem is not None]
+    overdue = [row.name for row in found.schedules if row.problem is None]
+    parts = [
+        f"{_few(names)} {'is' if len(names) == 1 else 'are'} {what}"
+        for names, what in ((overdue, "overdue: no worker takes the instants"), (resting, "at rest with a problem"))
+        if names
+    ]
+    text = f"Schedules: {'; '.join(parts)}."
+    if space.tight:
+        yield line(text[: space.width], "magenta")
+    else:
+        yield line(f"\n{text}", "magenta")
+        yield from hints(["perdure schedules"], space)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 _QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Section]], ...] = (

@@ -198,6 +198,8 @@ class Job:
     root_id = _Column(_uuid)
     """The first job of a chain of retries; None for a job that is no retry."""
     parent_id = _Column(_uuid)
+    schedule_id = _Column(_uuid)
+    """The schedule that has made it, for the instant `scheduled_for`."""
     superseded_by = _Column(_uuid)
     successor = _Column(_uuid)
     """The job that continues this one's work (`Retry(as_new_job=True)`)."""

@@ -304,7 +304,19 @@ def ended(job: Job) -> Explanation:
 def explain(store: Store, job: Job, now: Micros) -> Explanation:
     """Why the job is where it is: from the database, and from the workers of this machine whether they still run."""
     found = _explained(store, job, now)
-    return found._replace(facts=(*_common(job), *found.facts))
+    return found._replace(facts=(*_common(job), *_origin(store, job), *found.facts))
+
+
+def _origin(store: Store, job: Job) -> Facts:
+    name, planned = schedule_of(store, job), job.row.scheduled_for
+    return () if name is None or planned is None else (("schedule", f"{name}, for {moment(planned)}"),)
+
+
+def schedule_of(store: Store, job: Job) -> str | None:
+    """The name of the schedule that made the job; its id, should there be no such schedule. None: none made it."""
+    schedule_id = job.row.schedule_id
+    schedule = None if schedule_id is None else store.schedule_by_id(schedule_id)
+    return schedule.name if schedule is not None else None if schedule_id is None else str(to_uuid(schedule_id))
 
 
 def _common(job: Job) -> Facts:

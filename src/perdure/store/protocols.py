@@ -345,6 +345,10 @@ class ScheduleOperations(Protocol):
         """The schedule of this name, disabled ones too. None: there is none."""
         ...
 
+    def schedule_by_id(self, schedule_id: bytes) -> ScheduleRow | None:
+        """The same by its id, which stays when it is renamed."""
+        ...
+
     def schedules(self, after: str, size: int) -> list[ScheduleRow]:
         """Up to `size` schedules in the order of their names, from behind the name `after`."""
         ...
@@ -355,6 +359,10 @@ class ScheduleOperations(Protocol):
 
     def due_schedules(self, now: Micros, limit: int) -> list[ScheduleRow]:
         """Enabled schedules whose next instant has come, the longest due first."""
+        ...
+
+    def schedules_in_trouble(self, late: Micros, limit: int) -> list[ScheduleRow]:
+        """Enabled schedules, by name, that have a problem, or whose next instant was due at `late` or before."""
         ...
 
     def next_trigger(self) -> Micros | None:

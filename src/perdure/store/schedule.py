@@ -55,6 +55,12 @@ def schedule(name: str) -> Op[ScheduleRow | None]:
     return readable(ScheduleRow, rows[0])[0] if rows else None
 
 
+def schedule_by_id(schedule_id: bytes) -> Op[ScheduleRow | None]:
+    """The same by its id, which stays when it is renamed."""
+    rows = (yield Call("read_schedule_by_id", {"id": schedule_id})).rows
+    return readable(ScheduleRow, rows[0])[0] if rows else None
+
+
 def schedules(after: str, size: int) -> Op[list[ScheduleRow]]:
     """Up to `size` schedules in the order of their names, from behind the name `after`."""
     rows = (yield Call("list_schedules", {"after_name": after, "page": size})).rows
@@ -70,6 +76,12 @@ def declared_schedules(owner: str) -> Op[list[ScheduleRow]]:
 def due_schedules(now: Micros, limit: int) -> Op[list[ScheduleRow]]:
     """Enabled schedules whose next instant has come, the longest due first."""
     rows = (yield Call("due_schedules", {"now": now, "page": limit})).rows
+    return [readable(ScheduleRow, row)[0] for row in rows]
+
+
+def schedules_in_trouble(late: Micros, limit: int) -> Op[list[ScheduleRow]]:
+    """Enabled schedules, by name, that have a problem, or whose next instant was due at `late` or before."""
+    rows = (yield Call("schedules_in_trouble", {"late": late, "page": limit})).rows
     return [readable(ScheduleRow, row)[0] for row in rows]
 
 

@@ -244,9 +244,11 @@ class SqlStore:
     # ScheduleOperations
     save_schedule = writes(_schedule.save_schedule)
     schedule = reads(_schedule.schedule)
+    schedule_by_id = reads(_schedule.schedule_by_id)
     schedules = reads(_schedule.schedules)
     declared_schedules = reads(_schedule.declared_schedules)
     due_schedules = reads(_schedule.due_schedules)
+    schedules_in_trouble = reads(_schedule.schedules_in_trouble)
     next_trigger = reads(_schedule.next_trigger)
     fire = writes(_schedule.fire)
     take_slot = writes(_schedule.take_slot)

@@ -13,6 +13,11 @@ SELECT {schedule_columns}
 FROM {schedule}
 WHERE name = :name
 
+-- name: read_schedule_by_id
+SELECT {schedule_columns}
+FROM {schedule}
+WHERE id = :id
+
 -- name: lock_schedule
 SELECT {schedule_columns}
 FROM {schedule}
@@ -37,6 +42,13 @@ SELECT {schedule_columns}
 FROM {schedule}
 WHERE enabled = 1 AND next_trigger_at IS NOT NULL AND next_trigger_at <= :now
 ORDER BY next_trigger_at, id
+LIMIT :page
+
+-- name: schedules_in_trouble
+SELECT {schedule_columns}
+FROM {schedule}
+WHERE enabled = 1 AND (problem IS NOT NULL OR next_trigger_at <= :late)
+ORDER BY name
 LIMIT :page
 
 -- name: next_trigger

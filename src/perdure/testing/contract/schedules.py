@@ -144,6 +144,29 @@ def test_only_enabled_schedules_whose_time_has_come_are_due(rig: Rig) -> None:
     assert rig.store.next_trigger() == late.next_trigger_at
 
 
+def test_a_schedule_is_found_by_its_id_whatever_it_is_called(rig: Rig) -> None:
+    row = saved(rig)
+    renamed = row._replace(name=rig.key("renamed"), version=2)
+    assert rig.store.save_schedule(renamed, 1)
+
+    assert rig.store.schedule_by_id(row.id) == renamed
+    assert rig.store.schedule_by_id(rig.ids.new()) is None
+
+
+def test_schedules_that_are_late_or_have_a_problem_are_in_trouble(rig: Rig) -> None:
+    late = Micros(rig.now - MINUTE)
+    resting = saved(rig, "a", problem="it cannot be read", next_trigger_at=None)
+    overdue = saved(rig, "b", next_trigger_at=late)
+    saved(rig, "on time", next_trigger_at=Micros(late + 1))
+    saved(rig, "off", next_trigger_at=late, problem="it cannot be read", enabled=0)
+    saved(rig, "over", next_trigger_at=None)
+
+    found = rig.store.schedules_in_trouble(late, 1_000)
+
+    assert [row for row in found if row.name.endswith(rig.mark)] == [resting, overdue]
+    assert len(rig.store.schedules_in_trouble(late, 1)) == 1
+
+
 # -- firing ----------------------------------------------------------------------------------------------------------
 
 
