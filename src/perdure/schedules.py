@@ -6,7 +6,7 @@ Only workers take instants that are due; everything here works in any process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
@@ -24,29 +24,33 @@ from perdure.job.states import Verb
 from perdure.job.views import Job
 from perdure.kind import Kind
 from perdure.listing import pages
+from perdure.options import OptionFields
 from perdure.schedule.definition import (
     BY_HAND,
     REMOVED,
     Definition,
-    decision_for,
     enabled_again,
     is_retimed,
     new_row,
     new_slot,
+    own_options,
     policy_of,
     revised,
     switched,
     trigger_of,
 )
 from perdure.schedule.policy import CatchUp, Overlap, Policy, Span, planned
+from perdure.schedule.scheduler import firing_of
 from perdure.schedule.trigger import Trigger
-from perdure.store.rows import Firing, Missed, ScheduleRow, SlotRow
+from perdure.store.rows import Missed, ScheduleRow, SlotRow
+from perdure.store.template import archived
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
 
 ROUNDS = 10
 """How often a change is made again because someone else was faster."""
+DESCRIPTION_LIMIT = 1_000
 LAST = Micros(253_402_300_799_999_999)
 """The end of the year 9999."""
 CANCELLED_AT_ONCE = 100
@@ -160,18 +164,24 @@ class Schedules:
         cron: str | None = None,
         *,
         kind: str | Kind[..., Any, ..., Any] | None = None,
+        template: str | None = None,
         payload: Mapping[str, Any] | None = None,
         expect_version: int | None = None,
         **fields: Unpack[ScheduleFields],
     ) -> Schedule:
         """Make a schedule, or make the one of this name what is said here. A repeat changes nothing.
 
-        What was due before a change is taken first, as it was planned then. `expect_version`: only if it still has
-        this version.
+        Its jobs are of a `kind`, or made from a `template` as that is at the time; `payload` are arguments, with a
+        template those that differ. What was due before a change is taken first, as it was planned then.
+        `expect_version`: only if it still has this version.
         """
-        if kind is None:
-            raise ScheduleError("say what to run: kind=", code="schedule_invalid")
-        definition = definition_of(self._app, name, cron, kind, payload, fields)
+        if (kind is None) == (template is None):
+            raise ScheduleError("say what to run: kind= or template=, one of them", code="schedule_invalid")
+        if template is not None:
+            definition = definition_from_template(self._app, name, cron, template, payload or {}, fields)
+        else:
+            assert kind is not None
+            definition = definition_of(self._app, name, cron, kind, payload, fields)
 
         def change(row: ScheduleRow | None, now: Micros) -> ScheduleRow:
             if row is None:
@@ -252,9 +262,7 @@ class Schedules:
         """Before the timing changes: what is due by the old one must not be lost. False: nothing was."""
         if not row.enabled or row.next_trigger_at is None or row.next_trigger_at > now:
             return False
-        decision = decision_for(row, now)
-        slots = [new_slot(row, one, JobId(self._app.ids.new()), now) for one in decision.take]
-        self._app.store.fire([Firing(row, slots, decision.missed, decision.next_at)], None, now)
+        self._app.store.fire([firing_of(row, self._app.store, self._app.ids, now)], None, now)
         return True
 
     # -- look --------------------------------------------------------------------------------------------------------
@@ -345,7 +353,10 @@ class Schedules:
 
     def _take(self, row: ScheduleRow, at: Micros, overlap: Overlap) -> Job:
         now = self._app.clock.now()
-        slot = new_slot(row, planned(trigger_of(row), at, overlap), JobId(self._app.ids.new()), now)
+        template = None if row.template_id is None else self._app.store.template_by_id(row.template_id)
+        if template is not None and template.archived_at is not None:
+            raise archived(template.name)
+        slot = new_slot(row, planned(trigger_of(row), at, overlap), JobId(self._app.ids.new()), now, template)
         return self._app.store.take_slot(row.id, slot, now)
 
     # Last, because inside the class the name hides the type.
@@ -372,34 +383,68 @@ def definition_of(
     fields: ScheduleFields,
 ) -> Definition:
     """The checked definition. Wrong timing, options or arguments are refused here, before anything is written."""
+    target = app.kinds.get(kind) if isinstance(kind, str) else kind
+    definition = _timed(app, name, cron, target, fields)
+    draft = target.options(**_of_the_job(fields)).draft(payload or {})
+    encoded, secrets = target.codec.encode(draft.arguments)
+    definition = definition._replace(payload=encoded, secrets=secrets, plan=plan_json(draft.plan))
+    return _with_usual_limit(definition, draft.plan.timeout_ms)
+
+
+def definition_from_template(
+    app: Perdure, name: str, cron: str | None, template: str, payload: Mapping[str, Any], fields: ScheduleFields
+) -> Definition:
+    """The same for a schedule that takes the rest from a template. The whole is checked as it would be enqueued now."""
+    new = app.templates.new_job(template, payload, _of_the_job(fields), app.store)
+    assert new.origin is not None
+    assert new.origin.template_id is not None
+    row = app.store.template_by_id(new.origin.template_id)
+    assert row is not None
+    target = app.kinds.get(row.kind)
+    definition = _timed(app, name, cron, target, fields)
+    encoded, secrets = target.codec.part.encode(payload)
+    plan = own_options(plan_json(new.plan), row)
+    definition = definition._replace(payload=encoded, secrets=secrets, plan=plan, template_id=row.id)
+    return _with_usual_limit(definition, new.plan.timeout_ms)
+
+
+def _timed(
+    app: Perdure, name: str, cron: str | None, kind: Kind[..., Any, ..., Any], fields: ScheduleFields
+) -> Definition:
+    """When and how; still without arguments and options of the job."""
     check_known(fields, (*_TIMING, *_POLICY, *_JOB, "description", "enabled"))
     check_name(name, "the schedule's name")
-    target = app.kinds.get(kind) if isinstance(kind, str) else kind
     said: dict[str, Any] = dict(fields)
-    trigger = Trigger.of(cron, **{field: said[field] for field in _TIMING if field in said})
-    policy = Policy.of(**{field: said[field] for field in _POLICY if field in said})
-    draft = target.options(**{field: said[field] for field in _JOB if field in said}).draft(payload or {})
-    encoded, secrets = target.codec.encode(draft.arguments)
-    if policy.max_runtime_us is None and draft.plan.timeout_ms is not None:
-        policy = Policy.of(**_policy_fields(policy), max_runtime=draft.plan.timeout_ms / 1000 * 2)
     description = said.get("description")
     if description is not None:
-        check_name(description, "description", 1_000)
+        check_name(description, "description", DESCRIPTION_LIMIT)
     enabled = said.get("enabled", True)
     check_type(enabled, "enabled", bool, "True or False", code="schedule_invalid")
     return Definition(
         name=name,
         owner=app.owner,
-        kind=target.name,
-        kind_version=target.version,
-        payload=encoded,
-        secrets=secrets,
-        plan=plan_json(draft.plan),
-        trigger=trigger,
-        policy=policy,
+        kind=kind.name,
+        kind_version=kind.version,
+        payload="{}",
+        secrets=None,
+        plan="{}",
+        trigger=Trigger.of(cron, **{field: said[field] for field in _TIMING if field in said}),
+        policy=Policy.of(**{field: said[field] for field in _POLICY if field in said}),
         description=description,
         enabled=enabled,
     )
+
+
+def _of_the_job(fields: ScheduleFields) -> OptionFields:
+    said: dict[str, Any] = {field: value for field, value in fields.items() if field in _JOB}
+    return cast("OptionFields", said)
+
+
+def _with_usual_limit(definition: Definition, timeout_ms: int | None) -> Definition:
+    """Twice the time-out of the job, if it has one and the schedule says nothing else."""
+    if definition.policy.max_runtime_us is not None or timeout_ms is None:
+        return definition
+    return definition._replace(policy=replace(definition.policy, max_runtime_us=2_000 * timeout_ms))
 
 
 class Declarations:
@@ -448,18 +493,6 @@ class Declarations:
             definition_of(self._app, name, cron, kind, payload, fields)
             for name, (kind, cron, payload, fields) in self._declared.items()
         ]
-
-
-def _policy_fields(policy: Policy) -> dict[str, Any]:
-    return {
-        "catch_up": policy.catch_up,
-        "overlap": policy.overlap,
-        "misfire_grace": policy.misfire_grace_us / 1_000_000,
-        "catch_up_limit": policy.catch_up_limit,
-        "catch_up_window": policy.catch_up_window_us / 1_000_000,
-        "jitter": policy.jitter_us / 1_000_000,
-        "at_most_once": policy.at_most_once,
-    }
 
 
 # -- rows to views ---------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from perdure.kind import Bound, Kind
 from perdure.options import OptionFields
 from perdure.queues import Queues
 from perdure.schedules import ScheduleFields, Schedules
+from perdure.templates import Template, Templates
 from perdure.testing import Kit
 from perdure.worker.health import Health
 from perdure.worker.options import OPTION_NAMES
@@ -26,11 +27,14 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 COMMANDS = {command.path: command for command in every(program().commands)}
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
-_CALL = re.compile(r"(?<![\w./])(app\.queues|app\.schedules|app\.aio|app|ctx|t|send)\.(?!py\b)([a-z]\w*)")
+_CALL = re.compile(
+    r"(?<![\w./])(app\.queues|app\.schedules|app\.templates|app\.aio|app|ctx|t|send)\.(?!py\b)([a-z]\w*)"
+)
 _OF = {
     "app": Perdure,
     "app.queues": Queues,
     "app.schedules": Schedules,
+    "app.templates": Templates,
     "app.aio": AsyncPerdure,
     "ctx": JobContext,
     "t": Kit,
@@ -56,7 +60,8 @@ def test_every_option_setting_and_verb_is_explained() -> None:
         *(field.name for kind in (Retry, Unique, Config) for field in fields(kind)),
         *(name for name in public(Perdure) if not name.startswith(INNER)),
     }
-    elsewhere = words("worker.md") | words("handlers.md") | words("testing.md") | words("schedules.md")
+    pages = ("worker.md", "handlers.md", "testing.md", "reservations.md", "schedules.md")
+    elsewhere = {word for page in pages for word in words(page)}
     assert asked - said - elsewhere - {"clock", "ids", "store", "kinds", "config", "url"} == set()
 
 
@@ -79,6 +84,11 @@ INNER = (
 def test_every_field_of_a_job_is_explained() -> None:
     inner = {"fresh", "pruned", "read", "row", "ended_well", "kind_version", "position", "waits_for"}
     assert public(Job) - inner - {"node_id", "run_id"} - words("jobs.md") == set()
+
+
+def test_every_verb_and_field_of_a_template_is_explained() -> None:
+    assert public(Templates) - words("templates.md") == set()
+    assert {field.name for field in fields(Template)} - words("templates.md") == set()
 
 
 def test_everything_a_handler_can_ask_its_context_is_explained() -> None:
@@ -111,7 +121,7 @@ def has(owner: type, name: str) -> bool:
 
 
 KNOWN: dict[type, tuple[str, ...]] = {
-    AsyncPerdure: ("queues", "schedules"),
+    AsyncPerdure: ("queues", "schedules", "templates"),
     JobContext: ("messages", "progressed", "measured", "artifacts", "enqueued"),  # of the kit's own context
     Kind: tuple(public(Bound)),
 }
@@ -130,8 +140,8 @@ def codes(text: str) -> list[str]:
 
 
 def typed(code: str) -> list[str] | None:
-    """The words of a `perdure …` command. None: it is something else."""
-    found = re.match(r"(?:\$ )?perdure ([a-z-].*)", code.partition(" #")[0])
+    """The words of a `perdure …` command, up to one of another program. None: it is something else."""
+    found = re.match(r"(?:\$ )?perdure ([a-z-].*)", code.partition(" #")[0].partition(" -- ")[0])
     return found[1].split() if found and not re.match(r"\d|demo: ", found[1]) else None
 
 

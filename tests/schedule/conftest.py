@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from perdure.clock import ManualClock
 from perdure.ids import NodeId
 from perdure.schedule.scheduler import Scheduler
 from perdure.store.rows import NewNode
+from perdure.upkeep.retention import Work
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -21,11 +22,11 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 class Firer:
     """A worker's part in schedules, without the worker."""
 
-    def __init__(self, app: Perdure) -> None:
+    def __init__(self, app: Perdure, upkeep: Sequence[Work] = ()) -> None:
         parts = app.parts()
         self._store = parts.store
         self.node = NodeId(parts.ids.new())
-        self.scheduler = Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared)
+        self.scheduler = Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared, upkeep)
         self._store.register(NewNode(self.node, parts.clock.now()))
         self._clock = parts.clock
 

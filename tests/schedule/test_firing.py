@@ -12,7 +12,7 @@ import pytest
 
 from perdure import Perdure, Secret, State
 from perdure.clock import ManualClock
-from perdure.errors import ScheduleError, TransitionRefused
+from perdure.errors import PerdureError, ScheduleError, TemplateError, TransitionRefused
 from perdure.store.store import SqlStore
 from tests.schedule.conftest import START, Firer
 from tests.schedule.coverage import check_coverage
@@ -280,6 +280,66 @@ def test_upkeep_is_not_triggered_by_hand(app: Perdure, send: Any) -> None:
 
     with pytest.raises(ScheduleError, match="workers do by themselves"):
         app.trigger("s")
+
+
+# -- templates -------------------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_makes_jobs_from_its_template_as_that_is_at_the_time(
+    app: Perdure, send: Any, clock: ManualClock
+) -> None:
+    app.templates.put("letter", "send", {"to": "a", "subject": "old"}, queue="mail", priority=2)
+    app.schedules.put("s", "0 * * * *", template="letter", payload={"to": "b"}, priority=5, overlap="allow")
+    worker = Firer(app)
+    clock.advance(hours=1)
+    worker.look()
+    app.templates.put("letter", "send", {"to": "a", "subject": "new"}, queue="post", priority=3)
+    clock.advance(hours=1)
+    worker.look()
+
+    newer, older = app.jobs()
+    assert [(job.payload, job.queue, job.priority) for job in (older, newer)] == [
+        ({"to": "b", "subject": "old"}, "mail", 5),
+        ({"to": "b", "subject": "new"}, "post", 5),
+    ]
+    assert [template.version for job in (older, newer) if (template := app.templates.of(job))] == [1, 2]
+    assert app.trigger("s", scheduled_for=START).payload == {"to": "b", "subject": "new"}
+
+
+def test_while_its_template_is_archived_a_schedule_makes_nothing_and_says_so(
+    app: Perdure, send: Any, clock: ManualClock
+) -> None:
+    app.templates.put("letter", "send", A)
+    app.schedules.put("s", "0 * * * *", template="letter")
+    app.templates.archive("letter")
+    clock.advance(hours=1)
+    worker = Firer(app)
+    worker.look()
+    with pytest.raises(TemplateError, match="archived"):
+        app.trigger("s")
+    app.templates.restore("letter")
+    clock.advance(hours=1)
+    worker.look()
+
+    assert check_coverage(app, "s", START) == {"disabled": 1, "taken": 1}
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({}, "kind= or template="),
+        ({"kind": "send", "template": "letter"}, "one of them"),
+        ({"template": "leter"}, "did you mean 'letter'"),
+        ({"template": "letter", "payload": {"too": 1}}, "'too' is not a parameter"),
+    ],
+)
+def test_what_a_schedule_cannot_take_from_a_template_is_refused(
+    app: Perdure, send: Any, said: dict[str, Any], says: str
+) -> None:
+    app.templates.put("letter", "send", A)
+    with pytest.raises(PerdureError, match=says):
+        app.schedules.put("s", "0 * * * *", **said)
+    assert app.schedules.list() == []
 
 
 # -- trouble ---------------------------------------------------------------------------------------------------------

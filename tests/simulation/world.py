@@ -23,9 +23,9 @@ from uuid import UUID
 from perdure import KeyConflict, Perdure, Retry, TransitionRefused
 from perdure.clock import Micros
 from perdure.enqueue import new_job
-from perdure.errors import JobNotFound, StoreError
-from perdure.ids import IdFactory, JobId, NodeId, to_uuid
-from perdure.job.model import NewJob
+from perdure.errors import JobNotFound, ReservationExpired, StoreError
+from perdure.ids import IdFactory, JobId, NodeId, ReservationId, to_uuid
+from perdure.job.model import Claim, NewJob
 from perdure.job.states import FINAL, RunState, State
 from perdure.job.views import Job
 from perdure.kind import Draft, Registry
@@ -33,10 +33,20 @@ from perdure.ops.doctor import examine, is_healthy
 from perdure.schedule.definition import trigger_of
 from perdure.schedule.scheduler import Scheduler
 from perdure.schedules import LAST
-from perdure.store.rows import USUAL_LEASE_US, Missed, NewNode, ScheduleRow
+from perdure.store.rows import (
+    USUAL_LEASE_US,
+    Missed,
+    NewNode,
+    ReservationRow,
+    ScheduleRow,
+    Turn,
+    Turned,
+    Until,
+)
 from perdure.store.store import SqlStore
 from perdure.upkeep.chore import Chore, Chores
 from perdure.upkeep.rescue import Rescuer
+from perdure.upkeep.reservations import ReservationWatch
 from perdure.worker.context import JobContext
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
 from perdure.worker.node import Node
@@ -97,6 +107,24 @@ class Proc:
         return not self.runner.dead
 
 
+@dataclass
+class Holder:
+    """Someone who has reserved a queue, in a process of its own."""
+
+    machine: Machine
+    start: str
+    lasts_s: float
+
+    @property
+    def alive(self) -> bool:
+        return self.start in self.machine.living
+
+    def until(self) -> Until:
+        lasts_us = round(self.lasts_s * 1_000_000)
+        at_us = round(self.machine.boottime() * 1_000_000)
+        return Until(Micros(self.machine.now() + lasts_us), at_us + lasts_us, lasts_us)
+
+
 class SimStore(SqlStore):
     """The real one; it tells the world who is said to be alive, and who is said to be dead."""
 
@@ -129,6 +157,20 @@ class SimStore(SqlStore):
         planned = self._world.planned_from
         planned[row.name] = max(planned.get(row.name, Micros(0)), row.next_trigger_at or Micros(0))
         return super().save_schedule(row, seen_version, missed)
+
+    def turn(self, wanted: Turn, now: Micros) -> Turned:
+        turned = super().turn(wanted, now)
+        self._world.judge_claims(turned.claims)
+        return turned
+
+    def close_reservation(
+        self, reservation_id: ReservationId, status: str, now: Micros, seen_expires_at: Micros | None = None
+    ) -> bool:
+        held = [row for row in self._world.plain.store.active_reservations() if row.id == reservation_id]
+        closed = super().close_reservation(reservation_id, status, now, seen_expires_at)
+        if closed:
+            self._world.judge_expiry(held[0])
+        return closed
 
 
 class World:
@@ -171,6 +213,7 @@ class World:
         self.locked_until = 0.0
         """Until then someone else holds the write lock: reading works, and no write does."""
         self.wronged: list[str] = []
+        self.holders: dict[ReservationId, Holder] = {}
         self._depth = 0
         self._processes = 0
 
@@ -307,6 +350,44 @@ class World:
         then = Fault(self.random.randrange(2), *self.random.choice(HOWS[:5])) if self.random.random() < 0.3 else None
         runner.fault = Fault(self.random.randrange(3), how, error, self.random.randrange(1, 12), times, then)
 
+    def reserve(self) -> None:
+        """Someone reserves a queue, or all of them, if nobody is in the way."""
+        self._processes += 1
+        machine, start = self.random.choice(self.machines), f"start {self._processes}"
+        holder = Holder(machine, start, self.random.choice((0.5, 10.0, 60.0)))
+        held = ReservationId(self.plain.ids.new())
+        queue = self.random.choice((*QUEUES, "*"))
+        process = SimLiveness(machine, self.random.randrange(100, 103), start).own()._asdict()
+        made_by = (held, queue, start, "active", machine.now(), None)
+        machine.living.add(start)
+        self.holders[held] = holder
+        with suppress(StoreError):
+            self.app.store.reserve(ReservationRow(*made_by, *holder.until(), **process))
+
+    def hold(self) -> None:
+        """One of those who have reserved a queue begins, renews it, releases it, or dies."""
+        living = [(held, holder) for held, holder in self.holders.items() if holder.alive]
+        if not living:
+            return
+        held, holder = self.random.choice(living)
+        store = self.app.store
+        acts: list[Callable[[], object]] = [
+            *[lambda: self._enter(held, holder)] * 3,
+            lambda: store.renew_reservation(held, holder.until()),
+            lambda: self._release(held, holder),
+            lambda: holder.machine.living.discard(holder.start),
+        ]
+        with suppress(StoreError, ReservationExpired):
+            self.random.choice(acts)()
+
+    def _enter(self, held: ReservationId, holder: Holder) -> None:
+        if self.app.store.enter_reservation(held, holder.until(), holder.machine.now()):
+            self.judge_quiet(held)
+
+    def _release(self, held: ReservationId, holder: Holder) -> None:
+        self.app.store.close_reservation(held, "released", holder.machine.now())
+        holder.machine.living.discard(holder.start)
+
     def suspend(self) -> None:
         """All machines sleep at once and wake up together."""
         self._sleep(self.random.choice((5.0, 60.0, 4000.0)))
@@ -380,6 +461,28 @@ class World:
             self.wronged.append(
                 f"node {to_uuid(node_id)} (lease {lease_s} s) was declared dead after a silence of {silent_s} s{how}"
             )
+
+    def judge_claims(self, claims: Sequence[Claim]) -> None:
+        """No job of a reserved queue is claimed: this one was just now."""
+        closed = {row.queue for row in self.plain.store.active_reservations()} if claims else set()
+        for claim in claims:
+            if closed & {claim.live.queue, "*"}:
+                self.wronged.append(
+                    f"job {to_uuid(claim.job_id)} of queue {claim.live.queue} was claimed beside a holder"
+                )
+
+    def judge_quiet(self, held: ReservationId) -> None:
+        """When the holder begins, no job of its queue runs."""
+        queues = [row.queue for row in self.plain.store.active_reservations() if row.id == held]
+        running = [job for job in self.plain.jobs(state="running") if {job.queue, "*"} & {*queues}]
+        self.wronged += [f"job {job.id} runs beside a holder that begins" for job in running]
+
+    def judge_expiry(self, row: ReservationRow) -> None:
+        """A reservation expires when its holder has died, or its time is over by the true time, whatever clocks say."""
+        holder = self.holders[row.id]
+        left_s = row.expires_boot / 1_000_000 - holder.machine.boottime()
+        if holder.alive and left_s > 0.001:
+            self.wronged.append(f"the reservation {to_uuid(row.id)} expired {left_s} s too early")
 
     def _noticed(self, chore: Chore) -> int:
         """Judge what a chore did at once, and also a bug in it, which a worker would only log."""
@@ -498,10 +601,12 @@ class World:
             busy_timeout_s=0,  # so that the watchdog is as patient as the lease
         )
         node = Node(parts, options, executor, inbox, {"act": executor.act})
-        rescue = Rescuer(parts, options).chore(lambda: node.id)
-        scheduler = Scheduler(store, machine, ids, parts.owner, parts.declared).chore(lambda: node.id)
-        noticed = [rescue._replace(run=lambda: self._noticed(rescue))]
-        noticed.append(scheduler._replace(run=lambda: self._noticed(scheduler)))
+        own = [
+            Rescuer(parts, options).chore(lambda: node.id),
+            ReservationWatch(store, machine, liveness).chore(),
+            Scheduler(store, machine, ids, parts.owner, parts.declared).chore(lambda: node.id),
+        ]
+        noticed = [chore._replace(run=partial(self._noticed, chore)) for chore in own]
         chores = Chores(noticed, machine, node.look_again)
         heart = Heartbeat(node, parts._replace(store=SimStore(heart_runner, self)), options, lambda: None)
         proc = Proc(
@@ -550,6 +655,8 @@ class World:
             proc.frozen_until = min(proc.frozen_until, self.time.at + self.random.uniform(0, 2) * LEASE_S)
             for one in proc.executor.going.values():
                 one.ends_at = min(one.ends_at, proc.machine.boottime() + 60)
+        for holder in self.holders.values():
+            holder.machine.living.discard(holder.start)
         self.start()
         self.wronged += self._slots_dropped()
         for name in SCHEDULES:
@@ -581,6 +688,8 @@ class World:
             ahead_us = min(job.row.run_at for job in later) - min(proc.machine.now() for proc in self._awake())
             self._sleep(max(0.0, ahead_us / 1_000_000))
         everyone = [proc for proc in self.procs if proc.alive]
+        if self.plain.store.active_reservations():
+            return False
         return not left and everyone == self._awake() and all(proc.node.is_empty for proc in everyone)
 
     def problems(self) -> list[str]:
@@ -685,6 +794,8 @@ THINGS: dict[Callable[[World], None], int] = {
     World.pass_time: 25,
     World.work: 10,
     World.operate: 9,
+    World.reserve: 2,
+    World.hold: 6,
     World.break_a_call: 12,
     World.spawn: 5,
     World.freeze: 3,

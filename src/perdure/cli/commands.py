@@ -99,6 +99,22 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry("priority", "control", "Give a waiting job another priority.", ("priority 3fa2c1d0 10",)),
         Entry("delete", "control", "Remove ended jobs with their runs and logs.", ("delete 3fa2c1d0",)),
     ),
+    "Templates and schedules": (
+        Entry(
+            "templates",
+            "templates",
+            "List templates; show, put, enqueue, archive, restore and rename them.",
+            (
+                "templates",
+                "templates put news send subject=News --description 'to every customer' --app shop.jobs:app",
+                "templates enqueue news to=ann@example.org --app shop.jobs:app",
+                "templates show news",
+                "templates archive news",
+                "templates restore news",
+                "templates rename news newsletter",
+            ),
+        ),
+    ),
     "Queues and workers": (
         Entry(
             "queues",
@@ -106,6 +122,13 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
             "List queues and what is in them; pause and resume them.",
             ("queues", "queues pause mail", "queues resume mail"),
         ),
+        Entry(
+            "reserve",
+            "reserve",
+            "Run a command while no job of a queue runs.",
+            ("reserve --queue gpu -- python train.py", "reserve --wait 600 -- ./migrate.sh"),
+        ),
+        Entry("reservations", "reserve", "List who holds, or held, a queue for direct work."),
         Entry("nodes", "nodes", "List the workers that live, and the last ones that stopped."),
         Entry("kinds", "kinds", "List the kinds of an app, and of the jobs stored.", ("kinds --app shop.jobs:app",)),
         Entry(
@@ -141,6 +164,18 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         ),
     ),
     "Look after it": (
+        Entry(
+            "archive",
+            "archive",
+            "List the jobs of the archive; show one; move jobs there.",
+            ("archive", "archive show 3fa2c1d0", "archive put --state completed --older-than 90d --to old.jsonl"),
+        ),
+        Entry(
+            "purge",
+            "archive",
+            "Remove ended jobs for good, with their runs and logs.",
+            ("purge --state failed --older-than 30d", "purge --state completed --kind send --yes"),
+        ),
         Entry("doctor", "doctor", "Look for broken promises in the database.", ("doctor", "doctor --repair")),
         Entry(
             "db",
@@ -164,9 +199,11 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure job ID": "show get view describe",
     "perdure explain ID": "why",
     "perdure nodes": "ps workers processes",
+    "perdure reserve": "exclusive direct hold",
     "perdure retry": "requeue rerun redo again redrive",
     "perdure cancel": "stop kill abort revoke",
     "perdure delete": "remove rm del",
+    "perdure purge": "prune clean cleanup clear trim",
     "perdure health": "ping live alive",
     "perdure schedules": "schedule cron crontab beat scheduler recurring periodic",
     "perdure trigger NAME": "fire",
@@ -189,6 +226,13 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("schedules", name): "perdure schedules remove NAME" for name in ("delete", "rm", "del")},
     **{("schedules", name): "perdure trigger NAME" for name in ("trigger", "run", "fire")},
     ("schedules", "backfill"): "perdure backfill NAME",
+    **{("templates", name): "perdure templates" for name in ("list", "ls")},
+    **{("templates", name): "perdure templates put" for name in ("add", "create", "new", "edit", "update", "set")},
+    **{("templates", name): "perdure templates archive" for name in ("remove", "rm", "delete", "disable")},
+    **{("templates", name): "perdure templates enqueue" for name in ("run", "use", "start")},
+    **{("archive", name): "perdure archive" for name in ("list", "ls", "jobs")},
+    **{("archive", name): "perdure archive show" for name in ("job", "get", "view")},
+    **{("archive", name): "perdure archive put" for name in ("add", "move", "run")},
     **{("queues", name): "perdure queues" for name in ("list", "ls", "show", "status")},
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
@@ -277,6 +321,12 @@ class Program(Commands):
                 formatter.write_dl([(entry.name.ljust(widest), entry.summary) for entry in entries])
 
 
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "priority": {"ignore_unknown_options": True},  # a priority such as -5 is a number, not an option
+    "reserve": {"allow_interspersed_args": False},  # from the command on, options are the command's
+}
+
+
 def build(entry: Entry) -> Any:
     found = getattr(import_module(f"perdure.cli.{entry.module}"), entry.name)
     title = "Example" if len(entry.examples) == 1 else "Examples"
@@ -286,9 +336,7 @@ def build(entry: Entry) -> Any:
         group.name, group.epilog = entry.name, epilog
         return group
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    # A priority such as -5 is a number, not an option.
-    settings = {"ignore_unknown_options": True} if entry.name == "priority" else None
-    single.command(entry.name, cls=Command, epilog=epilog, context_settings=settings)(found)
+    single.command(entry.name, cls=Command, epilog=epilog, context_settings=_SETTINGS.get(entry.name))(found)
     return typer.main.get_command(single)
 
 

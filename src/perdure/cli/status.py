@@ -19,8 +19,8 @@ import typer
 from perdure.cli.render import Json, console, error_line, print_json, print_json_line, put, visible
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.ids import to_uuid
-from perdure.store.rows import DuplicateReason, Duplicates, StuckReason
-from perdure.text import length, measured
+from perdure.store.rows import EVERY_QUEUE, DuplicateReason, Duplicates, StuckReason
+from perdure.text import length, measured, moment
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -134,7 +134,7 @@ def screen(found: Status, space: Space) -> Group:
     """All six, one below the other."""
     from rich.console import Group
 
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = list(_reserved(found, space))
     for question, answer in _QUESTIONS:
         given = list(answer(found, space))
         if space.tight:
@@ -147,6 +147,18 @@ def screen(found: Status, space: Space) -> Group:
             line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
         )
     return Group(*parts)
+
+
+def _reserved(found: Status, space: Space) -> Section:
+    """What keeps the jobs of whole queues waiting, whatever else is shown; one line where there is little room."""
+    shown = found.reservations[: 1 if space.tight else 3]
+    for row in shown:
+        name = "Every queue" if row.queue == EVERY_QUEUE else f"Queue {row.queue}"
+        since = length(found.at - row.reserved_at)
+        text = f"{name} is reserved by {row.reserved_by} since {since}, until {moment(row.expires_at)}."
+        yield line(text[: space.width] if space.tight else text, "magenta")
+    if len(found.reservations) > len(shown) and not space.tight:
+        yield line(f"And {len(found.reservations) - len(shown)} more: perdure reservations{space.options}", "magenta")
 
 
 def _tight_heading(question: str, space: Space, *, cut: bool) -> RenderableType:

@@ -51,7 +51,7 @@ class JobRow(NamedTuple):
     template_version: int | None = None
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 class LiveJob(NamedTuple):
@@ -165,7 +165,7 @@ class NewJob(NamedTuple):
     origin: Origin | None = None
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 class JobView(NamedTuple):
@@ -284,7 +284,7 @@ class Claim(NamedTuple):
         return self.live.run_id
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 _NEW = {"attempts": 0, "crashes": 0, "life": 1, "chain_attempt": 1, "paused": 0, "cancel_requested": 0, "version": 1}
@@ -299,9 +299,9 @@ def row_of_new(sort: type[R], new: NewJob, **known: object) -> R:
     return row
 
 
-def _without_secrets(row: JobRow | NewJob | Claim) -> str:
-    """The repr for logs and tracebacks: it hides the secret arguments."""
-    fields = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
+def without_secrets(row: Any) -> str:
+    """The repr of a named tuple for logs and tracebacks: it hides the secret arguments."""
+    fields: dict[str, object] = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
     return f"{type(row).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 

@@ -197,6 +197,9 @@ class Job:
     finished_at = _Column(_time)
     scheduled_for = _Column(_time)
 
+    template_id = _Column(_uuid)
+    """The template it was made from, at `template_version`; `app.templates.of(job)` shows it."""
+    template_version = _Column[int | None]()
     retry_of = _Column(_uuid)
     root_id = _Column(_uuid)
     """The first job of a chain of retries; None for a job that is no retry."""

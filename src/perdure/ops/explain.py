@@ -56,11 +56,15 @@ def closure(gate: QueueHold, now: Micros) -> Explanation | None:
             f"app.queues.resume({gate.name!r}) lets it continue",
             remedy=f"perdure queues resume {quote(gate.name)}",
         )
-    if gate.reserved_until is not None and gate.reserved_until > now:
+    if gate.reserved_until is not None:
+        by = gate.reserved_by or "nobody that is known"
+        since = "" if gate.reserved_at is None else f" since {moment(gate.reserved_at)}"
+        is_late = gate.reserved_until <= now
         return Explanation(
             State.QUEUED,
-            f"{name} is reserved until {moment(gate.reserved_until)}",
-            "It continues when the reservation ends",
+            f"{name} is reserved by {by}{since}, until {moment(gate.reserved_until)} unless it is renewed",
+            "A worker opens it soon, if its time is over" if is_late else "It continues when the reservation ends",
+            remedy="perdure reservations",
         )
     return None
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from perdure.schedule.trigger import Trigger
     from perdure.schedules import MissedSlots, Schedule, Slot
     from perdure.store.protocols import Store
-    from perdure.store.rows import LogLine, NodeRow, StoredKind
+    from perdure.store.rows import LogLine, NodeRow, ReservationRow, StoredKind
+    from perdure.templates import Template
 
 HIDDEN = "***"
 """Shown instead of a secret argument."""
@@ -32,14 +33,30 @@ JOB_KEYS = (
     "id", "kind", "kind_version", "owner", "queue", "state", "priority", "position", "payload", "params", "tags",
     "attempts", "max_attempts", "crashes", "life", "result", "error_type", "error", "park_reason", "cancel_requested",
     "waits_for", "created_at", "queued_at", "run_at", "started_at", "finished_at", "idempotency_key", "business_key",
-    "principal", "parent_id", "root_id", "retry_of", "superseded_by", "successor", "schedule_id", "scheduled_for",
+    "principal", "template_id", "template_version", "parent_id", "root_id", "retry_of", "superseded_by", "successor",
+    "schedule_id", "scheduled_for",
     "node_id", "run_id", "version",
 )  # fmt: skip
 RUN_KEYS = (
     "id", "job_id", "kind", "state", "attempt", "life", "node_id", "started_at", "finished_at", "wait_ms",
     "duration_ms", "exit_code", "error_type", "error_message", "traceback", "artifacts", "log_path", "metrics",
 )  # fmt: skip
-_QUEUE_KEYS = ("name", "paused", "paused_at", "queued", "running", "live", "more_queued", "more_live")
+_QUEUE_KEYS = (
+    "name",
+    "paused",
+    "paused_at",
+    "reserved",
+    "reserved_until",
+    "queued",
+    "running",
+    "live",
+    "more_queued",
+    "more_live",
+)
+_TEMPLATE_KEYS = (
+    "id", "name", "version", "latest", "kind", "kind_version", "payload", "queue", "priority", "tags", "params",
+    "principal", "max_attempts", "description", "created_at", "written_at", "archived_at", "problem",
+)  # fmt: skip
 _SCHEDULE_KEYS = (
     "id", "name", "kind", "words", "enabled", "disabled_reason", "problem", "description", "source", "owner",
     "last_trigger_at", "next_trigger_at", "created_at", "version",
@@ -155,6 +172,13 @@ def queue_json(queue: Queue) -> dict[str, object]:
     return _read(queue, _QUEUE_KEYS)
 
 
+def template_json(template: Template) -> dict[str, Any]:
+    """The arguments with stars instead of secret ones."""
+    timeout = None if template.timeout is None else template.timeout.total_seconds()
+    payload = template.payload | dict.fromkeys(template.secrets, HIDDEN)
+    return _read(template, _TEMPLATE_KEYS) | {"payload": payload, "timeout_s": timeout}
+
+
 def schedule_json(schedule: Schedule, now: Micros) -> dict[str, object]:
     """Spans in seconds. `trigger` is null where the row cannot be understood."""
     from perdure.ops.status import schedule_state
@@ -205,8 +229,31 @@ def missed_json(missed: MissedSlots) -> dict[str, object]:
 def status_json(found: Status) -> dict[str, object]:
     """What is going on; the keys of each row are its fields in the store."""
     rows = {name: [_row_json(row._asdict()) for row in getattr(found, name)] for name in _QUESTIONS}
+    reserved = [reservation_json(row) for row in found.reservations]
     schedules = [_row_json(row._asdict()) for row in found.schedules]
-    return {"at": _instant(found.at), "complete": found.is_complete, **rows, "schedules": schedules}
+    return {
+        "at": _instant(found.at),
+        "complete": found.is_complete,
+        **rows,
+        "reservations": reserved,
+        "schedules": schedules,
+    }
+
+
+def reservation_json(row: ReservationRow) -> dict[str, object]:
+    """Who holds, or held, a queue; `*` means every queue."""
+    return {
+        "id": str(to_uuid(row.id)),
+        "queue": row.queue,
+        "by": row.reserved_by,
+        "status": row.status,
+        "reserved_at": _instant(row.reserved_at),
+        "entered_at": _instant(row.entered_at),
+        "expires_at": _instant(row.expires_at),
+        "closed_at": _instant(row.closed_at),
+        "host": row.host,
+        "pid": row.pid,
+    }
 
 
 def finding_json(found: Finding) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.clock import Micros, to_micros
 from perdure.ids import id_floor
 from perdure.store.protocols import Store
-from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, StoredKind, Stuck
+from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, ReservationRow, StoredKind, Stuck
 
 if TYPE_CHECKING:
     from perdure.schedules import Schedule
@@ -58,6 +58,8 @@ class Status(NamedTuple):
     ran: Sequence[Ran]
     failed_lives: int
     """How many lives failed in the last 24 hours, retried or not; never more than are looked at."""
+    reservations: Sequence[ReservationRow] = ()
+    """Queues that are held for direct work."""
 
     schedules: Sequence[Troubled] = ()
 
@@ -74,7 +76,16 @@ def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> S
     """All six questions. Each result is consistent in itself; jobs may change between two of them."""
     found = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
     failed_lives = store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT)
-    return Status(now, **found, failed_lives=failed_lives, schedules=troubled(store, now))
+    return Status(
+        now, **found, failed_lives=failed_lives, reservations=_reservations(store), schedules=troubled(store, now)
+    )
+
+
+def _reservations(store: Store) -> Sequence[ReservationRow]:
+    try:
+        return store.active_reservations()
+    except NotImplementedError:
+        return ()
 
 
 class ScheduleState(StrEnum):

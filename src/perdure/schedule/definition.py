@@ -17,7 +17,7 @@ from perdure.job.model import NewJob, Origin, json_of, plan_of
 from perdure.job.states import State
 from perdure.schedule.policy import Decision, Planned, Policy, Reason, decide, stretch
 from perdure.schedule.trigger import Trigger
-from perdure.store.rows import Missed, NewSlot, ScheduleRow
+from perdure.store.rows import Missed, NewSlot, ScheduleRow, TemplateRow
 
 Source = Literal["code", "api", "builtin"]
 
@@ -165,14 +165,29 @@ def decision_for(row: ScheduleRow, now: Micros) -> Decision:
     return decide(trigger_of(row), policy_of(row), row.next_trigger_at, now)
 
 
-def new_slot(row: ScheduleRow, planned: Planned, job_id: JobId, now: Micros, origin: Origin | None = None) -> NewSlot:
-    """The slot and the job for one instant. `origin`: of the template whose payload and plan the row has been given."""
+def not_taken(row: ScheduleRow, decision: Decision, now: Micros) -> tuple[Missed, ...]:
+    """What is recorded where none of the instants can be taken, because the template of the schedule is archived."""
+    if not decision.take:
+        return decision.missed
+    first, last = decision.take[0].at, decision.take[-1].at
+    return (*decision.missed, stretch(trigger_of(row), first, last, Reason.DISABLED, now))
+
+
+def new_slot(
+    row: ScheduleRow, planned: Planned, job_id: JobId, now: Micros, template: TemplateRow | None = None
+) -> NewSlot:
+    """The slot and the job for one instant. `template`: the one that the schedule names, as it is now."""
     around = (planned.at, planned.previous, planned.following)
     if row.source == "builtin":
         return NewSlot(*around, None)
     policy = policy_of(row)
+    origin = Origin(schedule_id=row.id, scheduled_for=planned.at)
+    if row.template_id is not None:
+        if template is None:
+            raise ValueError("its template does not exist any more")
+        row = filled(row, template)
+        origin = origin._replace(template_id=template.id, template_version=template.version)
     run_at = max(now, Micros(planned.at + policy.delay_us(row.id, planned.at)))
-    made_from = (origin or Origin())._replace(schedule_id=row.id, scheduled_for=planned.at)
     job = NewJob(
         job_id,
         policy.applied_to(plan_of(row.plan)),
@@ -181,9 +196,31 @@ def new_slot(row: ScheduleRow, planned: Planned, job_id: JobId, now: Micros, ori
         now,
         run_at,
         (State.SCHEDULED if run_at > now else State.QUEUED).value,
-        origin=made_from,
+        origin=origin,
     )
     return NewSlot(*around, job, planned.overlap)
+
+
+def filled(row: ScheduleRow, template: TemplateRow) -> ScheduleRow:
+    """The schedule with what it takes from its template: arguments and options that it does not give itself."""
+    secrets: dict[str, Any] = {**(json_of(template.secrets) or {}), **(json_of(row.secrets) or {})}
+    return row._replace(
+        kind=template.kind,
+        kind_version=template.kind_version,
+        payload=_json({**json_of(template.payload), **json_of(row.payload)}),
+        secrets=_json(secrets) if secrets else None,
+        plan=_json({**json_of(template.plan), **json_of(row.plan)}),
+    )
+
+
+def own_options(plan: str, template: TemplateRow) -> str:
+    """Of a plan, what differs from that of the template: the rest follows the template when that is changed."""
+    usual: dict[str, Any] = json_of(template.plan)
+    return _json({name: value for name, value in json_of(plan).items() if value != usual.get(name)})
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 # -- what the code declares ------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from perdure.clock import Clock, Micros, iso
 from perdure.errors import PerdureError
@@ -22,11 +22,15 @@ from perdure.schedule.definition import (
     is_gone,
     new_row,
     new_slot,
+    not_taken,
     switched,
 )
+from perdure.schedule.policy import Policy
+from perdure.schedule.trigger import Trigger
 from perdure.store.protocols import OUTAGES, Store
 from perdure.store.rows import Fired, Firing, ScheduleRow
 from perdure.upkeep.chore import Chore
+from perdure.upkeep.retention import Work
 
 AT_ONCE = 100
 """Schedules that one transaction fires: about 20 ms on SQLite, for which other writers wait."""
@@ -34,19 +38,9 @@ LOOK_EVERY_S = 1.0
 """How long a change made by another process may stay unseen."""
 DECLARE_EVERY_S = 60.0
 STEP_EVERY_S = 0.005
-"""The rest between two steps of the upkeep: enough for the turns that wait."""
+"""The shortest rest between two steps of the upkeep: enough for the turns that wait."""
 
 logger = logging.getLogger("perdure.schedule")
-
-
-class Upkeep(Protocol):
-    """Built-in work by the clock, in steps of one short transaction each."""
-
-    def begin(self, now: Micros) -> None: ...
-
-    def step(self) -> dict[str, Any] | None:
-        """Do a little. None: there is more to do; else the counts of all that was done."""
-        ...
 
 
 class Scheduler:
@@ -59,21 +53,21 @@ class Scheduler:
         ids: IdFactory,
         owner: str,
         declared: Callable[[], Iterable[Definition]],
-        upkeep: Mapping[str, tuple[Definition, Upkeep]] | None = None,
+        upkeep: Sequence[Work] = (),
     ) -> None:
-        """`declared` gives what the code declares; `upkeep` is the built-in work, by the name of its schedule."""
+        """`declared` gives what the code declares; `upkeep` is the built-in work."""
         self._store = store
         self._clock = clock
         self._ids = ids
         self._owner = owner
         self._declared = declared
-        self._upkeep = upkeep or {}
+        self._upkeep = {work.name: work for work in upkeep}
         self._started_at = clock.now()
         self._next_declare = float("-inf")
         self._next_at: Micros | None = None
         self._has_more = False
         self._has_schedules = True
-        self._begun: tuple[ScheduleRow, Micros, Upkeep] | None = None
+        self._begun: tuple[ScheduleRow, Micros, Work] | None = None
 
     def chore(self, own: Callable[[], NodeId]) -> Chore:
         """`own`: the id that the worker's node has at the time."""
@@ -84,7 +78,7 @@ class Scheduler:
         if self._has_more:
             return 0.0
         if self._begun is not None:
-            return STEP_EVERY_S
+            return max(STEP_EVERY_S, self._begun[2].rest_s)
         if self._next_at is None:
             return LOOK_EVERY_S
         return min(LOOK_EVERY_S, max(0.0, (self._next_at - self._clock.now()) / 1_000_000))
@@ -132,11 +126,11 @@ class Scheduler:
     def _firing(self, row: ScheduleRow, now: Micros) -> Firing:
         """What to do with one schedule. One that cannot be understood is reported, and rests until it is changed."""
         try:
-            decision = decision_for(row, now)
-            slots = [new_slot(row, planned, JobId(self._ids.new()), now) for planned in decision.take]
+            return firing_of(row, self._store, self._ids, now)
+        except OUTAGES:
+            raise
         except (PerdureError, ValueError, TypeError, KeyError) as error:
             return Firing(row, (), (), None, f"it cannot be fired: {error}")
-        return Firing(row, slots, decision.missed, decision.next_at)
 
     def _fired(self, firings: Sequence[Firing], own: NodeId | None, now: Micros) -> list[Fired]:
         """All in one transaction; if the database refuses that, each by itself, so that none delays the others."""
@@ -164,12 +158,12 @@ class Scheduler:
         """One at a time: what comes while another is at work is noted as skipped."""
         if row.source != "builtin" or not fired.slots:
             return
-        known = self._upkeep.get(row.name)
-        if known is None or self._begun is not None:
+        work = self._upkeep.get(row.name)
+        if work is None or self._begun is not None:
             self._store.note_slot(row.id, fired.slots[-1], "skipped", None)
             return
-        self._begun = (row, fired.slots[-1], known[1])
-        known[1].begin(self._clock.now())
+        self._begun = (row, fired.slots[-1], work)
+        work.begin(self._clock.now())
 
     def _do_a_step(self) -> None:
         if self._begun is None:
@@ -200,9 +194,9 @@ class Scheduler:
         others = self._store.declare(own, digests, now)
         for definition in declared.values():
             self._keep(definition, others.get(definition.name, set()), now)
-        for name, (definition, _) in self._upkeep.items():
-            if self._store.schedule(name) is None:
-                self._store.save_schedule(new_row(definition, self._ids.new(), "builtin", now), None)
+        for work in self._upkeep.values():
+            if self._store.schedule(work.name) is None:
+                self._store.save_schedule(new_row(_timed(work), self._ids.new(), "builtin", now), None)
         for row in self._store.declared_schedules(self._owner):
             if is_gone(row, self._owner, digests.keys(), others, self._started_at):
                 self._drop(row, now)
@@ -222,6 +216,22 @@ class Scheduler:
     def _drop(self, row: ScheduleRow, now: Micros) -> None:
         if self._store.save_schedule(switched(row, GONE, now), row.version):
             logger.warning("schedule %s is not in the code any more: it is switched off", row.name)
+
+
+def _timed(work: Work) -> Definition:
+    """When it is done, until somebody changes it."""
+    trigger = Trigger.of(work.every)
+    return Definition(work.name, "perdure", work.name, 1, "{}", None, "{}", trigger, Policy(), work.__doc__)
+
+
+def firing_of(row: ScheduleRow, store: Store, ids: IdFactory, now: Micros) -> Firing:
+    """What to do with the instants that are due. ValueError and others: the row cannot be understood."""
+    decision = decision_for(row, now)
+    template = None if row.template_id is None else store.template_by_id(row.template_id)
+    if template is not None and template.archived_at is not None:
+        return Firing(row, (), not_taken(row, decision, now), decision.next_at)
+    slots = [new_slot(row, planned, JobId(ids.new()), now, template) for planned in decision.take]
+    return Firing(row, slots, decision.missed, decision.next_at)
 
 
 def _log_fired(firing: Firing, fired: Fired) -> None:

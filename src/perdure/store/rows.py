@@ -11,8 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
-from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Claim, JobRow, LiveJob, NewJob
+from perdure.ids import JobId, NodeId, ReservationId, RunId, to_uuid
+from perdure.job.model import Claim, JobRow, LiveJob, NewJob, without_secrets
 from perdure.job.reports import Finish
 from perdure.job.states import State, Suspicion
 
@@ -148,6 +148,45 @@ class QueueRow(NamedTuple):
     more_live: bool = False
 
 
+class NewTemplate(NamedTuple):
+    """A template, or a new version of one, to be written. `payload` is a part of the kind's arguments as JSON text,
+    `plan` the text of `plan_json`. `id` counts only if there is no template of this name yet."""
+
+    id: bytes
+    name: str
+    kind: str
+    kind_version: int
+    payload: str
+    secrets: str | None
+    plan: str
+    description: str | None = None
+
+    def __repr__(self) -> str:
+        return without_secrets(self)
+
+
+class TemplateRow(NamedTuple):
+    """A template at one of its versions; `latest` is its newest one. From `version` on, the fields never change."""
+
+    id: bytes
+    name: str
+    latest: int
+    created_at: Micros
+    updated_at: Micros
+    archived_at: Micros | None
+    version: int
+    kind: str
+    kind_version: int
+    payload: str
+    secrets: str | None
+    plan: str
+    description: str | None
+    written_at: Micros
+
+    def __repr__(self) -> str:
+        return without_secrets(self)
+
+
 class LogLine(NamedTuple):
     """One captured line; `fields` is JSON text."""
 
@@ -158,6 +197,32 @@ class LogLine(NamedTuple):
     level: str
     message: str
     fields: str | None = None
+
+
+class Ended(NamedTuple):
+    """How a life of a job ended, to decide whether it is old enough to go. `live`: its state, if it lives again."""
+
+    job_id: JobId
+    life: int
+    state: str
+    finished_at: Micros
+    successor: JobId | None
+    kind: str
+    live: str | None = None
+
+
+class Archived(NamedTuple):
+    """A job in the archive; `document` is JSON text with everything that was known about it, but its secrets."""
+
+    job_id: JobId
+    kind: str
+    owner: str
+    queue: str
+    state: str
+    created_at: Micros
+    finished_at: Micros
+    archived_at: Micros
+    document: str
 
 
 class NodeRow(NamedTuple):
@@ -206,6 +271,39 @@ class NewNode(NamedTuple):
     kinds: str | None = None
     queues: str | None = None
     lease_us: int | None = None
+
+
+class ReservationRow(NamedTuple):
+    """Who holds, or held, a queue (`*`: every queue) for direct work. `status`: active, released or expired.
+
+    `entered_at` None: it still waits for running jobs to end. `expires_at` is by the holder's wall clock, for display;
+    what counts is `expires_boot`, in microseconds of the boot clock of its machine, and elsewhere `lasts_us`, the time
+    for which it was taken or last renewed.
+    """
+
+    id: ReservationId
+    queue: str
+    reserved_by: str
+    status: str
+    reserved_at: Micros
+    entered_at: Micros | None
+    expires_at: Micros
+    expires_boot: int
+    lasts_us: int
+    closed_at: Micros | None = None
+    host: str | None = None
+    pid: int | None = None
+    process_start: str | None = None
+    boot_id: str | None = None
+    pid_namespace: str | None = None
+
+
+class Until(NamedTuple):
+    """How long a reservation lasts, as its row has it."""
+
+    expires_at: Micros
+    expires_boot: int
+    lasts_us: int
 
 
 class Turn(NamedTuple):
@@ -370,11 +468,14 @@ EVERY_QUEUE = "*"
 
 
 class QueueHold(NamedTuple):
-    """What may stop the jobs of a queue from being claimed."""
+    """What may stop the jobs of a queue from being claimed. While `reserved_until` is set, also in the past, it is
+    reserved."""
 
     name: str
     paused_at: Micros | None
     reserved_until: Micros | None
+    reserved_by: str | None = None
+    reserved_at: Micros | None = None
 
 
 class Outstanding(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from perdure.job.model import Claim, JobRow, JobView, LiveJob, OutcomeRow
 from perdure.store.engine import Params
-from perdure.store.rows import NodeRow, ScheduleRow
+from perdure.store.rows import Archived, NodeRow, ReservationRow, ScheduleRow
 
 PLAIN_READY = (
     *("job_id", "queue", "kind", "kind_version", "state", "rank", "position", "run_at", "queued_at"),
@@ -67,6 +67,10 @@ SHOWN = {
 }
 """The columns of a job's view that are not simply a column of its row, its live row, or its last outcome."""
 
+GROUP = 50
+"""How many jobs a statement about several of them names."""
+_GROUP = tuple(f"id_{first}{second}" for first in "abcdefghij" for second in "abcde")
+
 PLAIN_OUTCOME = (*OutcomeRow._fields[:13], "version")
 """The columns of an outcome without error and successor."""
 
@@ -90,6 +94,11 @@ def column_lists() -> dict[str, str]:
         "schedule_columns": _listed(ScheduleRow._fields),
         "schedule_values": _values(ScheduleRow._fields),
         "schedule_changes": _listed(f"{name} = :{name}" for name in ScheduleRow._fields[1:]),
+        "reservation_columns": _listed(ReservationRow._fields),
+        "reservation_values": _values(ReservationRow._fields),
+        "archive_columns": _listed(Archived._fields),
+        "archive_values": _values(Archived._fields),
+        "these": _values(_GROUP),
     }
     for sort, brought in BROUGHT.items():
         rest = {name: value for name, value in AT_FIRST[sort.split("_")[1]].items() if name not in brought}
@@ -195,7 +204,7 @@ def _compile(
         return marker.format(names.index(match[1]) + 1)
 
     sql = _PARAMETER.sub(parameter, text)
-    returns_rows = sql.startswith("SELECT") or "RETURNING" in sql
+    returns_rows = sql.startswith(("SELECT", "PRAGMA")) or "RETURNING" in sql
     return Statement(name, sql, tuple(names), returns_rows, verb[1] if verb else None)
 
 

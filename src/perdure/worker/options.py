@@ -19,7 +19,7 @@ from perdure.checks import (
     check_whole,
 )
 from perdure.clock import Clock
-from perdure.config import Config
+from perdure.config import Config, Retention
 from perdure.errors import InvalidOption, shown
 from perdure.ids import IdFactory
 from perdure.job.model import NewJob
@@ -121,6 +121,7 @@ class Parts(NamedTuple):
     """The name of the app."""
     declared: Callable[[], Sequence[Definition]] = tuple
     """The schedules that its code declares."""
+    retention: Retention = Retention()
 
 
 # -- the checks ------------------------------------------------------------------------------------------------------

@@ -60,6 +60,11 @@ def tame(connection: sqlite3.Connection) -> None:
         _set(connection, "wal_autocheckpoint=0")
 
 
+def give_pages_back(connection: sqlite3.Connection) -> None:
+    """Let the file give single pages back when they are free: at once if it is empty, else with the next VACUUM."""
+    _set(connection, "auto_vacuum=INCREMENTAL")
+
+
 def is_wal(connection: sqlite3.Connection) -> bool:
     """Whether the file is in WAL mode already."""
     mode: str = connection.execute("PRAGMA journal_mode").fetchone()[0]

@@ -221,6 +221,13 @@ class SqliteRunner:
         with translated(self.path), closing(connect.open_writer(self.path, self._settings)) as connection:
             back_up(connection, target)
 
+    def vacuum(self) -> None:
+        """Write the file anew; from then on it can give single pages back. Others wait, or are told that it is busy."""
+        schema.require_file(self.path)
+        with translated(self.path), closing(connect.open_writer(self.path, self._settings)) as connection:
+            connect.give_pages_back(connection)
+            connection.execute("VACUUM")
+
     def close(self) -> None:
         if self._database is not None and self._generation == generation:
             forget(self._database)

@@ -65,6 +65,7 @@ def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
     gate = gate_for(path)
     entered = gate.enter(30.0)
     try:
+        connect.give_pages_back(connection)
         connect.use_wal(connection, path)
         return upgrade(connection, path, known, allowed=allowed)
     finally:

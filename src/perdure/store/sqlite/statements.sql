@@ -83,3 +83,15 @@ SELECT
     q.name,
     (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' LIMIT :cap) AS c)
 FROM {queue} AS q
+
+-- name: count_pages
+-- Only of a file that can give single pages back: one that was made so, or by perdure db vacuum.
+SELECT f.freelist_count, p.page_count
+FROM pragma_auto_vacuum AS a
+JOIN pragma_freelist_count AS f
+JOIN pragma_page_count AS p
+WHERE a.auto_vacuum = 2
+
+-- name: free_page
+-- One: Python's driver takes only the first step of such a statement.
+PRAGMA incremental_vacuum(1)

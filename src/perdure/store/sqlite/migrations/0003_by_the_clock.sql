@@ -80,7 +80,8 @@ CREATE TABLE {slot} (
 
 CREATE INDEX {slot}_by_job ON {slot} (job_id) WHERE job_id IS NOT NULL;
 
--- Planned instants that nobody took, with the reason, as stretches. `instants` NULL: too many to count.
+-- Planned instants that nobody took, with the reason, as stretches. `instants` NULL: too many to count. The columns of the
+-- key come first: quick_check of SQLite 3.40 sees NULLs elsewhere, if they do not.
 CREATE TABLE {missed} (
     schedule_id BLOB    NOT NULL,
     first_at    INTEGER NOT NULL,
@@ -100,7 +101,8 @@ CREATE TABLE {declaration} (
     PRIMARY KEY (name, node_id)
 ) WITHOUT ROWID;
 
--- Who holds, or held, a queue for direct work. `expires_boot`: by the boot clock of the machine with this boot_id.
+-- Who holds, or held, a queue for direct work. `expires_boot`: by the boot clock of the machine with this boot_id;
+-- `lasts_us`: for how long it was taken or last renewed, for observers on other machines.
 CREATE TABLE {reservation} (
     id            BLOB    NOT NULL PRIMARY KEY,
     queue         TEXT    NOT NULL,
@@ -110,6 +112,7 @@ CREATE TABLE {reservation} (
     entered_at    INTEGER,
     expires_at    INTEGER NOT NULL,
     expires_boot  INTEGER NOT NULL,
+    lasts_us      INTEGER NOT NULL,
     closed_at     INTEGER,
     host          TEXT,
     pid           INTEGER,
@@ -134,6 +137,23 @@ CREATE TABLE {archive} (
 );
 
 -- For people.
+CREATE VIEW {templates} AS
+SELECT
+    {id:t.id} AS id,
+    t.name,
+    v.version,
+    t.version AS latest,
+    v.kind,
+    v.kind_version,
+    v.payload,
+    v.plan,
+    v.description,
+    {time:t.archived_at} AS archived_at,
+    {time:t.created_at} AS created_at,
+    {time:v.created_at} AS written_at
+FROM {template} AS t
+JOIN {template_version} AS v ON v.template_id = t.id;
+
 CREATE VIEW {schedules} AS
 SELECT
     {id:s.id} AS id,
@@ -172,3 +192,33 @@ LEFT JOIN {ready} AS r ON r.job_id = x.job_id
 LEFT JOIN {outcome} AS o ON r.job_id IS NULL
     AND o.job_id = x.job_id
     AND o.life = (SELECT MAX(y.life) FROM {outcome} AS y WHERE y.job_id = x.job_id);
+
+-- As before, and which version of its template the job was made from.
+DROP VIEW {runs};
+
+CREATE VIEW {runs} AS
+SELECT
+    {id:u.id} AS run_id,
+    {id:u.job_id} AS job_id,
+    j.kind,
+    j.owner,
+    u.state,
+    u.attempt,
+    u.life,
+    {id:u.node_id} AS node_id,
+    {id:j.template_id} AS template_id,
+    j.payload AS params_snapshot,
+    {time:u.started_at} AS started_at,
+    {time:u.finished_at} AS finished_at,
+    u.wait_ms,
+    u.duration_ms,
+    u.exit_code,
+    u.error_type,
+    u.error_message,
+    u.traceback,
+    u.artifacts,
+    u.log_path,
+    u.metrics,
+    j.template_version
+FROM {run} AS u
+LEFT JOIN {job} AS j ON j.id = u.job_id;
