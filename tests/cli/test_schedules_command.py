@@ -300,6 +300,22 @@ def test_a_schedule_is_made_with_arguments_and_options(perdure: Perdure, here: A
     assert here.trigger("daily").queue == "post"
 
 
+def test_a_schedule_of_a_template_says_only_what_differs(perdure: Perdure, here: App, folder: Path) -> None:
+    here.templates.put("welcome", "send", {"to": "ann", "copies": 2}, queue="post")
+
+    perdure("schedules", "add", "daily", "@daily", "--template", "welcome", "copies=3", cwd=folder, **SHOP)
+
+    assert here.trigger("daily").payload == {"to": "ann", "copies": 3}
+    shown = perdure("schedules", "show", "daily", cwd=folder, **NARROW).out
+    told = perdure("schedules", "show", "daily", "--json", cwd=folder, **URL).json()
+    assert (told["template"], told["payload"], told["state"]) == ("welcome", {"copies": 3}, "on")
+    assert "\ntemplate     welcome\n" in shown
+    both = ("schedules", "add", "x", "@daily", "--template", "welcome", "-k", "send")
+    assert refusal(perdure(*both, cwd=folder, **SHOP)).endswith("[usage_error]")
+    unknown = ("schedules", "add", "x", "@daily", "--template", "welcom")
+    assert refusal(perdure(*unknown, cwd=folder, **SHOP)).endswith("[template_unknown]")
+
+
 def test_an_interval_and_a_single_instant_are_made_without_an_expression(
     perdure: Perdure, here: App, folder: Path
 ) -> None:
