@@ -4,6 +4,7 @@ does not, so that no thread waits for the shared commit."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import wraps
@@ -22,7 +23,7 @@ from perdure.reservation import Reservation
 from perdure.schedules import Schedules
 from perdure.store.rows import EVERY_QUEUE
 from perdure.templates import Templates
-from perdure.worker.lifecycle import log_enqueued
+from perdure.worker.lifecycle import is_logged, log_enqueued
 from perdure.worker.worker import finish_in_thread
 
 P = ParamSpec("P")
@@ -160,7 +161,8 @@ class AsyncPerdure(_Async[Perdure]):
             return self.plain.enqueue_many(listed, tx=tx)
         new = self.plain.new_jobs(listed)
         jobs = await self.plain.store.aenqueue(new) if new else []
-        log_enqueued(jobs)
+        if is_logged(logging.DEBUG):
+            log_enqueued(jobs)
         return jobs
 
     async def wait(self, job: JobLike, timeout: float | None = None) -> Job:

@@ -31,7 +31,7 @@ from perdure.lazy import lazy
 from perdure.listing import change_all, checked_limit, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
 from perdure.options import OptionFields, Options, for_a_kind
 from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
-from perdure.worker.lifecycle import log_enqueued, log_verb, logs_verbs
+from perdure.worker.lifecycle import is_logged, log_enqueued, log_verb
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -203,14 +203,16 @@ class Perdure:
         new = new_job(kind, arguments, options, plan, JobId(self.ids.new()), now)
         tx = options.tx
         jobs = (self.store if tx is None else self.store.within(tx)).enqueue([new])
-        log_enqueued(jobs)
+        if is_logged(logging.DEBUG):
+            log_enqueued(jobs)
         return jobs[0]
 
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
             return self.enqueue_arguments(*draft)  # the caller's connection belongs to the caller's thread
         jobs = await self.store.aenqueue([self._new_job(draft)])
-        log_enqueued(jobs)
+        if is_logged(logging.DEBUG):
+            log_enqueued(jobs)
         return jobs[0]
 
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
@@ -219,7 +221,8 @@ class Perdure:
         tx = common_tx(listed, tx)
         new = self.new_jobs(listed)
         jobs = self._store_of(tx).enqueue(new) if new else []
-        log_enqueued(jobs)
+        if is_logged(logging.DEBUG):
+            log_enqueued(jobs)
         return jobs
 
     def new_jobs(self, drafts: Sequence[Draft]) -> list[NewJob]:
@@ -392,14 +395,14 @@ class Perdure:
 
     def _by_hand(self, verb: Verb, job: JobLike, change: Callable[[], Job], tx: Any) -> Job:
         """Make a change, and log it if logging is on and the job has really changed."""
-        if not logs_verbs():
+        if not is_logged(logging.INFO):
             return change()
         before = self._store_of(tx).get(job_id_of(job))
         after = change()
         return after if before is not None and after.version == before.version else self._logged(verb, after, tx)
 
     def _logged(self, verb: str, job: Job, tx: Any, **facts: str) -> Job:
-        if logs_verbs():
+        if is_logged(logging.INFO):
             log_verb(verb, job, in_transaction=tx is not None or self.store.in_transaction, **facts)
         return job
 

@@ -28,7 +28,6 @@ from perdure.store.rows import EVERY_QUEUE, Claimer, ReservationRow, Until
 from perdure.text import moment
 from perdure.upkeep.reservations import ReservationWatch, boot_us
 from perdure.worker.context import capturing, current
-from perdure.worker.executors import Pools
 from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.lifecycle import log_released, log_reserved
 from perdure.worker.liveness import ProcLiveness
@@ -37,6 +36,7 @@ from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import Inbox
 from perdure.worker.signals import Stop
+from perdure.worker.worker import Pools
 
 if TYPE_CHECKING:
     from perdure.app import Perdure

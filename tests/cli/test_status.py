@@ -248,8 +248,8 @@ def test_a_reservation_is_shown_above_the_questions(perdure: Perdure, rig: Rig, 
 
 def test_json_has_the_documented_keys(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     busy(rig)
-    assert rig.store.save_schedule(new_schedule(rig, next_trigger_at=Micros(rig.now - HOUR_US)), None)
     rig.reserve("gpu")
+    assert rig.store.save_schedule(new_schedule(rig, next_trigger_at=Micros(rig.now - HOUR_US)), None)
     found = perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()
 
     questions = ["outstanding", "failed", "stuck", "durations", "duplicates", "ran"]

@@ -18,10 +18,10 @@ from perdure import Perdure
 from perdure.ids import NodeId
 from perdure.schedule.scheduler import Scheduler
 from perdure.upkeep.rescue import Rescuer
-from perdure.worker.executors import Pools
 from perdure.worker.node import Node
 from perdure.worker.options import WorkerOptions
 from perdure.worker.run import Inbox
+from perdure.worker.worker import Pools
 from tests.crash import handlers
 
 

@@ -27,14 +27,12 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 COMMANDS = {command.path: command for command in every(program().commands)}
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
-_CALL = re.compile(
-    r"(?<![\w./])(app\.queues|app\.schedules|app\.templates|app\.aio|app|ctx|t|send)\.(?!py\b)([a-z]\w*)"
-)
+_CALL = re.compile(r"(?<![\w./])(app\.(?:queues|templates|schedules|aio)|app|ctx|t|send)\.(?!py\b)([a-z]\w*)")
 _OF = {
     "app": Perdure,
     "app.queues": Queues,
-    "app.schedules": Schedules,
     "app.templates": Templates,
+    "app.schedules": Schedules,
     "app.aio": AsyncPerdure,
     "ctx": JobContext,
     "t": Kit,
@@ -61,7 +59,7 @@ def test_every_option_setting_and_verb_is_explained() -> None:
         *(name for name in public(Perdure) if not name.startswith(INNER)),
     }
     pages = ("worker.md", "handlers.md", "testing.md", "reservations.md", "schedules.md")
-    elsewhere = {word for page in pages for word in words(page)}
+    elsewhere = set().union(*map(words, pages))
     assert asked - said - elsewhere - {"clock", "ids", "store", "kinds", "config", "url"} == set()
 
 
@@ -121,7 +119,7 @@ def has(owner: type, name: str) -> bool:
 
 
 KNOWN: dict[type, tuple[str, ...]] = {
-    AsyncPerdure: ("queues", "schedules", "templates"),
+    AsyncPerdure: ("queues", "templates", "schedules"),
     JobContext: ("messages", "progressed", "measured", "artifacts", "enqueued"),  # of the kit's own context
     Kind: tuple(public(Bound)),
 }

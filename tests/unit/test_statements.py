@@ -10,17 +10,10 @@ import pytest
 
 from perdure.job.states import TRANSITIONS, RunState, State, Verb
 from perdure.store import migrate
+from perdure.store.engine import Statement, Statements, row_for, rows_for
 from perdure.store.postgres.statements import READING, WRITING
 from perdure.store.sqlite.statements import STATEMENTS
-from perdure.store.statements import (
-    Statement,
-    Statements,
-    load,
-    of_sqlite_and_postgres,
-    row_for,
-    rows_for,
-    statement_texts,
-)
+from perdure.store.statements import load, of_sqlite_and_postgres, statement_texts
 from perdure.testing.contract.schema import UNIQUE
 
 _COMPARED = re.compile(r"\bstate\s*(?:=|<>|!=|(?:NOT\s+)?IN)\s*('\w+'|\([^()]*\))", re.IGNORECASE)

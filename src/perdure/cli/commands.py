@@ -217,6 +217,13 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("db", name): "perdure db check" for name in ("show", "status", "info", "version", "verify")},
     **{("db", name): "perdure db backup" for name in ("copy", "dump", "save", "export")},
     ("db", "schema"): "perdure db sql",
+    **{("templates", name): "perdure templates" for name in ("list", "ls")},
+    **{("templates", name): "perdure templates put" for name in ("add", "create", "new", "edit", "update", "set")},
+    **{("templates", name): "perdure templates archive" for name in ("remove", "rm", "delete", "disable")},
+    **{("templates", name): "perdure templates enqueue" for name in ("run", "use", "start")},
+    **{("archive", name): "perdure archive" for name in ("list", "ls", "jobs")},
+    **{("archive", name): "perdure archive show" for name in ("job", "get", "view")},
+    **{("archive", name): "perdure archive put" for name in ("add", "move", "run")},
     **{("schedules", name): "perdure schedules" for name in ("list", "ls", "status")},
     **{("schedules", name): "perdure schedules show NAME" for name in ("get", "view", "describe", "info")},
     **{("schedules", name): "perdure schedules preview NAME" for name in ("next", "test")},
@@ -226,13 +233,6 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("schedules", name): "perdure schedules remove NAME" for name in ("delete", "rm", "del")},
     **{("schedules", name): "perdure trigger NAME" for name in ("trigger", "run", "fire")},
     ("schedules", "backfill"): "perdure backfill NAME",
-    **{("templates", name): "perdure templates" for name in ("list", "ls")},
-    **{("templates", name): "perdure templates put" for name in ("add", "create", "new", "edit", "update", "set")},
-    **{("templates", name): "perdure templates archive" for name in ("remove", "rm", "delete", "disable")},
-    **{("templates", name): "perdure templates enqueue" for name in ("run", "use", "start")},
-    **{("archive", name): "perdure archive" for name in ("list", "ls", "jobs")},
-    **{("archive", name): "perdure archive show" for name in ("job", "get", "view")},
-    **{("archive", name): "perdure archive put" for name in ("add", "move", "run")},
     **{("queues", name): "perdure queues" for name in ("list", "ls", "show", "status")},
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
@@ -241,12 +241,21 @@ MEANINGS: dict[tuple[str, str], str] = {
 SHARED = ("url", "app", "json")
 
 
-class Command(TyperCommand):
-    """A command whose examples are shown as they are written."""
+class _Own:
+    """What our commands and groups of them do in another way than typer's."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
         prepare(self.get_params(ctx))
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args)  # type: ignore[misc]
+
+    def format_epilog(self: Any, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        """Examples are lines, which typer would run together."""
+        if self.epilog:
+            formatter.write(f"\n{self.epilog.rstrip()}\n")
+
+
+class Command(_Own, TyperCommand):
+    """A command whose examples are shown as they are written."""
 
     def invoke(self, ctx: Any) -> Any:
         """An error about a keyword of the Python API names the option of the same name."""
@@ -264,17 +273,10 @@ class Command(TyperCommand):
         options = [self.options_metavar] if self.options_metavar else []
         return options + [_spelt(param) for param in self.get_params(ctx) if param.param_type_name == "argument"]
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
-        _write_as_it_is(formatter, self.epilog)
 
-
-class Commands(TyperGroup):
+class Commands(_Own, TyperGroup):
     """Commands that take over --url, --app and --json from before their name; where one is given twice, the last
     counts."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        prepare(self.get_params(ctx))
-        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         wanted = args[0] if args else "-"
@@ -294,9 +296,6 @@ class Commands(TyperGroup):
             near = get_close_matches(name.lower(), self.list_commands(ctx), n=1)
             found = f"{ctx.command_path} {near[0]}" if near else None
         return "" if found is None else f"; did you mean {found}?"
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
-        _write_as_it_is(formatter, self.epilog)
 
 
 class Program(Commands):
@@ -338,12 +337,6 @@ def build(entry: Entry) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(entry.name, cls=Command, epilog=epilog, context_settings=_SETTINGS.get(entry.name))(found)
     return typer.main.get_command(single)
-
-
-def _write_as_it_is(formatter: Any, text: str | None) -> None:
-    """Examples are lines, which typer would run together."""
-    if text:
-        formatter.write(f"\n{text.rstrip()}\n")
 
 
 def _spelt(param: Any) -> str:

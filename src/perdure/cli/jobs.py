@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from perdure.cli.filters import Follow, Kind, Limit, Owner, given_filters, with_filters
+from perdure.cli.filters import Follow, Limit, with_filters
 from perdure.cli.render import (
     PAUSE_S,
     Json,
@@ -44,16 +45,6 @@ LISTED = 20
 
 OfJob = Annotated[
     str | None, typer.Argument(metavar="ID", help="Only of this job: its id, or the last 4 or more characters of it.")
-]
-RunState = Annotated[
-    str | None, typer.Option("--state", "-s", metavar="STATE", help="Running, or closed as completed, failed, lost, …")
-]
-StartedSince = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Started at or after it: 10m, 2h or 3d ago, or 2026-01-31T12:00Z."),
-]
-StartedUntil = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Started before it; written as for --since.")
 ]
 FollowLog = Annotated[
     bool,
@@ -94,14 +85,11 @@ def jobs(
             print(f"The first {len(found)}; --limit N shows more.")
 
 
+@partial(with_filters, of_runs=True)
 def runs(
     id: OfJob = None,
     *,
-    state: RunState = None,
-    kind: Kind = None,
-    owner: Owner = None,
-    since: StartedSince = None,
-    until: StartedUntil = None,
+    filters: dict[str, Any],
     limit: Limit = None,
     follow: Follow = False,
     url: Url = None,
@@ -115,7 +103,6 @@ def runs(
     from perdure.ops.forms import run_json
     from perdure.ops.lookup import find_job
 
-    filters = given_filters(of_runs=True, state=state, kind=kind, owner=owner, since=since, until=until)
     with existing_app(url, app) as perdure:
         of = None if id is None else find_job(perdure.store, id)
         if follow:

@@ -32,7 +32,7 @@ from perdure.cli.render import (
     visible,
 )
 from perdure.cli.target import App, Url, existing_app, named_app
-from perdure.clock import SystemClock, to_datetime
+from perdure.clock import SystemClock, iso, to_datetime, to_micros
 from perdure.errors import InvalidOption, InvalidPayload, ScheduleError
 from perdure.text import span
 
@@ -341,10 +341,8 @@ def _print_instants(instants: Sequence[datetime], zone: str) -> None:
         print_table((zone, "here", "due"), rows, keep=(zone, "here", "due"), drop=("here",))
 
 
-def _utc(at: datetime) -> str | None:
-    from perdure.ops.forms import time_json
-
-    return time_json(at)
+def _utc(at: datetime) -> str:
+    return iso(to_micros(at))
 
 
 # -- change ----------------------------------------------------------------------------------------------------------

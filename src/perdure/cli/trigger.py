@@ -12,7 +12,7 @@ from perdure.cli.filters import moment_of
 from perdure.cli.render import Json, Yes, moment, one_line, print_json, visible
 from perdure.cli.schedules import Name
 from perdure.cli.target import App, Url, existing_app
-from perdure.clock import Micros, SystemClock, to_datetime, to_micros
+from perdure.clock import Micros, SystemClock, iso, to_datetime, to_micros
 from perdure.errors import InvalidOption, PerdureError
 from perdure.text import counted
 
@@ -85,9 +85,7 @@ def backfill(
             filled.stop()
             raise
     if json:
-        from perdure.ops.forms import time_json
-
-        span = {"from": time_json(first), "to": time_json(last)}
+        span = {"from": iso(to_micros(first)), "to": iso(to_micros(last))}
         print_json({"schedule": name, **span, "made": filled.made, "taken_before": filled.taken})
     else:
         print(visible(filled.summary()))

@@ -130,25 +130,19 @@ class Job:
                 found[name] = error.message
         return found
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str, wanted: type = object) -> Any:
         try:
-            return json_of(getattr(self.row, name))
-        except ValueError as error:
-            raise InvalidPayload(
-                f"the {name} of job {self.id} cannot be read ({error}): another program wrote or changed it; look at"
-                " the row, cancel the job and enqueue it again",
-                code="payload_unreadable",
-            ) from error
-
-    def _object(self, name: str) -> dict[str, Any] | None:
-        value = self._json(name)
-        if value is None or isinstance(value, dict):
-            return cast("dict[str, Any] | None", value)
+            value = json_of(getattr(self.row, name))
+            if value is None or isinstance(value, wanted):
+                return value
+            why, error = "is not a JSON object", None
+        except ValueError as unreadable:
+            why, error = f"cannot be read ({unreadable})", unreadable
         raise InvalidPayload(
-            f"the {name} of job {self.id} is not a JSON object: another program wrote or changed it; look at the row,"
-            " cancel the job and enqueue it again",
+            f"the {name} of job {self.id} {why}: another program wrote or changed it; look at the row, cancel the job"
+            " and enqueue it again",
             code="payload_unreadable",
-        )
+        ) from error
 
     def ended_well(self) -> Job:
         """This job, if it ended with a result. JobFailed: it did not."""
@@ -227,11 +221,11 @@ class Job:
 
         InvalidPayload: the stored text cannot be read.
         """
-        return self._object("payload")
+        return cast("dict[str, Any] | None", self._json("payload", dict))
 
     @property
     def params(self) -> dict[str, Any]:
-        return self._object("params") or {}
+        return self._json("params", dict) or {}
 
     @property
     def result(self) -> Any:

@@ -6,11 +6,11 @@ Secret arguments are in none of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from perdure.clock import Micros, iso
+from perdure.clock import Micros, iso, to_micros
 from perdure.ids import to_uuid
 from perdure.job.model import json_of
 
@@ -66,11 +66,6 @@ _MISSED_KEYS = ("first", "last", "count", "reason", "recorded_at")
 _FINDING_KEYS = ("name", "severity", "explanation", "count", "examples", "repair")
 _QUESTIONS = ("outstanding", "failed", "stuck", "durations", "duplicates", "ran")
 _INSTANTS = ("since", "last")
-
-
-def time_json(at: datetime | None) -> str | None:
-    """A time as programs read it: ISO 8601 in UTC, always with six decimals."""
-    return None if at is None else at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def job_json(job: Job) -> dict[str, object]:
@@ -231,13 +226,8 @@ def status_json(found: Status) -> dict[str, object]:
     rows = {name: [_row_json(row._asdict()) for row in getattr(found, name)] for name in _QUESTIONS}
     reserved = [reservation_json(row) for row in found.reservations]
     schedules = [_row_json(row._asdict()) for row in found.schedules]
-    return {
-        "at": _instant(found.at),
-        "complete": found.is_complete,
-        **rows,
-        "reservations": reserved,
-        "schedules": schedules,
-    }
+    found_at = {"at": _instant(found.at), "complete": found.is_complete}
+    return {**found_at, **rows, "reservations": reserved, "schedules": schedules}
 
 
 def reservation_json(row: ReservationRow) -> dict[str, object]:
@@ -272,7 +262,7 @@ def _read(row: object, keys: Sequence[str]) -> dict[str, object]:
 
 def _value(value: object) -> object:
     if isinstance(value, datetime):
-        return time_json(value)
+        return iso(to_micros(value))
     if isinstance(value, UUID):
         return str(value)
     return list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,9 +76,8 @@ def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> S
     """All six questions. Each result is consistent in itself; jobs may change between two of them."""
     found = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
     failed_lives = store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT)
-    return Status(
-        now, **found, failed_lives=failed_lives, reservations=_reservations(store), schedules=troubled(store, now)
-    )
+    held, in_trouble = _reservations(store), troubled(store, now)
+    return Status(now, **found, failed_lives=failed_lives, reservations=held, schedules=in_trouble)
 
 
 def _reservations(store: Store) -> Sequence[ReservationRow]:
@@ -138,19 +137,18 @@ def asked(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> di
 # -- which kinds the stored jobs are of ------------------------------------------------------------------------------
 
 
-class Orphans(NamedTuple):
-    """Live jobs that the code at hand cannot run."""
+class Unrunnable(NamedTuple):
+    """One thing that would go wrong. `live`: how many stored jobs it keeps from running; 0 for the code itself."""
 
-    kind: StoredKind
-    reason: str
+    kind: str
+    live: int
+    problem: str
 
 
-def orphans(stored: Sequence[StoredKind], known: Mapping[str, int]) -> list[Orphans]:
-    """Those whose kind is gone, or that were written by newer code than this; `known`: name → newest version."""
-    found: list[Orphans] = []
-    for kind in stored:
-        if kind.name not in known:
-            found.append(Orphans(kind, "no kind of that name is declared"))
-        elif kind.version > known[kind.name]:
-            found.append(Orphans(kind, f"written as version {kind.version}, the code has {known[kind.name]}"))
-    return found
+def orphans(stored: Sequence[StoredKind], known: Mapping[str, int]) -> Iterator[Unrunnable]:
+    """Live jobs whose kind is gone, or that were written by newer code than this; `known`: name → newest version."""
+    for name, version, live in stored:
+        if name not in known:
+            yield Unrunnable(name, live, "no kind of that name is declared")
+        elif version > known[name]:
+            yield Unrunnable(name, live, f"written as version {version}, the code has {known[name]}")

@@ -68,7 +68,10 @@ class Bell(Protocol):
     """Wakes a worker that has nothing to do. Only a hint: it may ring for nothing, and workers also poll."""
 
     def ring(self) -> None:
-        """Wake the sleeper from inside its own process. Any thread may call it."""
+        """Wake the sleeper from inside its own process. Any thread and any signal handler may call it.
+
+        After `close` nothing happens: a handler that was left behind rings when it ends.
+        """
         ...
 
     def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:

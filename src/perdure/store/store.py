@@ -18,7 +18,6 @@ from perdure.errors import ConfigError, PerdureError, StoreError
 from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
-from perdure.store import finish as _finish
 from perdure.store import repair as _repair
 from perdure.store import reservation as _reservation
 from perdure.store import schedule as _schedule
@@ -206,9 +205,9 @@ class SqlStore:
 
     # ClaimOperations, FinishOperations, RescueOperations, TurnOperations
     claim = past_damage(writes(_claim.claim))
-    finish = past_damage(briefly(_finish.finish))
-    promote = past_damage(writes(_finish.promote))
-    rescue = past_damage(briefly(_finish.rescue))
+    finish = past_damage(briefly(_turn.finish))
+    promote = past_damage(writes(_turn.promote))
+    rescue = past_damage(briefly(_turn.rescue))
     turn = past_damage(briefly(_turn.turn))
     glance = reads(_turn.glance)
     held_by = reads(_turn.held_by)

@@ -14,10 +14,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from perdure.ids import NodeId, to_uuid
-from perdure.job.model import Claim, Failure, LiveJob, RunStats
+from perdure.job.model import NO_STATS, Claim, Failure, LiveJob, RunStats
 from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Snoozed, TimedOut
 from perdure.job.states import Park, State
-from perdure.job.transitions import INTERRUPTED, NO_STATS
+from perdure.job.transitions import INTERRUPTED
 from perdure.job.views import Job
 from perdure.store.rows import EVERY_QUEUE, Finished, FinishStatus, Rescued, ReservationRow
 from perdure.text import measured
@@ -27,21 +27,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("perdure.lifecycle")
 
+is_logged = logger.isEnabledFor
+"""Whether events of a level are logged at all. Asked first on the way of every job, where mostly none are."""
+
 WRITTEN = Finished(FinishStatus.APPLIED, State.COMPLETED)
-"""The end of a run that ended its job itself, by `ctx.transaction()`."""
+"""A job that has completed, also by `ctx.transaction()` in its handler: logged only if INFO is."""
 
 
 def log_enqueued(jobs: Iterable[Job]) -> None:
-    if logger.isEnabledFor(logging.DEBUG):
-        for job in jobs:
-            again = ", which was there already" if job.deduplicated else ""
-            facts = {"event": "enqueued", "job_id": str(job.id), "kind": job.kind, "queue": job.queue}
-            _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
-
-
-def logs_verbs() -> bool:
-    """Whether changes by hand are logged at all."""
-    return logger.isEnabledFor(logging.INFO)
+    for job in jobs:
+        again = ", which was there already" if job.deduplicated else ""
+        facts = {"event": "enqueued", "job_id": str(job.id), "kind": job.kind, "queue": job.queue}
+        _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
 
 
 def log_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None:
@@ -114,10 +111,9 @@ def _say_by_hand(message: str, facts: dict[str, Any], in_transaction: bool) -> N
 
 
 def log_claims(claims: Iterable[Claim]) -> None:
-    if logger.isEnabledFor(logging.DEBUG):
-        for claim in claims:
-            facts = _facts("claimed", claim.live)
-            _say(logging.DEBUG, f"claimed {_name(claim.live)}, attempt {claim.live.attempts}", facts)
+    for claim in claims:
+        facts = _facts("claimed", claim.live)
+        _say(logging.DEBUG, f"claimed {_name(claim.live)}, attempt {claim.live.attempts}", facts)
 
 
 def log_parked(parked: Iterable[LiveJob]) -> None:
@@ -135,11 +131,11 @@ _PARKED = {
 
 def log_ends(reports: Sequence[Ended], results: Iterable[Finished]) -> None:
     """`results`: of the reports that were not written by the handler itself, in their order."""
-    wants_all = logger.isEnabledFor(logging.INFO)
+    wants_all = is_logged(logging.INFO)
     following = iter(results)
     for ended in reports:
         finished = WRITTEN if ended.written else next(following)
-        if wants_all or finished.state is not State.COMPLETED or finished.status is not FinishStatus.APPLIED:
+        if wants_all or finished != WRITTEN:
             log_end(ended, ended.report, finished)
 
 

@@ -25,15 +25,16 @@ from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
 from perdure.upkeep.reservations import ReservationWatch
 from perdure.worker.context import capturing
-from perdure.worker.executors import Pools
+from perdure.worker.executors.loop import LoopExecutor
+from perdure.worker.executors.threads import ThreadExecutor
 from perdure.worker.executors.wire import check_not_importing
-from perdure.worker.health import Health, LoopProbe, Status, problem_of
-from perdure.worker.heartbeat import Exclusive, Heartbeat
+from perdure.worker.health import Health, Status, problem_of
+from perdure.worker.heartbeat import Exclusive, Heartbeat, LoopProbe
 from perdure.worker.lifespan import Lifespan
 from perdure.worker.loop import HURRY, SETTLE_S, STOP, StopRequest, WorkLoop
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
-from perdure.worker.run import Inbox
+from perdure.worker.run import AnyKind, Executor, Inbox
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
@@ -53,6 +54,57 @@ EXIT_HUNG = 75
 logger = logging.getLogger("perdure.worker")
 
 
+class Pools:
+    """The executors of one worker, each made when a job first needs it.
+
+    Coroutines go to the event loop, functions to threads, and kinds with `isolation="process"` to processes.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._made: dict[str, Executor] = {}
+
+    def of(self, kind: AnyKind) -> Executor:
+        return self._get(kind.isolation or ("loop" if kind.is_async else "thread"))
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop_executor().loop
+
+    def _loop_executor(self) -> LoopExecutor:
+        """Also called in the threads of runs."""
+        made = self._get("loop")
+        assert isinstance(made, LoopExecutor)
+        return made
+
+    @property
+    def has_loop(self) -> bool:
+        return "loop" in self._made
+
+    def close(self, patience_s: float) -> bool:
+        """No more runs will come. False: some handlers have not ended in time and are left behind."""
+        with self._lock:
+            made = list(self._made.values())
+        ended = [executor.close(patience_s) for executor in made]  # all of them, even if one returns False
+        return all(ended)
+
+    def _get(self, sort: str) -> Executor:
+        with self._lock:
+            made = self._made.get(sort)
+            if made is None:
+                made = self._made[sort] = self._make(sort)
+            return made
+
+    def _make(self, sort: str) -> Executor:
+        if sort == "loop":
+            return LoopExecutor(self._inbox)
+        if sort == "process":
+            from perdure.worker.executors.processes import ProcessExecutor
+
+            return ProcessExecutor(self._inbox)
+        return ThreadExecutor(self._inbox, self._loop_executor)
+
+
 class Worker:
     """Runs jobs until it is asked to stop. One use: make another to start again."""
 
@@ -62,7 +114,6 @@ class Worker:
         self._options = options
         self._check = check
         self._bell: Bell | None = None
-        self._ringing = threading.RLock()  # reentrant: a signal may come while the main thread rings
         self._stopping = StopRequest(self._ring)
         self._node: Node | None = None
         self._heartbeat: Heartbeat | None = None
@@ -190,7 +241,7 @@ class Worker:
         for hook in self._options.before_start:
             hook()
         self._prepare_kinds()
-        inbox = Inbox(self._ring)
+        inbox = Inbox(bell.ring)
         self._pools = pools = Pools(inbox)
         self._around.enter_context(capturing())
         self._around.callback(self._close_pools)
@@ -293,8 +344,7 @@ class Worker:
         """If the store thread hung, only that thread closes it: it may come back and use the descriptors."""
         if self._stopping.given_up and threading.current_thread() is not self._thread:
             return
-        with self._ringing:
-            bell, self._bell = self._bell, None
+        bell, self._bell = self._bell, None
         if bell is not None:
             bell.close()
 
@@ -357,9 +407,9 @@ class Worker:
     # -- rings and forks ---------------------------------------------------------------------------------------------
 
     def _ring(self) -> None:
-        with self._ringing:
-            if self._bell is not None:
-                self._bell.ring()
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
 
     def _check_process(self) -> None:
         check_not_importing()

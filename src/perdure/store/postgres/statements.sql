@@ -192,13 +192,9 @@ HAVING MAX(r.position) > (SELECT last_value FROM {position})
 
 -- name: list_runs_of_kind
 -- As shared, but job by job, so that the planner does not join with all runs.
-{run_view}
-FROM (
-    SELECT u.id
-    FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
-    CROSS JOIN LATERAL (SELECT x.* FROM {run} AS x WHERE x.job_id = d.id ORDER BY x.id LIMIT :scan) AS u
-    WHERE {page_of_runs}
-) {found_runs}
+{find_runs} (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
+CROSS JOIN LATERAL (SELECT x.* FROM {run} AS x WHERE x.job_id = d.id ORDER BY x.id LIMIT :scan) AS u
+WHERE {page_of_runs}
 
 -- name: reach_runs_of_kind
 SELECT u.id

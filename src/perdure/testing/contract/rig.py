@@ -15,7 +15,18 @@ from typing import TypedDict, Unpack
 from perdure.clock import ManualClock, Micros
 from perdure.ids import IdFactory, JobId, NodeId, ReservationId, RunId
 from perdure.job import transitions
-from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Plan, RunStats, plan_json, rank_of
+from perdure.job.model import (
+    NO_STATS,
+    Claim,
+    Failure,
+    JobRow,
+    LiveJob,
+    NewJob,
+    Plan,
+    RunStats,
+    plan_json,
+    rank_of,
+)
 from perdure.job.reports import Finish, Report
 from perdure.job.states import WAITING, State, Suspicion, Verb
 from perdure.job.views import Job, Run
@@ -274,11 +285,11 @@ class Rig:
         assert claim.job_id == job_id
         return claim
 
-    def finish(self, claim: Claim, report: Report, stats: RunStats = transitions.NO_STATS) -> Finished:
+    def finish(self, claim: Claim, report: Report, stats: RunStats = NO_STATS) -> Finished:
         """Report for one run."""
         return self.store.finish([self.report(claim, report, stats)], self.now)[0]
 
-    def report(self, claim: Claim, report: Report, stats: RunStats = transitions.NO_STATS) -> Finish:
+    def report(self, claim: Claim, report: Report, stats: RunStats = NO_STATS) -> Finish:
         return Finish(claim.live, report, JobId(self.ids.new()), stats)
 
     def crashed(self, count: int, times: int = 1, **wish: Unpack[Wish]) -> list[JobId]:

@@ -48,6 +48,13 @@ def test_a_turn_that_wants_nothing_changes_nothing(rig: Rig) -> None:
     assert rig.everything() == before
 
 
+def test_a_bell_may_be_rung_after_it_was_closed(rig: Rig) -> None:
+    bell = rig.store.bell()
+    bell.ring()
+    bell.close()
+    bell.ring()
+
+
 def test_a_turn_finishes_promotes_and_claims(rig: Rig) -> None:
     done, next_one = rig.enqueue_many(2)
     due = rig.enqueue(delay_s=1)
