@@ -69,11 +69,11 @@ Cron = Annotated[
     typer.Argument(metavar="CRON", help='When: "0 7 * * *", 6 fields with seconds first, or @daily; or --every, --at.'),
 ]
 KindName = Annotated[
-    str | None, typer.Option("--kind", "-k", metavar="KIND", help="What to run: a kind, as the app declares it; or")
+    str | None, typer.Option("--kind", "-k", metavar="KIND", help="What to run: a kind, as the app declares it.")
 ]
 TemplateName = Annotated[
     str | None,
-    typer.Option("--template", metavar="NAME", help="a template, as it is at the time; arguments are what differs."),
+    typer.Option("--template", metavar="NAME", help="Or a template, as it is at the time; arguments are what differs."),
 ]
 Every = Annotated[str | None, typer.Option(metavar="SPAN", help="When: again and again after 30s, 5m, 2h or 1d.")]
 At = Annotated[str | None, typer.Option(metavar="TIME", help="When: once, at 2026-01-31T12:00Z; UTC without zone.")]
