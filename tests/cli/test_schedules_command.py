@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -298,6 +300,22 @@ def test_a_schedule_is_made_with_arguments_and_options(perdure: Perdure, here: A
     assert here.trigger("daily").queue == "post"
 
 
+def test_a_schedule_of_a_template_says_only_what_differs(perdure: Perdure, here: App, folder: Path) -> None:
+    here.templates.put("welcome", "send", {"to": "ann", "copies": 2}, queue="post")
+
+    perdure("schedules", "add", "daily", "@daily", "--template", "welcome", "copies=3", cwd=folder, **SHOP)
+
+    assert here.trigger("daily").payload == {"to": "ann", "copies": 3}
+    shown = perdure("schedules", "show", "daily", cwd=folder, **NARROW).out
+    told = perdure("schedules", "show", "daily", "--json", cwd=folder, **URL).json()
+    assert (told["template"], told["payload"], told["state"]) == ("welcome", {"copies": 3}, "on")
+    assert "\ntemplate     welcome\n" in shown
+    both = ("schedules", "add", "x", "@daily", "--template", "welcome", "-k", "send")
+    assert refusal(perdure(*both, cwd=folder, **SHOP)).endswith("[usage_error]")
+    unknown = ("schedules", "add", "x", "@daily", "--template", "welcom")
+    assert refusal(perdure(*unknown, cwd=folder, **SHOP)).endswith("[template_unknown]")
+
+
 def test_an_interval_and_a_single_instant_are_made_without_an_expression(
     perdure: Perdure, here: App, folder: Path
 ) -> None:
@@ -500,13 +518,15 @@ def test_many_jobs_are_made_only_if_someone_wants_them(perdure: Perdure, here: A
 
 def test_what_was_made_is_told_when_a_slot_stops_the_rest(perdure: Perdure, here: App, folder: Path) -> None:
     here.schedules.put("hourly", "@hourly", kind="send", payload=ANN)
-    job = here.trigger("hourly", datetime(2026, 1, 31, 2, tzinfo=UTC))
-    here.cancel(job)
-    here.delete(job)
+    here.trigger("hourly", datetime(2026, 1, 31, 2, tzinfo=UTC))
     stretch = ("--from", "2026-01-31T00:00Z", "--to", "2026-01-31T05:00Z")
+    with closing(sqlite3.connect(folder / "shop.db", isolation_level=None)) as other_program:
+        (job_id,) = other_program.execute("SELECT job_id FROM perdure_slot").fetchone()
+        other_program.execute("UPDATE perdure_slot SET job_id = zeroblob(16)")
 
-    stopped = perdure("backfill", "hourly", *stretch, cwd=folder, **URL)
+        stopped = perdure("backfill", "hourly", *stretch, cwd=folder, **URL)
 
+        other_program.execute("UPDATE perdure_slot SET job_id = ? WHERE job_id = zeroblob(16)", [job_id])
     assert stopped.status == 2
     told, why = stopped.err.splitlines()
     assert told.startswith("hourly: 2 jobs made.")

@@ -68,7 +68,13 @@ Cron = Annotated[
     str | None,
     typer.Argument(metavar="CRON", help='When: "0 7 * * *", 6 fields with seconds first, or @daily; or --every, --at.'),
 ]
-KindName = Annotated[str, typer.Option("--kind", "-k", metavar="KIND", help="The kind, as the app declares it.")]
+KindName = Annotated[
+    str | None, typer.Option("--kind", "-k", metavar="KIND", help="What to run: a kind, as the app declares it.")
+]
+TemplateName = Annotated[
+    str | None,
+    typer.Option("--template", metavar="NAME", help="Or a template, as it is at the time; arguments are what differs."),
+]
 Every = Annotated[str | None, typer.Option(metavar="SPAN", help="When: again and again after 30s, 5m, 2h or 1d.")]
 At = Annotated[str | None, typer.Option(metavar="TIME", help="When: once, at 2026-01-31T12:00Z; UTC without zone.")]
 Start = Annotated[str | None, typer.Option(metavar="TIME", help="Not before then.")]
@@ -182,16 +188,21 @@ def show(name: Name, *, limit: Slots = SLOTS_SHOWN, url: Url = None, app: App = 
     with existing_app(url, app) as perdure:
         slots, missed = perdure.schedules.slots(name, limit=limit), perdure.schedules.missed(name, limit=limit)
         found, row = _existing(perdure, name)
+        template = None if row.template_id is None else perdure.store.template_by_id(row.template_id)
+    made_from = None if template is None else template.name
     now = SystemClock().now()
     payload = with_stars(found.payload, row.secrets)
     coming = [] if found.trigger is None or not found.enabled else _coming(found.trigger, now, NEXT_SHOWN)
     if json:
         following = {"next": [_utc(at) for at in coming], "slots": list(map(slot_json, slots))}
         print_json(
-            schedule_json(found, now) | {"payload": payload} | following | {"missed": list(map(missed_json, missed))}
+            schedule_json(found, now)
+            | {"payload": payload, "template": made_from}
+            | following
+            | {"missed": list(map(missed_json, missed))}
         )
         return
-    print_fields([*_fields(found, row, payload, now)])
+    print_fields([*_fields(found, row, payload, now), ("template", made_from)])
     if coming and found.trigger is not None:
         print_heading("next")
         _print_instants(coming, found.trigger.tz)
@@ -343,7 +354,8 @@ def add(
     cron: Cron = None,
     values: Values = None,
     *,
-    kind: KindName,
+    kind: KindName = None,
+    template: TemplateName = None,
     payload: Payload = None,
     every: Every = None,
     at: At = None,
@@ -365,10 +377,12 @@ def add(
     app: App = None,
     json: Json = False,
 ) -> None:
-    """Make a schedule of an app's kind.
+    """Make a schedule of an app's kind, or of a template.
 
     Give one of CRON, --every and --at. Arguments of the job are written as with perdure enqueue.
     """
+    if (kind is None) == (template is None):
+        raise typer.BadParameter("say what to run with --kind or --template, one of them")
     given = list(values or ())
     if cron is not None and "=" in cron:  # no expression has one: it is the first argument of the job
         given, cron = [cron, *given], None
@@ -381,9 +395,10 @@ def add(
     with _app_for(url, app) as perdure:
         if not replace:
             _refuse_taken(perdure, name)
-        arguments = arguments_of(perdure.kinds.get(kind), given, payload)
+        target = kind if template is None else perdure.templates.get(template).kind
+        arguments = arguments_of(perdure.kinds.get(target or ""), given, payload)
         try:
-            made = perdure.schedules.put(name, cron, kind=kind, payload=arguments, **fields)
+            made = perdure.schedules.put(name, cron, kind=kind, template=template, payload=arguments, **fields)
         except InvalidPayload as error:
             raise in_one_sentence(error) from error
         _print_switched(made, json=json)
