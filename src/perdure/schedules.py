@@ -15,7 +15,16 @@ from zoneinfo import ZoneInfo
 
 from perdure.checks import check_known, check_name, check_time, check_type, check_whole
 from perdure.clock import Micros, to_datetime
-from perdure.errors import DatabaseBusy, KindError, PerdureError, Remedy, ScheduleError, TransitionRefused, shown
+from perdure.errors import (
+    DatabaseBusy,
+    InvalidOption,
+    KindError,
+    PerdureError,
+    Remedy,
+    ScheduleError,
+    TransitionRefused,
+    shown,
+)
 from perdure.ids import JobId, to_uuid
 from perdure.job import transitions
 from perdure.job.model import json_of, plan_json, plan_of
@@ -44,6 +53,7 @@ from perdure.schedule.scheduler import firing_of
 from perdure.schedule.trigger import Trigger
 from perdure.store.rows import Missed, ScheduleRow, SlotRow
 from perdure.store.template import archived
+from perdure.templates import job_from_template
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -297,9 +307,15 @@ class Schedules:
 
     def _meant(self, what: str, tz: str | None) -> Trigger:
         check_type(what, "the schedule", str, "a schedule's name or a cron expression", code="schedule_invalid")
-        if " " in what.strip() or what.startswith("@"):
+        if " " not in what.strip() and not what.startswith("@"):
+            return trigger_of(self._existing(what))
+        try:
             return Trigger.of(what, tz=tz)
-        return trigger_of(self._existing(what))
+        except InvalidOption:
+            row = self._app.store.schedule(what)  # a name may have blanks, too
+            if row is None:
+                raise
+            return trigger_of(row)
 
     def _slot(self, row: SlotRow) -> Slot:
         """The slot; where its job was continued under another id, with the state of the newest one."""
@@ -334,7 +350,7 @@ class Schedules:
         _refuse_upkeep(row)
         now = self._app.clock.now()
         at = Micros(now - now % 1_000_000) if scheduled_for is None else check_time(scheduled_for, "scheduled_for")
-        return self._take(row, at, policy_of(row).overlap)
+        return self._take(row, at)
 
     def backfill(self, name: str, start: datetime, end: datetime) -> Iterator[Job]:
         """Take every planned instant from `start` to before `end`, oldest first, lazily: one job after the other.
@@ -345,18 +361,25 @@ class Schedules:
         row = self._existing(name)
         _refuse_upkeep(row)
         first, last = check_time(start, "start"), check_time(end, "end")
-        overlap: Overlap = "allow" if policy_of(row).overlap == "allow" else "queue"
         for at in trigger_of(row).instants(Micros(first - 1)):
             if at >= last:
                 return
-            yield self._take(row, at, overlap)
+            yield self._take(row, at, in_line=True)
 
-    def _take(self, row: ScheduleRow, at: Micros, overlap: Overlap) -> Job:
+    def _take(self, row: ScheduleRow, at: Micros, *, in_line: bool = False) -> Job:
+        """`in_line`: where jobs may not overlap, this one waits for the one before it."""
         now = self._app.clock.now()
         template = None if row.template_id is None else self._app.store.template_by_id(row.template_id)
         if template is not None and template.archived_at is not None:
             raise archived(template.name)
-        slot = new_slot(row, planned(trigger_of(row), at, overlap), JobId(self._app.ids.new()), now, template)
+        try:
+            overlap = policy_of(row).overlap
+            one = planned(trigger_of(row), at, "queue" if in_line and overlap == "skip" else overlap)
+            slot = new_slot(row, one, JobId(self._app.ids.new()), now, template)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ScheduleError(
+                f"schedule {row.name!r} cannot be understood ({error}); put it again", code="schedule_invalid"
+            ) from error
         return self._app.store.take_slot(row.id, slot, now)
 
     # Last, because inside the class the name hides the type.
@@ -395,7 +418,7 @@ def definition_from_template(
     app: Perdure, name: str, cron: str | None, template: str, payload: Mapping[str, Any], fields: ScheduleFields
 ) -> Definition:
     """The same for a schedule that takes the rest from a template. The whole is checked as it would be enqueued now."""
-    new = app.templates.new_job(template, payload, _of_the_job(fields), app.store)
+    new = job_from_template(app, template, payload, _of_the_job(fields), app.store)
     assert new.origin is not None
     assert new.origin.template_id is not None
     row = app.store.template_by_id(new.origin.template_id)

@@ -99,7 +99,7 @@ class Templates:
         if version is not None:
             check_whole(version, "version", code="version_invalid")
         row = self._app.store.template(_checked(name), version)
-        return _template(self._found(row, name, version))
+        return _template(_found(self._app, row, name, version))
 
     def list(self, *, archived: bool = False) -> list[Template]:
         """Every template at its newest version, by name; with `archived`, the archived ones too."""
@@ -108,7 +108,7 @@ class Templates:
     def versions(self, name: str) -> Sequence[Template]:
         """Every version of a template, the newest first."""
         rows = self._app.store.template_versions(_checked(name))
-        self._found(rows[0] if rows else None, name)
+        _found(self._app, rows[0] if rows else None, name)
         return [_template(row) for row in rows]
 
     def of(self, job: JobLike) -> Template | None:
@@ -142,40 +142,44 @@ class Templates:
         """
         tx = options.get("tx")
         store = self._app.store if tx is None else self._app.store.within(tx)
-        new = self.new_job(name, overrides, options, store)
+        new = job_from_template(self._app, name, overrides, options, store)
         jobs = store.enqueue([new])
         log_enqueued(jobs)
         return jobs[0]
 
-    def new_job(self, name: str, overrides: Mapping[str, Any] | None, options: OptionFields, store: Store) -> NewJob:
-        """The job that `enqueue` would insert; nothing is written."""
-        row = self._found(store.template(_checked(name)), name)
-        if row.archived_at is not None:
-            raise archived(name)
-        [new] = self._app.new_jobs([_draft(self._app, row, overrides, options)])
-        return new._replace(origin=Origin(row.id, row.version))
-
     def _told(self, verb: str, row: TemplateRow | None, name: str, now: Micros) -> Template:
         """The template after a change, which is logged if there was one."""
-        changed = self._found(row, name)
+        changed = _found(self._app, row, name)
         if changed.updated_at == now:
             log_template(verb, changed.name, changed.latest, in_transaction=self._app.store.in_transaction)
         return _template(changed)
 
-    def _found(self, row: TemplateRow | None, name: str, version: int | None = None) -> TemplateRow:
-        """The row, or the error that there is none."""
-        if row is not None:
-            return row
-        from difflib import get_close_matches
 
-        known = {each.name: each.latest for each in self._app.store.templates()}
-        if name in known:
-            why = f"template {name!r} has no version {version}; its newest is {known[name]}"
-            raise TemplateError(why, code="template_unknown")
-        near = get_close_matches(name, list(known), n=1)
-        meant = f"did you mean {near[0]!r}?" if near else None
-        remedy = Remedy(meant or "app.templates.put makes one", meant or "perdure templates put makes one")
-        raise TemplateError(f"there is no template {shown(name)}", code="template_unknown", remedy=remedy)
+def job_from_template(
+    app: Perdure, name: str, overrides: Mapping[str, Any] | None, options: OptionFields, store: Store
+) -> NewJob:
+    """The job that `enqueue` would insert; nothing is written."""
+    row = _found(app, store.template(_checked(name)), name)
+    if row.archived_at is not None:
+        raise archived(name)
+    [new] = app.new_jobs([_draft(app, row, overrides, options)])
+    return new._replace(origin=Origin(row.id, row.version))
+
+
+def _found(app: Perdure, row: TemplateRow | None, name: str, version: int | None = None) -> TemplateRow:
+    """The row, or the error that there is none."""
+    if row is not None:
+        return row
+    from difflib import get_close_matches
+
+    known = {each.name: each.latest for each in app.store.templates()}
+    if name in known:
+        why = f"template {name!r} has no version {version}; its newest is {known[name]}"
+        raise TemplateError(why, code="template_unknown")
+    near = get_close_matches(name, list(known), n=1)
+    meant = f"did you mean {near[0]!r}?" if near else None
+    remedy = Remedy(meant or "app.templates.put makes one", meant or "perdure templates put makes one")
+    raise TemplateError(f"there is no template {shown(name)}", code="template_unknown", remedy=remedy)
 
 
 def _checked(name: object) -> str:

@@ -379,6 +379,24 @@ def test_one_that_cannot_fire_is_reported_and_delays_no_other(
     assert (mended.problem, mended.next_trigger_at) == (None, START + timedelta(hours=3))
 
 
+@pytest.mark.parametrize("damage", [{"policy": "{"}, {"plan": "{}"}, {"plan": "[]"}])
+def test_what_cannot_be_understood_is_not_triggered_by_hand(app: Perdure, send: Any, damage: dict[str, Any]) -> None:
+    app.schedules.put("bad", "0 * * * *", kind=send, payload=A)
+    row = app.store.schedule("bad")
+    assert row is not None
+    app.store.save_schedule(row._replace(version=2, **damage), 1)
+
+    with pytest.raises(ScheduleError, match="put it again"):
+        app.trigger("bad")
+    assert list(app.jobs()) == []
+
+
+def test_a_name_may_have_blanks(app: Perdure, send: Any) -> None:
+    app.schedules.put("every full hour", "0 * * * *", kind=send, payload=A)
+
+    assert app.schedules.preview("every full hour", 1) == [START + timedelta(hours=1)]
+
+
 def test_a_kind_that_nobody_knows_any_more_is_parked_and_seen(path: Path, clock: ManualClock) -> None:
     old = Perdure(path, durability="normal", clock=clock)
 

@@ -128,13 +128,28 @@ def _fire(firing: Firing, node_id: NodeId | None, now: Micros) -> Op[Fired]:
         taken.append(slot.scheduled_for)
         if job is not None:
             jobs.append(job.row.id)
-    yield from _record(seen.id, [*firing.missed, *(Missed(at, at, 1, "overlap", now) for at in overlapped)])
+    yield from _record(seen.id, firing.missed)
+    for slot in firing.slots:
+        if slot.scheduled_for in overlapped:
+            yield from _record_overlap(seen.id, slot, now)
     return Fired(applied=True, jobs=tuple(jobs), slots=tuple(taken), overlapped=tuple(overlapped))
 
 
 def _record(schedule_id: bytes, missed: Sequence[Missed]) -> Op[None]:
     if missed:
         yield Call("insert_missed", [(schedule_id, *stretch) for stretch in missed])
+
+
+def _record_overlap(schedule_id: bytes, slot: NewSlot, now: Micros) -> Op[None]:
+    """Together with the instant before it, if that was skipped for the same reason: a job that hangs for a day leaves
+    one row, not one for each instant."""
+    rows = (yield Call("newest_missed", {"schedule_id": schedule_id})).rows
+    known = Missed._make(rows[0]) if rows else None
+    if known is None or (known.reason, known.last_at) != ("overlap", slot.previous_at):
+        yield from _record(schedule_id, [Missed(slot.scheduled_for, slot.scheduled_for, 1, "overlap", now)])
+        return
+    longer = {"last_at": slot.scheduled_for, "first_at": known.first_at, "recorded_at": known.recorded_at}
+    yield Call("lengthen_missed", longer | {"schedule_id": schedule_id})
 
 
 def _live_before(schedule_id: bytes, slot: NewSlot) -> Op[JobId | None]:
@@ -201,6 +216,7 @@ def take_slot(schedule_id: bytes, slot: NewSlot, now: Micros) -> Op[Job | Perdur
         )
     job = yield from _take(schedule_id, slot, before, None, now)
     assert job is not None
+    yield Call("note_trigger", {"at": slot.scheduled_for, "id": schedule_id})
     return job
 
 

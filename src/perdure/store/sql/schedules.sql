@@ -76,6 +76,23 @@ WHERE schedule_id = :schedule_id AND scheduled_for = :scheduled_for AND job_id I
 INSERT INTO {missed} (schedule_id, first_at, last_at, instants, reason, recorded_at)
 VALUES (:schedule_id, :first_at, :last_at, :instants, :reason, :recorded_at)
 
+-- name: newest_missed
+SELECT first_at, last_at, instants, reason, recorded_at
+FROM {missed}
+WHERE schedule_id = :schedule_id
+ORDER BY first_at DESC, recorded_at DESC
+LIMIT 1
+
+-- name: lengthen_missed
+UPDATE {missed}
+SET last_at = :last_at, instants = instants + 1
+WHERE schedule_id = :schedule_id AND first_at = :first_at AND recorded_at = :recorded_at
+
+-- name: note_trigger
+UPDATE {schedule}
+SET last_trigger_at = :at
+WHERE id = :id AND (last_trigger_at IS NULL OR last_trigger_at < :at)
+
 -- fragment: slot_columns
 -- A job that was stopped because its slot took too long is told apart from one that failed.
 s.schedule_id, s.scheduled_for, s.previous_at, s.following_at, s.job_id, s.node_id, s.note, s.created_at,

@@ -274,6 +274,25 @@ def test_while_a_job_of_the_schedule_is_live_skip_takes_nothing(rig: Rig) -> Non
     assert len(fire(rig, read(rig, row)).jobs) == 1
 
 
+def test_instants_skipped_one_after_the_other_are_one_stretch(rig: Rig) -> None:
+    row = saved(rig)
+    fire(rig, row)
+    for _ in range(3):
+        rig.clock.advance(minutes=1)
+        fire(rig, read(rig, row))
+    last = rig.now
+    rig.finish(rig.claim_one(), Completed())
+    rig.clock.advance(minutes=1)
+    fire(rig, read(rig, row))
+    rig.clock.advance(minutes=1)
+    fire(rig, read(rig, row))
+
+    assert [(one.first_at, one.last_at, one.instants) for one in rig.store.missed(row.id, Micros(rig.now + 1), 10)] == [
+        (rig.now, rig.now, 1),
+        (last - 2 * MINUTE, last, 3),
+    ]
+
+
 def test_with_queue_the_job_waits_for_the_one_before(rig: Rig) -> None:
     row = saved(rig)
     [first] = fire(rig, row, overlap="queue").jobs
@@ -367,6 +386,7 @@ def test_a_slot_that_is_taken_gives_its_job(rig: Rig) -> None:
 
     assert (again.row.id, first.deduplicated, again.deduplicated) == (first.row.id, False, True)
     assert rig.everything() == before
+    assert read(rig, row).last_trigger_at == rig.now
 
 
 def test_by_hand_there_is_no_way_around_the_overlap(rig: Rig) -> None:
