@@ -99,8 +99,9 @@ class Reservation:
     # -- taking it ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        looks = self.looks()
         try:
-            for pause in self.looks():
+            for pause in looks:
                 self._app.clock.wait(pause)
         except BaseException:
             self.release()
@@ -110,9 +111,12 @@ class Reservation:
     def looks(self) -> Iterator[float]:
         """Takes it: yields the pause before each further look, and ends when it is held. ReservationBusy: time is up.
 
-        Whoever gives up in between has to release it.
+        Whoever gives up in between has to release it. What makes it impossible is raised at once, by the call itself.
         """
         self._begin()
+        return self._looks()
+
+    def _looks(self) -> Iterator[float]:
         watch = ReservationWatch(self._app.store, self._app.clock, self._liveness)
         deadline, pause = self._app.clock.boottime() + self._wait_s, FIRST_PAUSE_S
         while (obstacle := self._obstacle(watch)) is not None:
