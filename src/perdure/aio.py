@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from datetime import datetime
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 from uuid import UUID
 
 from perdure.app import JobLike, Perdure
@@ -19,12 +19,13 @@ from perdure.job.views import Job
 from perdure.kind import Draft
 from perdure.options import OptionFields
 from perdure.queues import Queues
-from perdure.reservation import Reservation
 from perdure.schedules import Schedules
 from perdure.store.rows import EVERY_QUEUE
 from perdure.templates import Templates
 from perdure.worker.lifecycle import is_logged, log_enqueued
-from perdure.worker.worker import finish_in_thread
+
+if TYPE_CHECKING:
+    from perdure.reservation import Reservation
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -106,8 +107,11 @@ class AsyncTemplates(_Async[Templates]):
     enqueue = _coroutine(Templates.enqueue)
 
 
-class AsyncReservation(_Async[Reservation]):
+class AsyncReservation:
     """`app.reserve` for coroutines: `async with app.aio.reserve("gpu") as r:`."""
+
+    def __init__(self, plain: Reservation) -> None:
+        self.plain = plain
 
     @property
     def id(self) -> UUID:
@@ -117,12 +121,23 @@ class AsyncReservation(_Async[Reservation]):
     def expires_at(self) -> datetime:
         return self.plain.expires_at
 
-    check = _coroutine(Reservation.check)
-    renew = _coroutine(Reservation.renew)
-    keep = _coroutine(Reservation.keep)
-    release = _coroutine(Reservation.release)
+    async def check(self) -> None:
+        await asyncio.to_thread(self.plain.check)
+
+    async def renew(self) -> None:
+        await asyncio.to_thread(self.plain.renew)
+
+    async def keep(self) -> None:
+        await asyncio.to_thread(self.plain.keep)
+
+    async def release(self) -> None:
+        from perdure.worker.worker import finish_in_thread
+
+        await finish_in_thread(self.plain.release)
 
     async def __aenter__(self) -> Self:
+        from perdure.worker.worker import finish_in_thread
+
         looks = self.plain.looks()
         try:
             pause = await finish_in_thread(lambda: next(looks, None))
@@ -130,14 +145,14 @@ class AsyncReservation(_Async[Reservation]):
                 await asyncio.sleep(pause)
                 pause = await finish_in_thread(lambda: next(looks, None))
         except BaseException:
-            await finish_in_thread(self.plain.release)
+            await self.release()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await finish_in_thread(self.plain.release)
+        await self.release()
 
 
 class AsyncPerdure(_Async[Perdure]):

@@ -5,6 +5,7 @@ A job runs under a node of its own, made of a worker's parts, so that others res
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from uuid import UUID
 
 from perdure.checks import ABOVE_ZERO, KEY_LIMIT, check_name, check_number
 from perdure.clock import Micros, to_datetime
-from perdure.errors import InvalidOption, PerdureError, ReservationBusy, TransactionError
+from perdure.errors import InvalidOption, PerdureError, ReservationBusy, ReservationExpired, TransactionError
 from perdure.ids import ReservationId, RunId, to_uuid
 from perdure.job.model import NewJob
 from perdure.job.states import State
@@ -47,6 +48,8 @@ LONGEST_PAUSE_S = 0.1
 RENEWALS = 3
 """How often `keep` renews within the time for which it is reserved."""
 LONGEST_S = 10**8
+
+logger = logging.getLogger("perdure.worker")
 
 
 def queue_text(queue: str) -> str:
@@ -96,8 +99,9 @@ class Reservation:
     # -- taking it ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        looks = self.looks()
         try:
-            for pause in self.looks():
+            for pause in looks:
                 self._app.clock.wait(pause)
         except BaseException:
             self.release()
@@ -107,9 +111,12 @@ class Reservation:
     def looks(self) -> Iterator[float]:
         """Takes it: yields the pause before each further look, and ends when it is held. ReservationBusy: time is up.
 
-        Whoever gives up in between has to release it.
+        Whoever gives up in between has to release it. What makes it impossible is raised at once, by the call itself.
         """
         self._begin()
+        return self._looks()
+
+    def _looks(self) -> Iterator[float]:
         watch = ReservationWatch(self._app.store, self._app.clock, self._liveness)
         deadline, pause = self._app.clock.boottime() + self._wait_s, FIRST_PAUSE_S
         while (obstacle := self._obstacle(watch)) is not None:
@@ -293,7 +300,8 @@ class _DirectRun:
         self._lease_us = round(options.lease_s * 1_000_000)
         self._node = Node(self._parts, options, self._pools, inbox)
         self._node.accepting = False
-        self._heartbeat = Heartbeat(self._node, self._parts, options, self._give_up, also=[reservation.keep])
+        self._is_over = False
+        self._heartbeat = Heartbeat(self._node, self._parts, options, self._give_up, also=[self._keep])
 
     def run(self, new: NewJob) -> Job:
         with capturing():
@@ -331,6 +339,16 @@ class _DirectRun:
             pause = self._node.turn()
             if not self._node.is_empty:
                 self._rung.wait(min(pause, NAP_S))
+
+    def _keep(self) -> None:
+        """Once it is lost, the job goes on: it is this node's, whoever else runs jobs of the queue."""
+        if self._is_over:
+            return
+        try:
+            self._reservation.keep()
+        except ReservationExpired as error:
+            self._is_over = True
+            logger.warning("the job goes on without the reservation of its queue: %s", error)
 
     def _give_up(self) -> None:
         """The database does not answer, and others may take the job: stop it."""

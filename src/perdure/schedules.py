@@ -39,6 +39,7 @@ from perdure.schedule.definition import (
     REMOVED,
     Definition,
     enabled_again,
+    firing_of,
     is_retimed,
     new_row,
     new_slot,
@@ -49,7 +50,6 @@ from perdure.schedule.definition import (
     trigger_of,
 )
 from perdure.schedule.policy import CatchUp, Overlap, Policy, Span, planned
-from perdure.schedule.scheduler import firing_of
 from perdure.schedule.trigger import Trigger
 from perdure.store.rows import Missed, ScheduleRow, SlotRow
 from perdure.store.template import archived

@@ -49,7 +49,7 @@ def test_the_block_begins_when_the_running_job_has_ended(app: Perdure) -> None:
         go_on.wait()
 
     job = app.enqueue("slow")
-    with app.worker(poll_s=0.05).running(), ThreadPoolExecutor(1) as pool:
+    with app.worker(concurrency=1, poll_s=0.05).running(), ThreadPoolExecutor(1) as pool:
         begun.wait()
         behind = app.enqueue("work", {"n": 1})
 
@@ -169,7 +169,9 @@ def test_a_reservation_in_a_transaction_is_refused(app: Perdure) -> None:
 def test_a_reservation_is_used_once(app: Perdure) -> None:
     once = app.reserve(QUEUE)
     with once:
-        pass
+        with pytest.raises(PerdureError, match="reservation_used"), once:
+            pass
+        once.check()  # and is not released by who cannot have it
     with pytest.raises(PerdureError, match="reservation_used"):
         once.__enter__()
 
@@ -209,6 +211,16 @@ def test_coroutines_reserve_too(app: Perdure) -> None:
 
     asyncio.run(main())
     assert [row.status for row in app.reservations()] == ["released"]
+
+
+def test_a_coroutine_inside_a_transaction_reserves_nothing(app: Perdure) -> None:
+    async def main() -> None:
+        with app.transaction(), pytest.raises(TransactionError, match="reserve_in_transaction"):
+            async with app.aio.reserve(QUEUE):
+                pass
+
+    asyncio.run(main())
+    assert app.reservations() == []
 
 
 def test_a_cancelled_wait_leaves_no_reservation(app: Perdure) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from perdure import InvalidOption, InvalidPayload, KeyConflict, Perdure, ReservationBusy, State, current
 from tests.reserve.jobs import QUEUE
+from tests.worker.patience import eventually
 
 
 @pytest.mark.parametrize(("kind", "result"), [("work", 14), ("gather", 21)])
@@ -101,3 +102,47 @@ def test_a_reserved_queue_is_not_run_in(app: Perdure) -> None:
     with app.reserve(QUEUE), pytest.raises(ReservationBusy):
         app.run_direct("work", {"n": 1}, wait=0.05)
     assert list(app.jobs()) == []
+
+
+def test_a_job_whose_reservation_is_lost_goes_on_and_is_warned_of_once(
+    app: Perdure, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(queue=QUEUE)
+    def lose() -> str:
+        [held] = app.store.active_reservations()
+        app.store.close_reservation(held.id, "expired", app.clock.now())
+        eventually(lambda: "goes on without the reservation" in caplog.text)
+        return "done"
+
+    assert app.run_direct("lose", expires=0.05).result == "done"
+    assert caplog.text.count("goes on without the reservation") == 1
+    assert app.reservations()[0].status == "expired"
+
+
+def test_the_reservation_is_renewed_while_the_job_runs(app: Perdure) -> None:
+    @app.job(queue=QUEUE)
+    def watch() -> None:
+        [first] = app.store.active_reservations()
+        eventually(lambda: app.store.active_reservations()[0].expires_at > first.expires_at)
+
+    assert app.run_direct("watch", expires=3).state is State.COMPLETED
+    assert app.reservations()[0].status == "released"
+
+
+def test_a_direct_job_can_be_cancelled_from_elsewhere(app: Perdure) -> None:
+    @app.job(queue=QUEUE)
+    def endless() -> None:
+        ctx = current()
+        assert ctx is not None
+        app.cancel(ctx.job_id)
+        eventually(lambda: ctx.should_stop)
+        ctx.checkpoint()
+
+    assert app.run_direct("endless").state is State.CANCELLED
+
+
+def test_a_direct_job_runs_in_a_test_too(app: Perdure) -> None:
+    with app.testing() as kit:
+        waiting = app.enqueue("work", {"n": 1})
+        assert app.run_direct("work", {"n": 2}).result == 4
+        assert [job.id for job in kit.drain()] == [waiting.id]

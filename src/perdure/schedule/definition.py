@@ -12,12 +12,13 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Literal, NamedTuple
 
 from perdure.clock import Micros
-from perdure.ids import JobId
+from perdure.ids import IdFactory, JobId
 from perdure.job.model import NewJob, Origin, json_of, plan_of
 from perdure.job.states import State
 from perdure.schedule.policy import Decision, Planned, Policy, Reason, decide, stretch
 from perdure.schedule.trigger import Trigger
-from perdure.store.rows import Missed, NewSlot, ScheduleRow, TemplateRow
+from perdure.store.protocols import Store
+from perdure.store.rows import Firing, Missed, NewSlot, ScheduleRow, TemplateRow
 
 Source = Literal["code", "api", "builtin"]
 
@@ -221,6 +222,16 @@ def own_options(plan: str, template: TemplateRow) -> str:
 
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def firing_of(row: ScheduleRow, store: Store, ids: IdFactory, now: Micros) -> Firing:
+    """What to do with the instants that are due. ValueError and others: the row cannot be understood."""
+    decision = decision_for(row, now)
+    template = None if row.template_id is None else store.template_by_id(row.template_id)
+    if template is not None and template.archived_at is not None:
+        return Firing(row, (), not_taken(row, decision, now), decision.next_at)
+    slots = [new_slot(row, planned, JobId(ids.new()), now, template) for planned in decision.take]
+    return Firing(row, slots, decision.missed, decision.next_at)
 
 
 # -- what the code declares ------------------------------------------------------------------------------------------

@@ -13,16 +13,14 @@ from typing import Any
 
 from perdure.clock import Clock, Micros, iso
 from perdure.errors import PerdureError
-from perdure.ids import IdFactory, JobId, NodeId, to_uuid
+from perdure.ids import IdFactory, NodeId, to_uuid
 from perdure.schedule.definition import (
     GONE,
     Definition,
     as_declared,
-    decision_for,
+    firing_of,
     is_gone,
     new_row,
-    new_slot,
-    not_taken,
     switched,
 )
 from perdure.schedule.policy import Policy
@@ -222,16 +220,6 @@ def _timed(work: Work) -> Definition:
     """When it is done, until somebody changes it."""
     trigger = Trigger.of(work.every)
     return Definition(work.name, "perdure", work.name, 1, "{}", None, "{}", trigger, Policy(), work.__doc__)
-
-
-def firing_of(row: ScheduleRow, store: Store, ids: IdFactory, now: Micros) -> Firing:
-    """What to do with the instants that are due. ValueError and others: the row cannot be understood."""
-    decision = decision_for(row, now)
-    template = None if row.template_id is None else store.template_by_id(row.template_id)
-    if template is not None and template.archived_at is not None:
-        return Firing(row, (), not_taken(row, decision, now), decision.next_at)
-    slots = [new_slot(row, planned, JobId(ids.new()), now, template) for planned in decision.take]
-    return Firing(row, slots, decision.missed, decision.next_at)
 
 
 def _log_fired(firing: Firing, fired: Fired) -> None:
