@@ -31,7 +31,7 @@ def verbs_of(cls: type) -> set[str]:
     return {name for name, value in vars(cls).items() if not name.startswith("_") and inspect.isfunction(value)}
 
 
-DECLARATIONS = {"job", "middleware", "worker", "testing", "close"}
+DECLARATIONS = {"job", "schedule", "middleware", "worker", "testing", "close"}
 """What opens nothing or is called once. For a worker there is `async with app.worker().running()`."""
 
 STEPS = {
