@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
@@ -31,7 +30,7 @@ from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Reg
 from perdure.lazy import lazy
 from perdure.listing import change_all, checked_limit, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
 from perdure.options import OptionFields, Options, for_a_kind
-from perdure.upkeep.archive import archived_jobs, exit_to, find_archived
+from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
 from perdure.worker.lifecycle import log_enqueued, log_verb, logs_verbs
 
 if TYPE_CHECKING:
@@ -444,29 +443,22 @@ class Perdure:
         The rest is as in `purge`.
         """
         refuse_none("archive", filters)
-        return put_away(
-            exit_to(self.store, self.clock, self.archive_at(to)), old_jobs(self, filters, older_than, limit)
-        )
+        way = exit_to(self.store, self.clock, archive_of(self.config, to))
+        return put_away(way, old_jobs(self, filters, older_than, limit))
 
     def archived(self, job: JobLike, *, at: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
         """A job of the archive, with runs, outcomes and log lines, as JSON data. None: it is not there.
 
         `at`: "table", a folder or a file; by default where `retention=` says, else the table.
         """
-        return find_archived(self.store, self.archive_at(at), job_id_of(job))
+        return find_archived(self.store, archive_of(self.config, at), job_id_of(job))
 
     def archived_jobs(
         self, *, at: str | os.PathLike[str] | None = None, limit: int | None = None
     ) -> Iterator[dict[str, Any]]:
         """All jobs of the archive, lazily, the newest first."""
         left = checked_limit(limit)
-        return islice(archived_jobs(self.store, self.archive_at(at)), left)
-
-    def archive_at(self, given: str | os.PathLike[str] | None) -> str | Path:
-        """The archive that is meant."""
-        if given == "table":
-            return "table"
-        return Path(given) if given is not None else self.config.retention.archive or "table"
+        return islice(archived_jobs(self.store, archive_of(self.config, at)), left)
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 

@@ -185,8 +185,10 @@ def put(
 
     Those in the state named that fit the other filters; it shows what it would touch, and asks.
     """
+    from perdure.upkeep.archive import archive_of
+
     with existing_app(url, app) as perdure:
-        _take_out(perdure, perdure.archive_at(to), Request("archive", filters, older_than, limit, yes, json))
+        _take_out(perdure, archive_of(perdure.config, to), Request("archive", filters, older_than, limit, yes, json))
 
 
 def _take_out(perdure: Perdure, where: str | Path | None, request: Request) -> None:

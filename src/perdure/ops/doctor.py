@@ -187,11 +187,11 @@ edge_on_ended_job violation recount_waits
 waits_for_differs violation recount_waits
     A job waits for more or fewer jobs than it depends on, so it starts too late or too early; the repair counts anew.
 superseded_by_missing warning
-    The job that took another one's place is not there; unless you deleted it, its work was lost: restore it from a
-    backup.
+    The job that took another one's place is not there; unless it was deleted or old enough to go, its work was lost:
+    restore it from a backup.
 successor_missing warning
-    The job that continues a retried one's work is not there; unless you deleted it, its work was lost: retry the
-    ended job with as_new=True.
+    The job that continues a retried one's work is not there; unless it was deleted or old enough to go, its work was
+    lost: retry the ended job with as_new=True.
 successor_not_linked violation
     A job and its automatic retry do not name each other, so the work may be done twice; look at both and cancel one.
 two_successors violation

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from perdure.clock import Clock, iso, to_datetime
+from perdure.config import Config
 from perdure.errors import ConfigError, InvalidInput
 from perdure.ids import JobId, to_uuid
 from perdure.store.protocols import Store
@@ -37,6 +38,13 @@ class Exit(NamedTuple):
     """Takes a few ended jobs out, in one short transaction, and returns those that are gone."""
     at_once: int
     """How many a call should get."""
+
+
+def archive_of(config: Config, given: str | os.PathLike[str] | None) -> str | Path:
+    """The archive that is meant: the one given, the one of the settings, or the table."""
+    if given is None:
+        return config.retention.archive or "table"
+    return "table" if given == "table" else Path(given)
 
 
 def exit_to(store: Store, clock: Clock, where: str | Path | None) -> Exit:
