@@ -12,12 +12,13 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from perdure import KeyConflict, Perdure, Retry, TransitionRefused
+from perdure import KeyConflict, Perdure, Retention, Retry, TransitionRefused
 from perdure.clock import Micros
 from perdure.enqueue import new_job
 from perdure.errors import JobNotFound, StoreError
@@ -31,6 +32,7 @@ from perdure.store.rows import USUAL_LEASE_US, NewNode
 from perdure.store.store import SqlStore
 from perdure.upkeep.chore import Chore, Chores
 from perdure.upkeep.rescue import Rescuer
+from perdure.upkeep.retention import Archive, Prune, Work
 from perdure.worker.context import JobContext
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
 from perdure.worker.node import Node
@@ -53,6 +55,9 @@ ACTS = {
     "skip": 1, "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
 }  # fmt: skip
 FOREVER_S = 10_000.0
+SOON = timedelta(seconds=0.5)
+RETENTION = Retention(SOON, SOON, 2 * SOON, 3 * SOON, logs=SOON, records=SOON)
+SWEEPS = ((Prune, RETENTION), (Archive, replace(RETENTION, archive="table")))
 
 
 @dataclass
@@ -151,6 +156,8 @@ class World:
         self.locked_until = 0.0
         """Until then someone else holds the write lock: reading works, and no write does."""
         self.wronged: list[str] = []
+        self.gone: set[UUID] = set()
+        self.sweeping: Work | None = None
         self._depth = 0
         self._processes = 0
 
@@ -213,7 +220,28 @@ class World:
 
     def _delete(self, job: UUID) -> None:
         self.plain.delete(job)
+        self._note_gone(job)
+
+    def _note_gone(self, job: UUID) -> None:
+        self.gone.add(job)
         history.note(self.notes, "deleted", job=job)
+
+    def sweep(self) -> None:
+        """Pruning or archiving goes a little further, or begins anew. Others may come first, other sweeps too."""
+        work, self.sweeping = self.sweeping, None
+        if work is None or self.random.random() < 0.1:
+            sort, retention = self.random.choice(SWEEPS)
+            work = sort(self.app.store, self.office, retention)
+            work.begin(self.office.now())
+        before = {job.id: job.state for job in self.plain.jobs()}
+        with suppress(StoreError):
+            if all(work.step() is None for _ in range(self.random.randrange(1, 4))):
+                self.sweeping = work
+        left = {job.id for job in self.plain.jobs()}
+        for job in sorted(before.keys() - left - self.gone):
+            if before[job] not in FINAL:
+                self.wronged.append(f"job {job} was {before[job]} and was removed")
+            self._note_gone(job)
 
     def _some_job(self) -> UUID:
         return self.random.choice(self.jobs[-12:])
@@ -625,6 +653,7 @@ THINGS: dict[Callable[[World], None], int] = {
     World.pass_time: 25,
     World.work: 10,
     World.operate: 9,
+    World.sweep: 6,
     World.break_a_call: 12,
     World.spawn: 5,
     World.freeze: 3,
