@@ -233,15 +233,21 @@ class World:
             sort, retention = self.random.choice(SWEEPS)
             work = sort(self.app.store, self.office, retention)
             work.begin(self.office.now())
-        before = {job.id: job.state for job in self.plain.jobs()}
         with suppress(StoreError):
-            if all(work.step() is None for _ in range(self.random.randrange(1, 4))):
+            if all(self._step(work) for _ in range(self.random.randrange(1, 4))):
                 self.sweeping = work
-        left = {job.id for job in self.plain.jobs()}
-        for job in sorted(before.keys() - left - self.gone):
-            if before[job] not in FINAL:
-                self.wronged.append(f"job {job} was {before[job]} and was removed")
-            self._note_gone(job)
+
+    def _step(self, work: Work) -> bool:
+        """False: that was the last one. What is gone afterwards had ended before."""
+        before = {job.id: job.state for job in self.plain.jobs()}
+        try:
+            return work.step() is None
+        finally:
+            left = {job.id for job in self.plain.jobs()}
+            for job in sorted(before.keys() - left - self.gone):
+                if before[job] not in FINAL:
+                    self.wronged.append(f"job {job} was {before[job]} and was removed")
+                self._note_gone(job)
 
     def _some_job(self) -> UUID:
         return self.random.choice(self.jobs[-12:])
