@@ -299,6 +299,19 @@ def test_the_archive_is_listed_newest_first_in_pages(rig: Rig) -> None:
     assert [one.job_id for one in (*first, *rest)] == ids[::-1]
 
 
+def test_a_job_that_is_in_the_archive_already_replaces_it_there(rig: Rig) -> None:
+    """As after a backup was restored."""
+    new = rig.new()
+    for _ in range(2):
+        rig.store.enqueue([new])
+        rig.cancel(new.id)
+        rig.clock.advance(seconds=1)
+        assert rig.store.archive([_end(rig, new.id)], rig.now) == [new.id]
+
+    [kept] = rig.store.archived_jobs(LAST_ID, 10)
+    assert kept.archived_at == rig.now
+
+
 def test_a_document_says_what_is_archived(rig: Rig) -> None:
     job_id = _rich(rig)
     [written] = rig.store.documents([_end(rig, job_id)], rig.now)
