@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from perdure.job.states import Park, State
 from perdure.job.transitions import INTERRUPTED, NO_STATS
 from perdure.job.views import Job
 from perdure.store.rows import Finished, FinishStatus, Rescued
-from perdure.text import measured
+from perdure.text import counted, measured
 
 if TYPE_CHECKING:
     from perdure.worker.run import Ended  # which loads asyncio, and `app` imports this module
@@ -58,6 +58,11 @@ def log_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None
 def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_queue", "queue": queue}
     _say_by_hand(f"{verb} of queue {queue} by hand", facts, in_transaction)
+
+
+def log_removed(verb: str, jobs: int, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": verb, "jobs": jobs}
+    _say_by_hand(f"{verb} of {counted(jobs, 'job')} by hand", facts, in_transaction)
 
 
 @contextmanager
@@ -178,6 +183,12 @@ def log_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
     jobs = "a job" if rescued_jobs == 1 else f"{rescued_jobs} jobs"
     facts = {"event": "rescued", "jobs": rescued_jobs, "node_id": str(to_uuid(node_id))}
     _say(logging.WARNING, f"rescued {jobs} of node {to_uuid(node_id)}", facts)
+
+
+def log_upkeep(name: str, counts: Mapping[str, int]) -> None:
+    """Built-in work is done; at INFO, if it found something to do."""
+    found = ", ".join(f"{what} {number:,}" for what, number in counts.items()) or "nothing to do"
+    _say(logging.INFO if counts else logging.DEBUG, f"{name}: {found}", {"event": "upkeep", "name": name, **counts})
 
 
 def _name(live: LiveJob) -> str:
