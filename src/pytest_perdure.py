@@ -43,7 +43,7 @@ def _named_app(app: str | None, root: Path) -> Perdure:
     with chdir(root):
         for named in places(None, app):
             if named.app:
-                return load_app(named.app)
+                return load_app(named.app)[0]
     raise ConfigError(
         "the fixture does not know which app to test; write perdure_app = shop.jobs:app in pytest's settings, set"
         f" {APP_VARIABLE}, write app under [tool.perdure] in pyproject.toml, or define a fixture perdure_app in"

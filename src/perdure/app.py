@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
-from perdure.checks import check_choice, check_list, check_number
+from perdure.checks import check_choice, check_list, check_number, check_whole
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
 from perdure.enqueue import common_tx, edited, new_job
@@ -31,7 +31,7 @@ from perdure.lazy import lazy
 from perdure.listing import change_all, checked_limit, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
 from perdure.options import OptionFields, Options, for_a_kind
 from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
-from perdure.worker.lifecycle import log_enqueued, log_verb, logs_verbs
+from perdure.worker.lifecycle import is_logged, log_enqueued, log_verb
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -40,8 +40,12 @@ if TYPE_CHECKING:
     from perdure.lock import Lock
     from perdure.ops.explain import Explanation
     from perdure.queues import Queues
+    from perdure.reservation import Reservation, ReservationRecord
+    from perdure.schedule.definition import Definition
+    from perdure.schedules import Declarations, ScheduleFields, Schedules
     from perdure.store.protocols import Store, StoreFactory
     from perdure.store.rows import LogLine
+    from perdure.templates import Templates
     from perdure.testing.kit import Kit
     from perdure.worker.context import JobContext
     from perdure.worker.options import Parts, WorkerFields
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from perdure.worker.worker import Worker
 
     M = TypeVar("M", bound=Middleware)
+    K = TypeVar("K", bound=Kind[..., Any, ..., Any])
 
 JobLike = Job | UUID | str
 End = Literal["front", "back"]
@@ -198,14 +203,16 @@ class Perdure:
         new = new_job(kind, arguments, options, plan, JobId(self.ids.new()), now)
         tx = options.tx
         jobs = (self.store if tx is None else self.store.within(tx)).enqueue([new])
-        log_enqueued(jobs)
+        if is_logged(logging.DEBUG):
+            log_enqueued(jobs)
         return jobs[0]
 
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
             return self.enqueue_arguments(*draft)  # the caller's connection belongs to the caller's thread
         jobs = await self.store.aenqueue([self._new_job(draft)])
-        log_enqueued(jobs)
+        if is_logged(logging.DEBUG):
+            log_enqueued(jobs)
         return jobs[0]
 
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
@@ -214,7 +221,8 @@ class Perdure:
         tx = common_tx(listed, tx)
         new = self.new_jobs(listed)
         jobs = self._store_of(tx).enqueue(new) if new else []
-        log_enqueued(jobs)
+        if is_logged(logging.DEBUG):
+            log_enqueued(jobs)
         return jobs
 
     def new_jobs(self, drafts: Sequence[Draft]) -> list[NewJob]:
@@ -387,14 +395,14 @@ class Perdure:
 
     def _by_hand(self, verb: Verb, job: JobLike, change: Callable[[], Job], tx: Any) -> Job:
         """Make a change, and log it if logging is on and the job has really changed."""
-        if not logs_verbs():
+        if not is_logged(logging.INFO):
             return change()
         before = self._store_of(tx).get(job_id_of(job))
         after = change()
         return after if before is not None and after.version == before.version else self._logged(verb, after, tx)
 
     def _logged(self, verb: str, job: Job, tx: Any, **facts: str) -> Job:
-        if logs_verbs():
+        if is_logged(logging.INFO):
             log_verb(verb, job, in_transaction=tx is not None or self.store.in_transaction, **facts)
         return job
 
@@ -471,6 +479,13 @@ class Perdure:
         return Queues(self)
 
     @lazy
+    def templates(self) -> Templates:
+        """Jobs to be enqueued under a name: put, get, list, enqueue, archive."""
+        from perdure.templates import Templates
+
+        return Templates(self)
+
+    @lazy
     def aio(self) -> AsyncPerdure:
         """The same verbs as coroutines."""
         from perdure.aio import AsyncPerdure
@@ -482,6 +497,87 @@ class Perdure:
         from perdure.lock import Lock
 
         return Lock(self, name, ttl)
+
+    @lazy
+    def schedules(self) -> Schedules:
+        """What runs by the clock: put, get, list, enable, disable, remove, preview."""
+        from perdure.schedules import Schedules
+
+        return Schedules(self)
+
+    @lazy
+    def declared_schedules(self) -> Declarations:
+        """What `@app.schedule` has declared."""
+        from perdure.schedules import Declarations
+
+        return Declarations(self)
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        **fields: Unpack[ScheduleFields],
+    ) -> Callable[[K], K]:
+        """`@app.schedule("0 7 * * *", tz="Europe/Berlin")` above `@app.job`: workers make such a job at these times.
+
+        Also `every=timedelta(minutes=5)` or `at=datetime(…)`. `payload` are the arguments; `name` is the schedule's,
+        by default that of the kind. Each planned instant makes at most one job, however many workers there are. See
+        docs/schedules.md for what happens to instants that were missed, and for the other options.
+        """
+
+        def declare(kind: K) -> K:
+            self.declared_schedules.add(kind, name, cron, {} if payload is None else dict(payload), fields)
+            return kind
+
+        return declare
+
+    def trigger(self, name: str, scheduled_for: datetime | None = None) -> Job:
+        """Make the job of a schedule's slot now: the one planned for `scheduled_for`, by default one for this second.
+
+        It takes the slot as a worker does: if the slot is taken, its job is returned, marked `deduplicated`. Refused
+        (TransitionRefused) while an earlier job of the schedule is live and its overlap policy is "skip".
+        """
+        return self.schedules.trigger(name, scheduled_for)
+
+    def reserve(
+        self, queue: str = "*", *, wait: float | None = 30.0, expires: float = 600.0, by: str | None = None
+    ) -> Reservation:
+        """Hold a queue for direct work: `with app.reserve("gpu") as r: …`. Without a queue, every queue.
+
+        The block begins when the queue's running jobs have ended; until its end none starts, on any worker. `wait`:
+        seconds to wait for that, then ReservationBusy; None: for ever. `expires`: seconds after which it is over unless
+        `r.renew()` is called; a holder that died on this machine loses it at once. `by`: who it is, for others to read.
+        """
+        from perdure.reservation import Reservation
+
+        return Reservation(self, queue, wait, expires, by)
+
+    def reservations(self, *, limit: int = 100) -> list[ReservationRecord]:
+        """The reservations of queues, the newest first, closed ones too."""
+        from perdure.reservation import list_reservations
+
+        return list_reservations(self, check_whole(limit, "limit", 1, 10**6, code="limit_invalid"))
+
+    def run_direct(
+        self,
+        kind: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        wait: float | None = 30.0,
+        expires: float = 600.0,
+        **options: Unpack[OptionFields],
+    ) -> Job:
+        """Run a job in this process now, with its queue reserved meanwhile; returns it as it is after this attempt.
+
+        It is recorded, and rescued if this process dies, like any other; the jobs that wait in the queue keep their
+        order and continue afterwards. If the attempt fails, a retry is the queue's matter. With a key that is taken,
+        nothing runs, and the job that has it is returned.
+        """
+        from perdure.reservation import run_direct
+
+        return run_direct(self, self.draft(kind, arguments, options), wait, expires)
 
     def worker(
         self,
@@ -515,7 +611,12 @@ class Perdure:
         from perdure.worker.options import Parts
 
         self.import_kinds()
-        return Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
+        parts = Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
+        return parts._replace(owner=self.owner, declared=self._declared, retention=self.config.retention)
+
+    def _declared(self) -> Sequence[Definition]:
+        """The schedules of the code; nothing is loaded where there are none."""
+        return self.declared_schedules.all() if "declared_schedules" in self.__dict__ else ()
 
     def import_kinds(self) -> None:
         """Import the modules of `imports=`, which declare this app's kinds."""

@@ -88,7 +88,7 @@ def test_people_get_a_table(perdure: Perdure, patient: Patient, tmp_path: Path) 
 
 
 def test_the_guard_names_its_limit_where_it_is_needed(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
-    from perdure.store.sqlite.connect import guarded
+    from perdure.store.sqlite.driver import guarded
 
     guard = facts(perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path))["wal_reset_guard"]
 

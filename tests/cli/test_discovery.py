@@ -58,7 +58,7 @@ def refused(name: str) -> ConfigError:
 )
 @pytest.mark.usefixtures("folder")
 def test_an_app_is_found_by_name_or_because_it_is_the_only_one(name: str, url: str) -> None:
-    assert load_app(name).url == url
+    assert load_app(name)[0].url == url
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from perdure.store.engine import Statements
 from perdure.store.sqlite.statements import MARKER, OWN, table
-from perdure.store.statements import Statements, load, statement_texts
+from perdure.store.statements import load, statement_texts
 from tests.fresh import new_database
 
 HERE = Path(__file__).resolve().parent

@@ -178,19 +178,6 @@ def test_a_repeat_finds_nothing_more(rig: Rig) -> None:
     assert rig.everything() == before
 
 
-def test_it_logs_how_much_it_removed(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    in_state(rig, State.COMPLETED)
-    rig.clock.advance(days=91)
-
-    with caplog.at_level(logging.INFO, "perdure"):
-        prune(rig, Retention(records=None))
-        prune(rig, Retention(records=None))
-
-    assert [(record.message, vars(record)["perdure"]) for record in caplog.records] == [
-        ("perdure.prune: jobs 1", {"event": "upkeep", "name": "perdure.prune", "jobs": 1})
-    ]
-
-
 def test_nodes_and_locks_that_are_of_no_use_any_more_go(rig: Rig) -> None:
     node = rig.register()
     rig.store.stop(node, "signal", rig.now)

@@ -18,9 +18,9 @@ import pytest
 
 from perdure.clock import Micros
 from perdure.ops.doctor import CHECKS, Check
+from perdure.store.engine import Statement, row_for
 from perdure.store.repair import check_params
 from perdure.store.sqlite.statements import STATEMENTS
-from perdure.store.statements import Statement, row_for
 from tests.unit.patient import CASES, healthy
 
 pytestmark = pytest.mark.damaged

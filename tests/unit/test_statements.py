@@ -10,17 +10,10 @@ import pytest
 
 from perdure.job.states import TRANSITIONS, RunState, State, Verb
 from perdure.store import migrate
+from perdure.store.engine import Statement, Statements, row_for, rows_for
 from perdure.store.postgres.statements import READING, WRITING
 from perdure.store.sqlite.statements import STATEMENTS
-from perdure.store.statements import (
-    Statement,
-    Statements,
-    load,
-    of_sqlite_and_postgres,
-    row_for,
-    rows_for,
-    statement_texts,
-)
+from perdure.store.statements import load, of_sqlite_and_postgres, statement_texts
 from perdure.testing.contract.schema import UNIQUE
 
 _COMPARED = re.compile(r"\bstate\s*(?:=|<>|!=|(?:NOT\s+)?IN)\s*('\w+'|\([^()]*\))", re.IGNORECASE)
@@ -115,7 +108,7 @@ def test_every_unique_key_of_the_schema_is_tried_by_the_contract(dialect: str) -
     for line in (line for step in migrate.migrations_of(dialect) for line in step.text.splitlines()):
         if made := re.match(r"CREATE TABLE \{(\w+)\}", line):
             table = made[1]
-        elif own := re.match(r"\s+(\w+) .*\bPRIMARY KEY", line):
+        elif own := re.match(r"\s+(\w+) .*\b(?:PRIMARY KEY|UNIQUE)\b", line):
             found.add((table, own[1]))
         elif several := re.match(r"\s+PRIMARY KEY \((.*)\)", line):
             found.add((table, *several[1].split(", ")))

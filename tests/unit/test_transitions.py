@@ -22,7 +22,6 @@ from perdure.job.reports import (
     Snoozed,
     TimedOut,
     Unreadable,
-    after_run,
 )
 from perdure.job.states import (
     CLOSED,
@@ -182,7 +181,7 @@ def check_shape(decided: Transition) -> None:
 
 @given(jobs(State.RUNNING), reports, instants)
 def test_every_report_leads_within_the_table(job: LiveJob, report: Report, now: Micros) -> None:
-    decided = after_run(Finish(job, report, NEXT), job, now)
+    decided = transitions.after_run(Finish(job, report, NEXT), job, now)
 
     assert decided.verb == VERBS[type(report)]
     check_shape(decided)
@@ -192,7 +191,7 @@ def test_every_report_leads_within_the_table(job: LiveJob, report: Report, now: 
 def test_a_report_on_a_cancelled_job_ends_it(job: LiveJob, report: Report, now: Micros) -> None:
     job = job._replace(cancel_requested=1)
 
-    decided = after_run(Finish(job, report, NEXT), job, now)
+    decided = transitions.after_run(Finish(job, report, NEXT), job, now)
 
     assert decided.successor is None
     assert decided.target == (State.COMPLETED if isinstance(report, Completed) else State.CANCELLED)
@@ -200,7 +199,7 @@ def test_a_report_on_a_cancelled_job_ends_it(job: LiveJob, report: Report, now: 
 
 @given(jobs(State.RUNNING), reports, instants)
 def test_the_budget_is_never_exceeded(job: LiveJob, report: Report, now: Micros) -> None:
-    decided = after_run(Finish(job, report, NEXT), job, now)
+    decided = transitions.after_run(Finish(job, report, NEXT), job, now)
 
     for row in (decided.after, decided.successor and decided.successor.live):
         if row is not None and row.state in LANDING:
@@ -262,7 +261,7 @@ def test_where_a_job_waits_is_the_first_reason_that_holds(job: LiveJob, now: Mic
 def test_the_same_arguments_give_the_same_transition(job: LiveJob, report: Report, now: Micros) -> None:
     finish = Finish(job, report, NEXT)
 
-    assert after_run(finish, job, now) == after_run(finish, job, now)
+    assert transitions.after_run(finish, job, now) == transitions.after_run(finish, job, now)
 
 
 # -- refusals, from the table ----------------------------------------------------------------------------------------
@@ -386,7 +385,7 @@ def test_a_lost_link_of_a_chain_counts_its_crash_on_both_sides() -> None:
 )
 def test_a_way_back_ends_the_link_of_a_chain_and_names_its_successor(report: Report, state: State) -> None:
     job = running(as_new_job=1, business_key="b")
-    decided = after_run(Finish(job, report, NEXT), job, NOW)
+    decided = transitions.after_run(Finish(job, report, NEXT), job, NOW)
 
     assert decided.target == state
     assert decided.successor is not None

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from perdure import Job, JobContext, Perdure, Retry
 from perdure.ids import RunId
 from perdure.store.rows import LogLine, Notes, Turn
-from perdure.worker import context, unwritten
+from perdure.worker import context, node
 from tests.worker.bodies import SORTS, declared, messages, ran
 
 log = logging.getLogger("shop.mail")
@@ -227,7 +227,7 @@ def test_each_attempt_keeps_its_own(app: Perdure) -> None:
 @pytest.fixture
 def small_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "LOG_LINES", 10)
-    monkeypatch.setattr(unwritten, "EVERY_S", 0.01)
+    monkeypatch.setattr(node, "NOTES_EVERY_S", 0.01)
 
 
 CAPPED = [("…", "16 earlier lines were dropped"), *(("INFO", f"line {number}") for number in range(16, 26))]
@@ -263,7 +263,7 @@ def test_lines_that_were_written_before_are_dropped_too(app: Perdure) -> None:
 def test_during_an_outage_the_newest_lines_are_kept_and_marked_once(
     app: Perdure, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unwritten, "EVERY_S", 0.2)
+    monkeypatch.setattr(node, "NOTES_EVERY_S", 0.2)
     inside, locked, trouble, ended = (threading.Event() for _ in range(4))
 
     def body(ctx: JobContext) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from perdure import InvalidInput, InvalidOption, Job, JobContext, Perdure, Retry, Run, Snooze, current
-from perdure.worker import unwritten
+from perdure.worker import node
 from tests.worker.bodies import SORTS, declared, last_run, ran
 from tests.worker.patience import eventually
 
 
 @pytest.fixture
 def prompt_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unwritten, "EVERY_S", 0.01)
+    monkeypatch.setattr(node, "NOTES_EVERY_S", 0.01)
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------

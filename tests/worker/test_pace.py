@@ -17,11 +17,11 @@ from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import JobId
 from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
-from perdure.worker.executors import Pools
 from perdure.worker.node import Node
 from perdure.worker.options import WorkerOptions
 from perdure.worker.run import Assignment, Inbox
 from perdure.worker.signals import Stop
+from perdure.worker.worker import Pools
 from tests.worker.bodies import last_run
 from tests.worker.patience import DEADLINE_S, seen_by_the_doctor
 

@@ -112,7 +112,7 @@ class Interrupts:
         """One that was due when the mark was set again still hits. In code of ours: elsewhere it may be swallowed."""
         mark = _here.mark
         could_be_hit = self._could_be_hit
-        self._could_be_hit = mark is not None and not mark.depth and self._task.claim.run_id in self._executor._open
+        self._could_be_hit = mark is not None and not mark.depth and self._task.ctx in self._executor._open
         return could_be_hit and str(frame.f_globals.get("__name__")).startswith("perdure.")
 
 

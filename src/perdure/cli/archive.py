@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli.commands import Command, Commands
 from perdure.cli.control import confirm
-from perdure.cli.filters import Kind, Limit, State, span_of, with_filters
+from perdure.cli.filters import Limit, span_of, with_filters
 from perdure.cli.render import (
     SHORT,
     Json,
@@ -46,6 +46,9 @@ From = Annotated[
     str | None, typer.Option("--from", metavar="PATH", help="The folder or file to read; else the app's, or the table.")
 ]
 ArchivedJob = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or the last 4 or more characters of it.")]
+
+State = Annotated[str | None, typer.Option("--state", "-s", metavar="STATE", help="In this state.")]
+Kind = Annotated[str | None, typer.Option("--kind", "-k", metavar="NAME", help="Of this kind.")]
 
 LISTED = 50
 LOOKED_THROUGH = 10_000

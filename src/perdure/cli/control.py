@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -32,7 +32,6 @@ Before = Annotated[str | None, typer.Option("--before", metavar="ID", help="Righ
 After = Annotated[str | None, typer.Option("--after", metavar="ID", help="Right after this job.")]
 Priority = Annotated[int, typer.Argument(metavar="N", help="The new priority; higher starts earlier, 0 is usual.")]
 
-_ENDS: dict[str, Literal["front", "back"]] = {"front": "front", "back": "back"}
 _DONE = {"retry": "will run again", "cancel": "cancelled, or asked to stop", "pause": "paused", "resume": "resumed"}
 
 
@@ -125,24 +124,25 @@ def delete(ids: JobNames = None, *, yes: Yes = False, url: Url = None, app: App 
     if not ids:
         raise typer.BadParameter("name the jobs to delete by their ids")
     with existing_app(url, app) as perdure:
-        found, kept = _ended(find_jobs(perdure.store, ids))
+        named = find_jobs(perdure.store, ids)
+        found = _ended(named)
         if found:
             confirm("delete", found, len(found), yes=yes, json=json)
-        _each("delete", found, perdure.delete, json=json, refused=len(kept))
+        _each("delete", found, perdure.delete, json=json, refused=len(named) - len(found))
 
 
-def _ended(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """Those that can be deleted, and those that cannot: these are reported before the user is asked."""
-    kept = [job for job in jobs if not job.is_final]
+def _ended(jobs: Sequence[Job]) -> list[Job]:
+    """Those that can be deleted; those that cannot are reported before the user is asked."""
     refusals = [
         TransitionRefused(f"cannot delete job {job.id}: it is {job.state}; cancel it first", code="delete_refused")
-        for job in kept
+        for job in jobs
+        if not job.is_final
     ]
     if len(jobs) == len(refusals) == 1:
         raise refusals[0]
     for refusal in refusals:
         _complain(refusal)
-    return [job for job in jobs if job.is_final], kept
+    return [job for job in jobs if job.is_final]
 
 
 def _change(request: Request, change_of: Callable[[Perdure], Change], url: str | None, app: str | None) -> None:
@@ -285,26 +285,19 @@ def move(
     from perdure.ops.forms import job_json
     from perdure.ops.lookup import find_job
 
-    end = _end(to)
+    if to not in (None, "front", "back"):
+        raise InvalidOption(f"--to takes front or back, not {to!r}")
     if sum(place is not None for place in (to, before, after)) != 1:
         raise typer.BadParameter("say where to with one of --to front, --to back, --before ID and --after ID")
     with existing_app(url, app) as perdure:
         near = [None if name is None else find_job(perdure.store, name) for name in (before, after)]
-        moved = perdure.move(find_job(perdure.store, id), before=near[0], after=near[1], to=end)
+        moved = perdure.move(find_job(perdure.store, id), before=near[0], after=near[1], to=cast("Any", to))
         ahead = perdure.store.count_ahead(moved, COUNTED) if moved.state == "queued" else None
     if json:
         print_json(job_json(moved))
     else:
         there = "" if ahead is None else f", {at_least(ahead)} job{'s' * (ahead != 1)} of queue {moved.queue} before it"
         print(visible(f"{moved.id} {moved.kind}: moved{there}"))
-
-
-def _end(to: str | None) -> Literal["front", "back"] | None:
-    if to is None:
-        return None
-    if to in _ENDS:
-        return _ENDS[to]
-    raise InvalidOption(f"--to takes front or back, not {to!r}")
 
 
 def priority(id: JobName, n: Priority, *, url: Url = None, app: App = None, json: Json = False) -> None:

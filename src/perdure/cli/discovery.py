@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from itertools import islice
@@ -55,7 +55,7 @@ def find_app(url: str | None, app: str | None) -> tuple[Perdure, str]:
         url = url or named.url
         if not named.app:
             continue
-        found, name = _loaded(named.app)
+        found, name = load_app(named.app)
         if url:
             found.url = url
         return found, name
@@ -70,13 +70,11 @@ def no_app(what: str) -> ConfigError:
     )
 
 
-def load_app(name: str) -> Perdure:
-    """The app that `module:name` means, or the one in `module`. The working directory is importable."""
-    return _loaded(name)[0]
+def load_app(name: str) -> tuple[Perdure, str]:
+    """The app that `module:name` means, or the one in `module`, and its name with the variable it was found in.
 
-
-def _loaded(name: str) -> tuple[Perdure, str]:
-    """The app, and its name with the variable it was found in."""
+    The working directory is importable.
+    """
     from perdure.app import Perdure
 
     module_name, colon, attribute = name.partition(":")
@@ -89,14 +87,13 @@ def _loaded(name: str) -> tuple[Perdure, str]:
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            what = f"there is no {attribute!r} in {module_name}"
-            raise ConfigError(
-                f"{what}; {_hint_for_name(module, attribute, _apps_in_module(module))}", code="app_not_found"
-            )
+            near = get_close_matches(attribute, list(_apps_in_module(module)), n=1)
+            hint = f"did you mean {module_name}:{near[0]}?" if near else _hint_of_module(module)
+            raise ConfigError(f"there is no {attribute!r} in {module_name}; {hint}", code="app_not_found")
         found = getattr(found, part)
     if not isinstance(found, Perdure):
         what = f"{name} is of type {type(found).__name__}, not a Perdure app"
-        raise ConfigError(f"{what}; {_hint_of_module(module, _apps_in_module(module))}", code="app_invalid")
+        raise ConfigError(f"{what}; {_hint_of_module(module)}", code="app_invalid")
     return found, name
 
 
@@ -106,10 +103,8 @@ def _only_app(module: ModuleType) -> tuple[Perdure, str]:
     name = "app" if "app" in apps else next(iter(apps), "")
     if name == "app" or len(set(map(id, apps.values()))) == 1:
         return apps[name], name
-    raise ConfigError(
-        f"{module.__name__} does not say which app is meant; {_hint_of_module(module, apps)}",
-        code="app_not_found",
-    )
+    what = f"{module.__name__} does not say which app is meant"
+    raise ConfigError(f"{what}; {_hint_of_module(module)}", code="app_not_found")
 
 
 def _apps_in_module(module: ModuleType) -> dict[str, Perdure]:
@@ -136,7 +131,8 @@ def _why_not(name: str, here: str, error: BaseException) -> str:
     missing = (
         isinstance(error, ModuleNotFoundError) and error.name is not None and f"{name}.".startswith(f"{error.name}.")
     )
-    if missing or (isinstance(error, TypeError | ValueError) and not _is_module_name(name)):
+    is_name = all(part.isidentifier() for part in name.split("."))
+    if missing or (isinstance(error, TypeError | ValueError) and not is_name):
         return f"there is no module {name!r} to import from {here}{_hint_for_module(name)}"
     where = _line_of(error)
     return f"the module {name!r} fails when it is imported ({type(error).__name__}: {error}){where}"
@@ -170,18 +166,11 @@ def _table(content: Mapping[str, object], name: str) -> Mapping[str, object]:
     return cast("Mapping[str, object]", table)
 
 
-def _hint_of_module(module: ModuleType, apps: Iterable[str]) -> str:
-    named = [f"{module.__name__}:{name}" for name in apps]
+def _hint_of_module(module: ModuleType) -> str:
+    named = [f"{module.__name__}:{name}" for name in _apps_in_module(module)]
     if not named:
         return f"{module.__name__} holds no Perdure app; write module:name for the variable that holds it"
     return f"{module.__name__} holds {', '.join(named)}"
-
-
-def _hint_for_name(module: ModuleType, attribute: str, apps: Iterable[str]) -> str:
-    """What a misspelt name of an app may have been meant to be."""
-    apps = list(apps)
-    near = get_close_matches(attribute, apps, n=1)
-    return f"did you mean {module.__name__}:{near[0]}?" if near else _hint_of_module(module, apps)
 
 
 def _hint_for_module(name: str) -> str:
@@ -192,7 +181,8 @@ def _hint_for_module(name: str) -> str:
     known = dict(_modules())
     near = get_close_matches(name, list(known), n=1, cutoff=0.75)
     if near:
-        return f"; did you mean {_with_app(near[0], known[near[0]])}?"
+        apps = _apps_in_file(known[near[0]])
+        return f"; did you mean {':'.join([near[0], *apps[:1]])}?"
     return _hint_apps_here() or "; start the command in the folder that holds it"
 
 
@@ -220,10 +210,6 @@ def hint_databases_here() -> str:
 
 def _apps_here() -> list[str]:
     return [f"{dotted}:{name}" for dotted, file in _modules() for name in _apps_in_file(file)]
-
-
-def _is_module_name(name: str) -> bool:
-    return all(part.isidentifier() for part in name.split("."))
 
 
 def _line_of(error: BaseException) -> str:
@@ -269,8 +255,3 @@ def _apps_in_file(file: Path) -> list[str]:
             return _AN_APP.findall(opened.read(_BYTES))
     except OSError:
         return []
-
-
-def _with_app(dotted: str, file: Path) -> str:
-    apps = _apps_in_file(file)
-    return f"{dotted}:{apps[0]}" if apps else dotted

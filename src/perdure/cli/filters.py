@@ -15,21 +15,6 @@ import typer
 
 from perdure.errors import InvalidOption, shown
 
-State = Annotated[
-    str | None, typer.Option("--state", "-s", metavar="STATE", help="In this state: queued, running, failed, …")
-]
-Queue = Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="In this queue.")]
-Kind = Annotated[str | None, typer.Option("--kind", "-k", metavar="NAME", help="Of this kind.")]
-Tag = Annotated[str | None, typer.Option("--tag", "-t", metavar="TAG", help="With this tag.")]
-Owner = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Enqueued by the app of this name.")]
-BusinessKey = Annotated[str | None, typer.Option("--business-key", metavar="KEY", help="With this business key.")]
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Created at or after it: 10m, 2h or 3d ago, or 2026-01-31T12:00Z."),
-]
-Until = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Created before it; written as for --since.")
-]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, max=10**9, metavar="N", help="At most this many.")]
 Follow = Annotated[
     bool,
@@ -44,47 +29,56 @@ Follow = Annotated[
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST_S = 100_000 * 86_400
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+_KIND = typer.Option("--kind", "-k", metavar="NAME", help="Of this kind.")
+_OWNER = typer.Option("--owner", metavar="NAME", help="Enqueued by the app of this name.")
+_SPANS = "10m, 2h or 3d ago, or 2026-01-31T12:00Z."
 _JOB_FILTERS = {
-    "state": State,
-    "queue": Queue,
-    "kind": Kind,
-    "tag": Tag,
-    "owner": Owner,
-    "since": Since,
-    "until": Until,
-    "business_key": BusinessKey,
+    "state": typer.Option("--state", "-s", metavar="STATE", help="In this state: queued, running, failed, …"),
+    "queue": typer.Option("--queue", "-q", metavar="NAME", help="In this queue."),
+    "kind": _KIND,
+    "tag": typer.Option("--tag", "-t", metavar="TAG", help="With this tag."),
+    "owner": _OWNER,
+    "since": typer.Option("--since", metavar="TIME", help=f"Created at or after it: {_SPANS}"),
+    "until": typer.Option("--until", metavar="TIME", help="Created before it; written as for --since."),
+    "business_key": typer.Option("--business-key", metavar="KEY", help="With this business key."),
+}
+_RUN_FILTERS = {
+    "state": typer.Option("--state", "-s", metavar="STATE", help="Running, or closed as completed, failed, lost, …"),
+    "kind": _KIND,
+    "owner": _OWNER,
+    "since": typer.Option("--since", metavar="TIME", help=f"Started at or after it: {_SPANS}"),
+    "until": typer.Option("--until", metavar="TIME", help="Started before it; written as for --since."),
 }
 
 
-def with_filters(command: Callable[..., None]) -> Callable[..., None]:
+def with_filters(command: Callable[..., None], *, of_runs: bool = False) -> Callable[..., None]:
     """The command with one option per filter instead of its parameter `filters`, which gets those that were given."""
+    known: dict[str, Any] = _RUN_FILTERS if of_runs else _JOB_FILTERS
 
     @wraps(command)
     def filtered(**arguments: Any) -> None:
-        filters = given_filters(**{name: arguments.pop(name) for name in _JOB_FILTERS})
-        command(**arguments, filters=filters)
+        given = {name: value for name in known if (value := arguments.pop(name)) is not None}
+        command(**arguments, filters=_read(given, of_runs=of_runs))
 
     declared = signature(command, eval_str=True)
     options = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option)
-        for name, option in _JOB_FILTERS.items()
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
+        for name, option in known.items()
     ]
     parameters = (options if parameter.name == "filters" else [parameter] for parameter in declared.parameters.values())
     vars(filtered)["__signature__"] = declared.replace(parameters=list(chain.from_iterable(parameters)))
     return filtered
 
 
-def given_filters(*, of_runs: bool = False, **filters: str | None) -> dict[str, Any]:
-    """The filters that were given, as `app.jobs` takes them, or `app.runs`."""
-    from perdure.job.states import RunState
-    from perdure.job.states import State as JobState
+def _read(given: dict[str, str], *, of_runs: bool) -> dict[str, Any]:
+    """The filters as `app.jobs` takes them, or `app.runs`."""
+    from perdure.job.states import RunState, State
 
-    found: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
-    if "state" in found:
-        found["state"] = _known_state(found["state"], RunState if of_runs else JobState)
-    for name in ("since", "until"):
-        if filters.get(name) is not None:
-            found[name] = moment_of(str(filters[name]), f"--{name}", ago=True)
+    found: dict[str, Any] = dict(given)
+    if "state" in given:
+        found["state"] = _known_state(given["state"], RunState if of_runs else State)
+    for name in [name for name in ("since", "until") if name in given]:
+        found[name] = moment_of(given[name], f"--{name}", ago=True)
     return found
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from perdure.cli.filters import Follow, Kind, Limit, Owner, given_filters, with_filters
+from perdure.cli.filters import Follow, Limit, with_filters
 from perdure.cli.render import (
     PAUSE_S,
     Json,
@@ -44,16 +45,6 @@ LISTED = 20
 
 OfJob = Annotated[
     str | None, typer.Argument(metavar="ID", help="Only of this job: its id, or the last 4 or more characters of it.")
-]
-RunState = Annotated[
-    str | None, typer.Option("--state", "-s", metavar="STATE", help="Running, or closed as completed, failed, lost, …")
-]
-StartedSince = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Started at or after it: 10m, 2h or 3d ago, or 2026-01-31T12:00Z."),
-]
-StartedUntil = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Started before it; written as for --since.")
 ]
 FollowLog = Annotated[
     bool,
@@ -94,14 +85,11 @@ def jobs(
             print(f"The first {len(found)}; --limit N shows more.")
 
 
+@partial(with_filters, of_runs=True)
 def runs(
     id: OfJob = None,
     *,
-    state: RunState = None,
-    kind: Kind = None,
-    owner: Owner = None,
-    since: StartedSince = None,
-    until: StartedUntil = None,
+    filters: dict[str, Any],
     limit: Limit = None,
     follow: Follow = False,
     url: Url = None,
@@ -115,7 +103,6 @@ def runs(
     from perdure.ops.forms import run_json
     from perdure.ops.lookup import find_job
 
-    filters = given_filters(of_runs=True, state=state, kind=kind, owner=owner, since=since, until=until)
     with existing_app(url, app) as perdure:
         of = None if id is None else find_job(perdure.store, id)
         if follow:
@@ -238,32 +225,47 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
     Its fields, its payload with secrets hidden, its runs, why it is where it is, and the traceback of the last attempt
     that raised.
     """
+    from perdure.ops.explain import schedule_of
     from perdure.ops.forms import job_json, payload_json, run_json
     from perdure.ops.lookup import find_job
 
     with existing_app(url, app) as perdure:
         found = find_job(perdure.store, id)
         payload = payload_json(perdure.store, found)
+        template = None if found.template_id is None else perdure.templates.of(found)
         runs = list(perdure.runs(found))
         why = perdure.explain(found)
+        schedule = schedule_of(perdure.store, found)
     remedy = None if why.remedy is None else completed(why.remedy, url, app)
     if json:
         print_json(
             job_json(found)
             | {
                 "payload": payload,
+                "template": None if template is None else template.name,
+                "schedule": schedule,
                 "explanation": {"why": why.why, "next": why.next, "command": remedy},
                 "runs": list(map(run_json, runs)),
             }
         )
         return
-    print_fields([*_fields(found), ("why", sentence(one_line(why.why))), ("next", remedy or f"{why.next}.")])
+    made_from = None if template is None else f"{template.name} (version {template.version})"
+    made_for = None if schedule is None else f"{schedule}, for {moment(found.scheduled_for)}"
+    print_fields(
+        [
+            *_fields(found),
+            ("template", made_from),
+            ("schedule", made_for),
+            ("why", sentence(one_line(why.why))),
+            ("next", remedy or f"{why.next}."),
+        ]
+    )
     if payload is not None:
         print_heading("payload")
-        print_fields(_values(payload))
+        print_fields(values_of(payload))
     if "params" not in found.unreadable and found.params:
         print_heading("params")
-        print_fields(_values(found.params))
+        print_fields(values_of(found.params))
     if runs:
         print_heading("runs")
         _print_runs(runs, of_one=True)
@@ -296,7 +298,7 @@ def _fields(job: Job) -> Iterator[tuple[str, str | None]]:
     yield "error", ": ".join(filter(None, (job.error_type, job.error))) if job.error else None
 
 
-def _values(payload: dict[str, object]) -> Iterator[tuple[str, str]]:
+def values_of(payload: dict[str, object]) -> Iterator[tuple[str, str]]:
     """Texts as they are, if nothing is lost by that; everything else as JSON."""
     for name, value in payload.items():
         is_text = isinstance(value, str) and value != "" and value == value.strip()

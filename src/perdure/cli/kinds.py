@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,17 +16,10 @@ from perdure.text import counted, span
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.ops.status import Unrunnable
     from perdure.store.rows import StoredKind
 
 CodeOnly = Annotated[bool, typer.Option("--code-only", help="Look at the code alone, not at the stored jobs.")]
-
-
-class Unrunnable(NamedTuple):
-    """One thing that would go wrong. `live`: how many stored jobs it keeps from running; 0 for the code itself."""
-
-    kind: str
-    live: int
-    problem: str
 
 
 def kinds(*, url: Url = None, app: App = None, json: Json = False) -> None:
@@ -106,10 +100,10 @@ def check(
         raise no_app("check needs the app to check; give MODULE:APP or --app")
     try:
         problems = _of_kinds(perdure)
-        looked, gone = (False, list[Unrunnable]()) if code_only else _of_jobs(perdure)
+        looked = not code_only and _has_database(perdure)
+        problems += _of_jobs(perdure) if looked else ()
     finally:
         perdure.close()
-    problems += gone
     if json:
         found = [problem._asdict() for problem in problems]
         kinds = sorted(kind.name for kind in perdure.kinds)
@@ -121,6 +115,7 @@ def check(
 
 def _of_kinds(perdure: Perdure) -> list[Unrunnable]:
     """Kinds that would be refused when they are first used."""
+    from perdure.ops.status import Unrunnable
     from perdure.worker.executors.wire import path_of_kind
 
     problems: list[Unrunnable] = []
@@ -134,15 +129,12 @@ def _of_kinds(perdure: Perdure) -> list[Unrunnable]:
     return problems
 
 
-def _of_jobs(perdure: Perdure) -> tuple[bool, list[Unrunnable]]:
-    """Stored jobs this code cannot run. False: there is no database yet."""
+def _of_jobs(perdure: Perdure) -> Iterator[Unrunnable]:
+    """Stored jobs this code cannot run."""
     from perdure.ops.status import orphans
 
-    if not _has_database(perdure):
-        return False, []
     perdure.store.require_current()
-    found = orphans(perdure.store.live_kinds(), perdure.kinds.versions())
-    return True, [Unrunnable(each.kind.name, each.kind.live, each.reason) for each in found]
+    return orphans(perdure.store.live_kinds(), perdure.kinds.versions())
 
 
 def _has_database(perdure: Perdure) -> bool:

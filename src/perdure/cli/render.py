@@ -51,6 +51,7 @@ _PIPED = 200
 _STYLES = {  # can be read on black and on white; yellow cannot
     "failed": "red",
     "problem": "red",
+    "overdue": "red",
     "violation": "red",
     "lost": "red",
     "timed_out": "red",
@@ -129,6 +130,11 @@ def moment(at: datetime | None) -> str | None:
     return None if at is None else utc(to_micros(at))
 
 
+def local(at: datetime) -> str:
+    """A time on the clocks of this machine; without seconds where it has none."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}".removesuffix(":00")
+
+
 def ago(at: datetime | None, now: datetime | None = None) -> str:
     """How long ago a time is, or how far ahead, in one unit."""
     return "-" if at is None else distance(to_micros(at), to_micros(now or datetime.now(UTC)))
@@ -156,9 +162,9 @@ def print_table(
     least = {column: sizes[column] if column in keep else min(sizes[column], _NARROWEST) for column in columns}
     shown = list(columns)
     for column in drop:
-        if _breadth(shown, least) > width and column in shown:
+        if _breadth(least[each] for each in shown) > width and column in shown:
             shown.remove(column)
-    if _breadth(shown, least) > width:
+    if _breadth(least[each] for each in shown) > width:
         _print_stacked(columns, cells)
         return columns
     room = _room(shown, sizes, [column for column in clip if column in shown], width)
@@ -173,14 +179,15 @@ def _size(column: str, cells: Sequence[Mapping[str, str]]) -> int:
     return max([cell_len(column), *map(cell_len, lines)])
 
 
-def _breadth(columns: Sequence[str], sizes: Mapping[str, int]) -> int:
-    return sum(sizes[column] for column in columns) + _GAP * (len(columns) - 1)
+def _breadth(sizes: Iterable[int]) -> int:
+    """Of columns of these sizes, with the gaps between them."""
+    return sum(size + _GAP for size in sizes) - _GAP
 
 
 def _room(columns: Sequence[str], sizes: Mapping[str, int], clip: Sequence[str], width: int) -> dict[str, int]:
     """How wide each column that may be cut can be, so that the others need not be broken."""
     cut: dict[str, int] = {}
-    free = width - _breadth(columns, {column: 0 if column in clip else sizes[column] for column in columns})
+    free = width - _breadth(0 if column in clip else sizes[column] for column in columns)
     for left, column in zip(range(len(clip), 0, -1), sorted(clip, key=lambda column: sizes[column]), strict=True):
         cut[column] = max(_NARROWEST, min(sizes[column], free // left))
         free -= cut[column]
@@ -242,20 +249,16 @@ def print_line(columns: Sequence[tuple[str, int]], *, drop: int) -> None:
     out = console()
     texts = [Text(visible(" ".join(text.split())), style=_STYLES.get(text, "")) for text, _ in columns]
     sizes = {number: max(width, texts[number].cell_len) for number, (_, width) in enumerate(columns[:-1])}
-    if _spread(sizes) > out.width:
+    if _breadth(sizes.values()) > out.width:
         del sizes[drop]
     widest = max(sizes, key=lambda number: sizes[number])
-    sizes[widest] = max(_NARROWEST - 2, sizes[widest] - max(0, _spread(sizes) - out.width))
+    sizes[widest] = max(_NARROWEST - 2, sizes[widest] - max(0, _breadth(sizes.values()) - out.width))
     for number, size in sizes.items():
         texts[number].truncate(size, overflow="ellipsis", pad=True)
     line = Text("  ").join([*(texts[number] for number in sizes), texts[-1]])
     line.rstrip()
     out.print(line, overflow="ellipsis", no_wrap=True, crop=True)
     sys.stdout.flush()
-
-
-def _spread(sizes: Mapping[int, int]) -> int:
-    return sum(sizes.values()) + _GAP * (len(sizes) - 1)
 
 
 def put(what: RenderableType, *, piped: int = _PIPED, crop: bool = True) -> None:

@@ -19,8 +19,8 @@ import typer
 from perdure.cli.render import Json, console, error_line, print_json, print_json_line, put, visible
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.ids import to_uuid
-from perdure.store.rows import DuplicateReason, Duplicates, StuckReason
-from perdure.text import length, measured
+from perdure.store.rows import EVERY_QUEUE, DuplicateReason, Duplicates, StuckReason
+from perdure.text import length, measured, moment
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -47,6 +47,9 @@ _LEAST = 8
 _ENOUGH = 14
 """Names are cut first, but not below this."""
 _GAP = 2
+_ABOUT_SCHEDULES = 3
+"""Lines below the six questions, where there is something to say."""
+_SHOWN = 3
 _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
 _STUCK_BECAUSE = {
@@ -114,8 +117,9 @@ def _show_live(ask: Callable[[], Status], options: str) -> None:
     out = console()
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            space = space_in(out.width, out.height)._replace(options=options)
-            live.update(screen(ask(), space), refresh=True)
+            found = ask()
+            height = out.height - (_ABOUT_SCHEDULES if found.schedules else 0)
+            live.update(screen(found, space_in(out.width, height)._replace(options=options)), refresh=True)
             time.sleep(EVERY_S)
 
 
@@ -130,13 +134,14 @@ def screen(found: Status, space: Space) -> Group:
     """All six, one below the other."""
     from rich.console import Group
 
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = list(_reserved(found, space))
     for question, answer in _QUESTIONS:
         given = list(answer(found, space))
         if space.tight:
             parts += [_tight_heading(question, space, cut=len(given) > 1), given[0]]
         else:
-            parts += [heading(f"\n{question}" if parts else question), *given]
+            parts += [line(f"\n{question}" if parts else question, "bold"), *given]
+    parts += _schedules(found, space)
     if not found.is_complete:
         parts.append(
             line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
@@ -144,10 +149,22 @@ def screen(found: Status, space: Space) -> Group:
     return Group(*parts)
 
 
+def _reserved(found: Status, space: Space) -> Section:
+    """What keeps the jobs of whole queues waiting, whatever else is shown; one line where there is little room."""
+    shown = found.reservations[: 1 if space.tight else 3]
+    for row in shown:
+        name = "Every queue" if row.queue == EVERY_QUEUE else f"Queue {row.queue}"
+        since = length(found.at - row.reserved_at)
+        text = f"{name} is reserved by {row.reserved_by} since {since}, until {moment(row.expires_at)}."
+        yield line(text[: space.width] if space.tight else text, "magenta")
+    if len(found.reservations) > len(shown) and not space.tight:
+        yield line(f"And {len(found.reservations) - len(shown)} more: perdure reservations{space.options}", "magenta")
+
+
 def _tight_heading(question: str, space: Space, *, cut: bool) -> RenderableType:
     """On one line, however narrow: the rows below are counted."""
     more = (_CUT if len(question + _CUT) <= space.width else " …") if cut else ""
-    return heading(question[: space.width - len(more)] + more)
+    return line(question[: space.width - len(more)] + more, "bold")
 
 
 def _outstanding(found: Status, space: Space) -> Section:
@@ -159,70 +176,41 @@ def _outstanding(found: Status, space: Space) -> Section:
         oldest[lane] = min(oldest.get(lane, row.since), row.since)
     states = [state for state in _STATES if any(state in counts for counts in by_lane.values())]
     lanes = sorted(by_lane, key=lambda lane: -sum(by_lane[lane].values()))
-    yield from table(
-        ("kind", "queue", *states, "oldest"),
-        [
-            (*lane, *(number(by_lane[lane].get(state, 0)) for state in states), length(found.at - oldest[lane]))
-            for lane in lanes
-        ],
-        space,
-        none="Nothing: no job waits or runs.",
-    )
+    rows = [
+        (*lane, *(number(by_lane[lane].get(state, 0)) for state in states), length(found.at - oldest[lane]))
+        for lane in lanes
+    ]
+    return table(("kind", "queue", *states, "oldest"), rows, space, none="Nothing: no job waits or runs.")
 
 
 def _failed(found: Status, space: Space) -> Section:
-    yield from table(
-        ("kind", "jobs", "last", "error"),
-        [
-            (
-                row.kind,
-                number(row.jobs),
-                length(found.at - row.last),
-                error_line(row.error_type, row.message) or "-",
-            )
-            for row in found.failed
-        ],
-        space,
-        none="Nothing.",
-        style="green",
-    )
+    rows = [
+        (row.kind, number(row.jobs), length(found.at - row.last), error_line(row.error_type, row.message) or "-")
+        for row in found.failed
+    ]
+    yield from table(("kind", "jobs", "last", "error"), rows, space, none="Nothing.", style="green")
     yield from hints((f"perdure jobs --state failed --kind {quote(row.kind)}" for row in found.failed), space)
 
 
 def _stuck(found: Status, space: Space) -> Section:
-    yield from table(
-        ("kind", "queue", "jobs", "for", "why"),
-        [
-            (row.kind, row.queue, number(row.jobs), length(found.at - row.since), _STUCK_BECAUSE[row.reason])
-            for row in found.stuck
-        ],
-        space,
-        none="Nothing.",
-        style="green",
-    )
+    rows = [
+        (row.kind, row.queue, number(row.jobs), length(found.at - row.since), _STUCK_BECAUSE[row.reason])
+        for row in found.stuck
+    ]
+    yield from table(("kind", "queue", "jobs", "for", "why"), rows, space, none="Nothing.", style="green")
     yield from hints((f"perdure explain {to_uuid(row.example)}" for row in found.stuck), space)
 
 
 def _durations(found: Status, space: Space) -> Section:
-    yield from table(
-        ("kind", "runs", "p50", "p95", "p99", "wait p50", "p95 ", "p99 "),
-        [
-            (row.kind, number(row.runs), *map(measured, row[2:]))
-            for row in sorted(found.durations, key=lambda row: -row.runs)
-        ],
-        space,
-        none="No run has completed.",
-    )
+    columns = ("kind", "runs", "p50", "p95", "p99", "wait p50", "p95 ", "p99 ")
+    kinds = sorted(found.durations, key=lambda row: -row.runs)
+    rows = [(row.kind, number(row.runs), *map(measured, row[2:])) for row in kinds]
+    return table(columns, rows, space, none="No run has completed.")
 
 
 def _duplicates(found: Status, space: Space) -> Section:
-    yield from table(
-        ("kind", "jobs", "what they share"),
-        [(row.kind, number(row.jobs), _shared(row)) for row in found.duplicates],
-        space,
-        none="None.",
-        style="green",
-    )
+    rows = [(row.kind, number(row.jobs), _shared(row)) for row in found.duplicates]
+    yield from table(("kind", "jobs", "what they share"), rows, space, none="None.", style="green")
     yield from hints(map(_look_closer, found.duplicates), space)
 
 
@@ -243,12 +231,32 @@ def _look_closer(row: Duplicates) -> str:
 def _ran(found: Status, space: Space) -> Section:
     columns = ("kind", "runs", "completed", "failed", "retried", "lost", "other", "running")
     kinds = sorted(found.ran, key=lambda row: -row.runs)
-    yield from table(
-        columns,
-        [(row.kind, *(number(getattr(row, column)) for column in columns[1:])) for row in kinds],
-        space,
-        none="Nothing.",
-    )
+    rows = [(row.kind, *(number(getattr(row, column)) for column in columns[1:])) for row in kinds]
+    return table(columns, rows, space, none="Nothing.")
+
+
+def _schedules(found: Status, space: Space) -> Section:
+    """Those that someone should look at; nothing where all is well."""
+    if not found.schedules:
+        return
+    resting = [row.name for row in found.schedules if row.problem is not None]
+    overdue = [row.name for row in found.schedules if row.problem is None]
+    parts = [
+        f"{_few(names)} {'is' if len(names) == 1 else 'are'} {what}"
+        for names, what in ((overdue, "overdue: no worker takes the instants"), (resting, "at rest with a problem"))
+        if names
+    ]
+    text = f"Schedules: {'; '.join(parts)}."
+    if space.tight:
+        yield line(text[: space.width], "magenta")
+    else:
+        yield line(f"\n{text}", "magenta")
+        yield from hints(["perdure schedules"], space)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 _QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Section]], ...] = (
@@ -279,10 +287,6 @@ def space_in(width: int, height: int) -> Space:
     return Space(width, max(1, min(MOST_ROWS, (height - frame) // 6)), tight)
 
 
-def heading(text: str) -> RenderableType:
-    return line(text, "bold")
-
-
 def line(text: str, style: str = "") -> RenderableType:
     from rich.text import Text
 
@@ -302,6 +306,7 @@ def table(
 ) -> Section:
     """Columns of numbers to the right, texts cut where there is too little room, and what is left out: columns in a
     narrow terminal, and rows. Without any rows, the sentence `none`."""
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
@@ -309,15 +314,22 @@ def table(
         yield line(none, style)
         return
     shown = [[visible(cell) for cell in row] for row in found[: space.rows]]
-    wanted = _fitting(columns, shown, space.width)
+    sizes = [max(map(cell_len, column)) for column in zip(columns, *shown, strict=True)]
+    wanted = _fitting(columns, sizes, space.width)
     left_out = [column.strip() for number, column in enumerate(columns) if number not in wanted]
     columns, shown = [columns[number] for number in wanted], [[row[number] for number in wanted] for row in shown]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
-    for column, width in zip(columns, _widths(columns, shown, space.width), strict=True):
+    widths = _widths(columns, [sizes[number] for number in wanted], space.width)
+    for column, width in zip(columns, widths, strict=True):
         justify: Literal["left", "right"] = "left" if column in _TEXTS else "right"
         table.add_column(column, justify=justify, width=width, no_wrap=True, overflow="ellipsis")
     for row in shown:
-        table.add_row(*(Text(cell, style=_cell_style(name, cell)) for name, cell in zip(columns, row, strict=True)))
+        table.add_row(
+            *(
+                Text(cell, style="red" if name in _RED and cell != "-" else "")
+                for name, cell in zip(columns, row, strict=True)
+            )
+        )
     yield table
     if left_out:
         yield line(f"  no room for {', '.join(dict.fromkeys(left_out))}", "dim")
@@ -325,10 +337,10 @@ def table(
         yield line(f"  and {len(found) - space.rows} more; --json shows all", "dim")
 
 
-def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
+def _fitting(columns: Sequence[str], sizes: Sequence[int], most: int) -> list[int]:
     """The numbers of the columns for which there is room, with texts as narrow as they get: the last ones have to go,
     but before them the queue, and never the texts that say what is wrong."""
-    least = [_least(column, cells) for column, *cells in zip(columns, *rows, strict=True)]
+    least = [min(size, _LEAST) if name in _TEXTS else size for name, size in zip(columns, sizes, strict=True)]
     wanted = list(range(len(columns)))
     for number in sorted(wanted[1:], key=lambda number: (columns[number] != "queue", -number)):
         if sum(least[each] + _GAP for each in wanted) - _GAP > most and columns[number] not in _NEVER_DROPPED:
@@ -336,18 +348,9 @@ def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -
     return wanted
 
 
-def _least(column: str, cells: Sequence[str]) -> int:
-    from rich.cells import cell_len
-
-    wide = max(map(cell_len, (column, *cells)))
-    return min(wide, _LEAST) if column in _TEXTS else wide
-
-
-def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
+def _widths(columns: Sequence[str], sizes: list[int], most: int) -> list[int]:
     """As wide as what is in them; while that is too much, the widest text is cut. (rich would cut the numbers.)"""
-    from rich.cells import cell_len
-
-    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    widths = list(sizes)
     texts = [number for number, column in enumerate(columns) if column in _TEXTS]
     while sum(widths) + _GAP * (len(widths) - 1) > most:
         widest = max(texts, key=lambda number: (widths[number] > _ENOUGH and columns[number] in _NAMES, widths[number]))
@@ -355,10 +358,6 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) ->
             break
         widths[widest] -= 1
     return widths
-
-
-def _cell_style(column: str, cell: str) -> str:
-    return "red" if column in _RED and cell != "-" else ""
 
 
 def number(count: int) -> str:

@@ -62,7 +62,7 @@ def existing_app(url: str | None, app: str | None) -> Generator[Perdure, None, N
     from perdure.app import Perdure
 
     named = _nearest(url, app)
-    found = Perdure(named.url) if named.app is None else load_app(named.app)
+    found = Perdure(named.url) if named.app is None else load_app(named.app)[0]
     if named.url is not None:
         found.url = named.url
     try:
@@ -75,7 +75,7 @@ def existing_app(url: str | None, app: str | None) -> Generator[Perdure, None, N
 def _store(named: Named) -> Store:
     from perdure.store.open import open_store
 
-    found = None if named.app is None else load_app(named.app)
+    found = None if named.app is None else load_app(named.app)[0]
     if named.url is None:
         assert found is not None
         return found.store

@@ -51,7 +51,7 @@ class JobRow(NamedTuple):
     template_version: int | None = None
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 class LiveJob(NamedTuple):
@@ -116,6 +116,27 @@ class Plan(NamedTuple):
     """Plain, without a key, and to start at once."""
 
 
+def plan_json(plan: Plan) -> str:
+    """The text in which templates and schedules keep a plan."""
+    return json.dumps(plan._asdict(), ensure_ascii=False, separators=(",", ":"))
+
+
+def plan_of(text: str) -> Plan:
+    """The plan that `plan_json` wrote, in this or another release.
+
+    Fields that only a newer release knows are ignored; those that an older one did not know get their default.
+    ValueError: it cannot be read, or a field without a default is missing.
+    """
+    read = json_of(text)
+    stored = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+    known: dict[str, Any] = Plan._field_defaults | {name: stored[name] for name in Plan._fields if name in stored}
+    missing = [name for name in Plan._fields if name not in known]
+    if missing:
+        raise ValueError(f"the stored plan {_cut(text)} has no {', '.join(missing)}")
+    known |= {name: tuple(known[name]) for name in ("tags", "names")}
+    return Plan(**known)
+
+
 class Origin(NamedTuple):
     """What a job was made from: a template as it was, a slot of a schedule, or both."""
 
@@ -144,7 +165,7 @@ class NewJob(NamedTuple):
     origin: Origin | None = None
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 class JobView(NamedTuple):
@@ -263,7 +284,7 @@ class Claim(NamedTuple):
         return self.live.run_id
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 _NEW = {"attempts": 0, "crashes": 0, "life": 1, "chain_attempt": 1, "paused": 0, "cancel_requested": 0, "version": 1}
@@ -278,9 +299,9 @@ def row_of_new(sort: type[R], new: NewJob, **known: object) -> R:
     return row
 
 
-def _without_secrets(row: JobRow | NewJob | Claim) -> str:
-    """The repr for logs and tracebacks: it hides the secret arguments."""
-    fields = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
+def without_secrets(row: Any) -> str:
+    """The repr of a named tuple for logs and tracebacks: it hides the secret arguments."""
+    fields: dict[str, object] = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
     return f"{type(row).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
@@ -300,6 +321,9 @@ class RunStats(NamedTuple):
     exit_code: int | None = None
     log_path: str | None = None
     metrics: str | None = None
+
+
+NO_STATS = RunStats()
 
 
 class RunClosing(NamedTuple):
@@ -408,11 +432,12 @@ def readable(sort: type[R], row: Sequence[object], keep: str = "") -> tuple[R, D
     """
     damage: Damage = {}
     values = list(row)
-    for at, (name, fits, what, instead) in enumerate(_columns(cast("Hashable", sort))):
-        if not fits(values[at]):
-            damage[name] = f"{_cut(values[at])} is no {what}"
-            if name != keep:
-                values[at] = instead(values[at])
+    for at, (name, optional, (fits, what, instead)) in enumerate(_columns(cast("Hashable", sort))):
+        if (optional and values[at] is None) or fits(values[at]):
+            continue
+        damage[name] = f"{_cut(values[at])} is no {what}"
+        if name != keep:
+            values[at] = None if optional else instead(values[at])
     make: Any = sort
     row_of_sort: R = make._make(values)
     return row_of_sort, damage
@@ -433,48 +458,15 @@ def _refuse(constant: str) -> NoReturn:
 _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
-class _ColumnCheck(NamedTuple):
-    name: str
-    fits: Callable[[Any], bool]
-    what: str
-    instead: Callable[[Any], object]
-
-
 @cache
-def _columns(sort: Any) -> Sequence[_ColumnCheck]:
+def _columns(sort: Any) -> Sequence[tuple[str, bool, _Sort]]:
+    """Each column's name, whether it may be empty, and which values it takes."""
     written: dict[str, Any] = sort.__annotations__  # as text: a named tuple keeps them unresolved
-    return [_column(name, getattr(type_, "__forward_arg__", type_)) for name, type_ in written.items()]
-
-
-def _column(name: str, written: str) -> _ColumnCheck:
-    fits, what, instead = _SORTS.get(written.removesuffix(" | None"), (_is_anything, "", _cut))
-    if written.endswith(" | None"):
-
-        def fits_or_nothing(value: object) -> bool:
-            return value is None or fits(value)
-
-        return _ColumnCheck(name, fits_or_nothing, what, _nothing)
-    return _ColumnCheck(name, fits, what, instead)
-
-
-def _nothing(_: object) -> None:
-    return None
-
-
-def _is_anything(_: object) -> bool:
-    return True
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int)
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, bytes) and len(value) == 16
+    texts = {name: str(getattr(type_, "__forward_arg__", type_)) for name, type_ in written.items()}
+    return [
+        (name, text.endswith(" | None"), _SORTS.get(text.removesuffix(" | None"), _ANYTHING))
+        for name, text in texts.items()
+    ]
 
 
 def _is_time(value: Any) -> bool:
@@ -491,10 +483,12 @@ def _cut(value: object) -> str:
 
 
 _Sort = tuple[Callable[[Any], bool], str, Callable[[Any], object]]
-_ID: _Sort = (_is_id, "id", lambda _: bytes(16))
+"""Which values a type of column takes, what they are called, and what is shown in place of another one."""
+_ANYTHING: _Sort = (lambda _: True, "", _cut)
+_ID: _Sort = (lambda value: isinstance(value, bytes) and len(value) == 16, "id", lambda _: bytes(16))
 _SORTS: dict[str, _Sort] = {
-    "str": (_is_text, "text", _cut),
-    "int": (_is_number, "whole number", lambda _: 0),
+    "str": (lambda value: isinstance(value, str), "text", _cut),
+    "int": (lambda value: isinstance(value, int), "whole number", lambda _: 0),
     "Micros": (_is_time, "time in microseconds", lambda _: 0),
     **dict.fromkeys(("bytes", "JobId", "RunId", "NodeId"), _ID),
 }

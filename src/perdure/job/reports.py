@@ -1,17 +1,14 @@
-"""How a run ended, and the transition that follows. Built by the worker for `store/finish`.
+"""How a run ended. Built by the worker for `store/turn`; `transitions.after_run` decides what becomes of the job.
 
-The store calls `after_run` again whenever the job has changed since the claim: a report stays true, a decision may not.
+A report, not a decision: when the job has changed since the claim the report is still true, and is decided on again.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
-from perdure.clock import Micros
 from perdure.ids import JobId
-from perdure.job import transitions
-from perdure.job.model import Failure, LiveJob, NewJob, RunStats, Transition
-from perdure.job.states import Park, RunState, Verb
+from perdure.job.model import NO_STATS, Failure, LiveJob, NewJob, RunStats
 
 
 class Completed(NamedTuple):
@@ -73,31 +70,6 @@ class Finish(NamedTuple):
     live: LiveJob
     report: Report
     next_id: JobId
-    stats: RunStats = transitions.NO_STATS
+    stats: RunStats = NO_STATS
     children: tuple[NewJob, ...] = ()
     """Jobs the handler asked for: enqueued if the job completes, dropped otherwise."""
-
-
-def after_run(finish: Finish, live: LiveJob, now: Micros) -> Transition:
-    """The transition of `live`, the job as it is now, after this report."""
-    _, report, next_id, stats, _ = finish
-    match report:
-        case Completed(result):
-            return transitions.complete(live, result, now, stats)
-        case Failed(failure, delay_us):
-            return transitions.fail(live, failure, delay_us, now, next_id, stats)
-        case TimedOut(failure, delay_us):
-            verb, state = Verb.TIME_OUT, RunState.TIMED_OUT
-            return transitions.fail(live, failure, delay_us, now, next_id, stats, verb=verb, run_state=state)
-        case Snoozed(delay_us):
-            return transitions.snooze(live, delay_us, now, next_id, stats)
-        case Released(counts):
-            return transitions.release(live, now, next_id, stats, counts=counts)
-        case Cancelled(reason):
-            return transitions.cancelled(live, reason, now, stats)
-        case Skipped(reason):
-            return transitions.skip(live, reason, now, stats)
-        case Unreadable(message):
-            return transitions.park(live, Park.UNREADABLE, now, message)
-        case _:
-            assert_never(report)

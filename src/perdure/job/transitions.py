@@ -1,24 +1,24 @@
 """What becomes of a job: one pure function per verb, each returns a `Transition` for the store to apply.
 
-Called by `reports` (a run ended), `store` (claim, promote, rescue) and the verbs of `app`. None of them reads a clock,
+Called by `store` (claim, finish, promote, rescue) and the verbs of `app`. None of them reads a clock,
 a database or a random number: the same arguments give the same transition. None: there is nothing to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Failure, LiveJob, OutcomeRow, RunClosing, RunStats, Successor, Transition
+from perdure.job.model import NO_STATS, Failure, LiveJob, OutcomeRow, RunClosing, RunStats, Successor, Transition
+from perdure.job.reports import Cancelled, Completed, Failed, Finish, Released, Skipped, Snoozed, TimedOut, Unreadable
 from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Suspicion, Verb
 
 LAST_ERROR_LIMIT = 500
 CRASHES_AT_LARGE = 1
 """After so few crashes a job still runs like any other: most nodes die of no job, and their jobs continue at once."""
-NO_STATS = RunStats()
 NO_FAILURE = (None, None, None, False)
 _TEXT = {state: state.value for states in (State, RunState) for state in states}  # .value is a slow property
 INTERRUPTED = Failure("Interrupted", "the run was interrupted and no attempt is left")
@@ -113,6 +113,34 @@ def park(live: LiveJob, reason: Park, now: Micros, message: str | None = None) -
         last_error=_short(message) or live.last_error,
     )
     return Transition(Verb.PARK, live, after=row, run=_close(live, RunState.RELEASED, now, NO_STATS, failure))
+
+
+# -- a run ended ---------------------------------------------------------------------------------------------------
+
+
+def after_run(finish: Finish, live: LiveJob, now: Micros) -> Transition:
+    """The transition of `live`, the job as it is now, after this report."""
+    _, report, next_id, stats, _ = finish
+    match report:
+        case Completed(result):
+            return complete(live, result, now, stats)
+        case Failed(failure, delay_us):
+            return fail(live, failure, delay_us, now, next_id, stats)
+        case TimedOut(failure, delay_us):
+            verb, state = Verb.TIME_OUT, RunState.TIMED_OUT
+            return fail(live, failure, delay_us, now, next_id, stats, verb=verb, run_state=state)
+        case Snoozed(delay_us):
+            return snooze(live, delay_us, now, next_id, stats)
+        case Released(counts):
+            return release(live, now, next_id, stats, counts=counts)
+        case Cancelled(reason):
+            return cancelled(live, reason, now, stats)
+        case Skipped(reason):
+            return skip(live, reason, now, stats)
+        case Unreadable(message):
+            return park(live, Park.UNREADABLE, now, message)
+        case _:
+            assert_never(report)
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------

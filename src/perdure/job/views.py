@@ -130,25 +130,19 @@ class Job:
                 found[name] = error.message
         return found
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str, wanted: type = object) -> Any:
         try:
-            return json_of(getattr(self.row, name))
-        except ValueError as error:
-            raise InvalidPayload(
-                f"the {name} of job {self.id} cannot be read ({error}): another program wrote or changed it; look at"
-                " the row, cancel the job and enqueue it again",
-                code="payload_unreadable",
-            ) from error
-
-    def _object(self, name: str) -> dict[str, Any] | None:
-        value = self._json(name)
-        if value is None or isinstance(value, dict):
-            return cast("dict[str, Any] | None", value)
+            value = json_of(getattr(self.row, name))
+            if value is None or isinstance(value, wanted):
+                return value
+            why, error = "is not a JSON object", None
+        except ValueError as unreadable:
+            why, error = f"cannot be read ({unreadable})", unreadable
         raise InvalidPayload(
-            f"the {name} of job {self.id} is not a JSON object: another program wrote or changed it; look at the row,"
-            " cancel the job and enqueue it again",
+            f"the {name} of job {self.id} {why}: another program wrote or changed it; look at the row, cancel the job"
+            " and enqueue it again",
             code="payload_unreadable",
-        )
+        ) from error
 
     def ended_well(self) -> Job:
         """This job, if it ended with a result. JobFailed: it did not."""
@@ -197,10 +191,15 @@ class Job:
     finished_at = _Column(_time)
     scheduled_for = _Column(_time)
 
+    template_id = _Column(_uuid)
+    """The template it was made from, at `template_version`; `app.templates.of(job)` shows it."""
+    template_version = _Column[int | None]()
     retry_of = _Column(_uuid)
     root_id = _Column(_uuid)
     """The first job of a chain of retries; None for a job that is no retry."""
     parent_id = _Column(_uuid)
+    schedule_id = _Column(_uuid)
+    """The schedule that has made it, for the instant `scheduled_for`."""
     superseded_by = _Column(_uuid)
     successor = _Column(_uuid)
     """The job that continues this one's work (`Retry(as_new_job=True)`)."""
@@ -222,11 +221,11 @@ class Job:
 
         InvalidPayload: the stored text cannot be read.
         """
-        return self._object("payload")
+        return cast("dict[str, Any] | None", self._json("payload", dict))
 
     @property
     def params(self) -> dict[str, Any]:
-        return self._object("params") or {}
+        return self._json("params", dict) or {}
 
     @property
     def result(self) -> Any:

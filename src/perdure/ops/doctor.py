@@ -178,6 +178,12 @@ queue_counter_behind violation raise_queue_counters
     A queue's counter is not beyond its last job, so new jobs overtake it; the repair raises the counter.
 order_tie info
     Jobs have the same place in their queue; the older id goes first, so their order is still certain.
+# reservations
+reserved_for_nobody violation settle_reservations
+    A queue is closed by a reservation, but none of it is active, so nothing will ever open it; the repair opens it.
+reserved_but_open violation settle_reservations
+    A reservation is active but does not close its queue, so jobs run beside its holder; the repair closes the queue
+    until the reservation ends.
 # links
 edge_without_job violation recount_waits
     A dependency names a job that is not there, so what waits for it waits for ever; the repair removes the dependency
@@ -199,6 +205,12 @@ two_successors violation
     because a unique index is missing.
 ancestor_missing info
     The job this one came from (retry_of, parent or root) is not there any more: deleted or pruned.
+template_without_version violation
+    A template's newest version is not there, so the template cannot be used; restore its row in template_version from a
+    backup.
+template_missing warning
+    The template that a job was made from, or that version of it, is not there; the job has all it needs, but nobody can
+    see what it was made from.
 # contents
 impossible_number violation
     A value of a job or run is of the wrong type, or a number or time that it cannot be, so a worker sets the job aside
@@ -237,7 +249,7 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be. `examples`: a few ids (of jobs, or names of queues), as text."""
+    """Something that is not as it should be. `examples`: a few ids of jobs, or names of queues or templates."""
 
     name: str
     severity: Severity

@@ -3,12 +3,12 @@ its nodes, and /proc about those of this host."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
+from perdure.job.model import json_of
 from perdure.job.views import Job
 from perdure.store.protocols import Store
 from perdure.store.rows import NodeRow
@@ -103,8 +103,8 @@ def kinds_of(node: NodeRow) -> dict[str, int] | None:
 def _parsed(text: str | None) -> Any:
     """What a node wrote as JSON. None: nothing, or another release wrote it in another way."""
     try:
-        return None if text is None else json.loads(text)
-    except (RecursionError, ValueError):
+        return json_of(text)
+    except ValueError:
         return None
 
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple, Never, NoReturn, NotRequired, cast, get_args
 
@@ -83,8 +86,8 @@ class Codec:
 
         Raises InvalidPayload: `payload_invalid`, `payload_untyped`, `payload_not_json` or `payload_too_large`.
         """
-        if arguments.__class__ is not dict:
-            self._check_named(arguments)
+        if arguments.__class__ is not dict and not isinstance(cast("object", arguments), Mapping):
+            raise self.signature.refusal([Problem(_short(arguments), "is no dict of arguments by name")])
         values: Mapping[str, object] = {}
         try:
             if self._simple and tuple(arguments) == self._names and tuple(map(type, arguments.values())) == self._types:
@@ -101,27 +104,37 @@ class Codec:
         else:
             if len(raw) + len(hidden) <= self._max_bytes:
                 return Encoded(raw.decode(), hidden.decode() if hidden else None)
-            refusal = self._too_large(len(raw) + len(hidden))
+            size = f"{len(raw) + len(hidden):,} bytes, the limit is {self._max_bytes:,}"
+            refusal = InvalidPayload(
+                f"Job {self.signature.kind!r} has arguments of {size}. {_ELSEWHERE}.", code="payload_too_large"
+            )
         # Raised outside the handler, here and below: pydantic's error holds the input and must not become the context.
         raise refusal
-
-    def _check_named(self, arguments: object) -> None:
-        if not isinstance(arguments, Mapping):
-            raise self.signature.refusal([Problem(_short(arguments), "is no dict of arguments by name")])
 
     def decode(self, payload: str, secrets: str | None) -> tuple[tuple[object, ...], dict[str, object]]:
         """The stored arguments, checked again, as the function takes them (after its context).
 
         Raises InvalidPayload: `payload_unreadable` if it is not JSON at all, `payload_invalid` if it does not fit.
         """
+        return self.signature.call(self.values(payload, secrets))
+
+    def values(self, payload: str, secrets: str | None) -> dict[str, object]:
+        """The same by name, as `encode` takes them."""
         text = payload if secrets is None else to_json(self._merged(payload, secrets))
         try:
-            values = cast("dict[str, object]", self._form.read(text))
+            return cast("dict[str, object]", self._form.read(text))
         except ValidationError as error:
             refusal = self._unreadable() if _is_not_json(error) else self._unfit(error)
-        else:
-            return self.signature.call(values)
         raise refusal
+
+    @lazy
+    def part(self) -> Codec:
+        """The same for a part of the arguments: any of them may be left out. For templates and schedules."""
+        part = copy(self)
+        part.signature = replace(self.signature, required=frozenset())
+        found = {name: traits(annotation) for name, annotation in self.signature.annotations.items()}
+        part._form = _arguments_form(part.signature, found, self.secret_names)
+        return part
 
     def fingerprint(self, payload: str, secrets: str | None) -> str:
         """SHA-256 of the arguments, in hex: the same for equal arguments in any order."""
@@ -171,12 +184,12 @@ class Codec:
     @lazy
     def _result_form(self) -> JsonForm:
         returns = self.signature.returns
-        if returns is NoReturn or returns is Never or _is_open(returns):
-            return JsonForm(Any, Trait.LOOSE)
-        try:
-            return JsonForm(returns, traits(returns))
-        except Exception:  # noqa: BLE001 - a type pydantic does not know: what is returned decides
-            return JsonForm(Any, Trait.LOOSE)
+        # `Done`, or a union with `Done`, does not say the type of the result inside.
+        is_open = any(getattr(part, "__perdure_result__", False) for part in (returns, *get_args(returns)))
+        if not (is_open or returns is NoReturn or returns is Never):
+            with suppress(Exception):  # a type pydantic does not know: what is returned decides
+                return JsonForm(returns, traits(returns))
+        return JsonForm(Any, Trait.LOOSE)
 
     def _look_over(self, arguments: Mapping[str, object]) -> bool:
         if not self.secret_names:
@@ -225,10 +238,6 @@ class Codec:
         not_json = any(item["type"] in ("string_unicode", "finite_number") for item in details)
         problems = dict.fromkeys(map(self._problem, details))  # several for one secret read the same
         return self.signature.refusal(_first(problems), "payload_not_json" if not_json else "payload_invalid")
-
-    def _too_large(self, size: int) -> InvalidPayload:
-        problem = f"has arguments of {size:,} bytes, the limit is {self._max_bytes:,}"
-        return InvalidPayload(f"Job {self.signature.kind!r} {problem}. {_ELSEWHERE}.", code="payload_too_large")
 
     def _problem(self, item: ErrorDetails) -> Problem:
         path = item["loc"]
@@ -289,11 +298,6 @@ def _unknown_type(signature: Signature) -> str | None:
         except Exception as error:  # noqa: BLE001 - as above
             return f"{name!r} is {annotation!r}, and {str(error).splitlines()[0].rstrip('.')}"
     return None
-
-
-def _is_open(returns: object) -> bool:
-    """Whether it is `Done`, or a union with `Done`, which does not say the type of the result inside."""
-    return any(getattr(part, "__perdure_result__", False) for part in (returns, *get_args(returns)))
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:

@@ -108,11 +108,14 @@ class Signature:
 def read_signature(function: Callable[..., object], kind: str, context_type: type | None) -> Signature:
     """The signature of `function`. Raises KindError if its arguments cannot be stored by name."""
     parameters, hints = _resolve(function, kind, context_type)
-    takes_context = _takes_context(parameters, hints, context_type)
+    first = parameters[0] if context_type is not None and parameters else None
+    takes_context = first is not None and hints.get(first.name) is context_type and first.kind in _BY_POSITION
     if takes_context:
         del parameters[0]
     for parameter in parameters:
-        _check(parameter, hints, kind, context_type)
+        if problem := _problem(parameter, hints.get(parameter.name), context_type):
+            raise KindError(f"Kind {kind!r} {problem}", code="kind_signature")
+    returns = hints.get("return", Any)
     return Signature(
         kind=kind,
         annotations={parameter.name: hints.get(parameter.name, Any) for parameter in parameters},
@@ -120,7 +123,7 @@ def read_signature(function: Callable[..., object], kind: str, context_type: typ
         by_position=tuple(parameter.name for parameter in parameters if parameter.kind in _BY_POSITION),
         only_by_position={p.name: p.default for p in parameters if p.kind is p.POSITIONAL_ONLY},
         takes_context=takes_context,
-        returns=_result_type(hints.get("return", Any)),
+        returns=get_args(returns)[-1] if get_origin(returns) in (Coroutine, Awaitable) else returns,
         text=kind + _text(parameters, hints),
     )
 
@@ -166,37 +169,25 @@ def _resolve(
     )
 
 
-def _result_type(returns: object) -> object:
-    """`int` for a function annotated with `Coroutine[Any, Any, int]` or `Awaitable[int]`."""
-    return get_args(returns)[-1] if get_origin(returns) in (Coroutine, Awaitable) else returns
-
-
-def _takes_context(parameters: list[inspect.Parameter], hints: Mapping[str, object], context: type | None) -> bool:
-    if context is None or not parameters:
-        return False
-    return hints.get(parameters[0].name) is context and parameters[0].kind in _BY_POSITION
-
-
-def _check(parameter: inspect.Parameter, hints: Mapping[str, object], kind: str, context: type | None) -> None:
+def _problem(parameter: inspect.Parameter, hint: object, context: type | None) -> str | None:
+    """Why a job cannot have this parameter. None: it can."""
     if parameter.kind in _VARIADIC:
         stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
-        raise KindError(
-            f"Kind {kind!r} takes {stars}{parameter.name}, but a job's arguments are stored by name: "
-            f"declare each parameter, or one that is a list or a dict.",
-            code="kind_signature",
+        return (
+            f"takes {stars}{parameter.name}, but a job's arguments are stored by name: "
+            f"declare each parameter, or one that is a list or a dict."
         )
-    if any(getattr(item, alias, None) for item in get_args(hints.get(parameter.name))[1:] for alias in _ALIASES):
-        raise KindError(
-            f"Kind {kind!r} gives {parameter.name!r} an alias, but arguments are stored under the parameter's name: "
-            f"rename the parameter instead.",
-            code="kind_signature",
+    if any(getattr(item, alias, None) for item in get_args(hint)[1:] for alias in _ALIASES):
+        return (
+            f"gives {parameter.name!r} an alias, but arguments are stored under the parameter's name: "
+            f"rename the parameter instead."
         )
-    if context is not None and hints.get(parameter.name) is context:
-        raise KindError(
-            f"Kind {kind!r} asks for its {context.__name__} in {parameter.name!r}: make that the first parameter, "
-            f"one that can be passed by position.",
-            code="kind_signature",
+    if context is not None and hint is context:
+        return (
+            f"asks for its {context.__name__} in {parameter.name!r}: make that the first parameter, "
+            f"one that can be passed by position."
         )
+    return None
 
 
 class _SomeDefault:
@@ -231,15 +222,9 @@ def field_names(*annotations: object) -> frozenset[str]:
     for part in _parts(annotations):
         owner = get_origin(part) or part
         fields: Mapping[str, Any] = getattr(owner, "__pydantic_fields__", None) or getattr(owner, "__annotations__", {})
-        found.update(fields)
-        found.update(alias for field in fields.values() for alias in _aliases(field))
+        aliases = (getattr(field, name, None) for field in fields.values() for name in _ALIASES)
+        found.update(fields, (alias for alias in aliases if isinstance(alias, str)))
     return frozenset(found)
-
-
-def _aliases(field: object) -> Iterator[str]:
-    for name in _ALIASES:
-        if isinstance(alias := getattr(field, name, None), str):
-            yield alias
 
 
 def _parts(annotations: Iterable[object]) -> Iterator[object]:

@@ -1,8 +1,8 @@
 """Operations, and how they run on a database. Used by everything in this folder.
 
 An operation (`enqueue`, `claim`, `finish`, …) is a generator: it yields a `Call` and receives a `Result`, so it is
-written once and runs on any connection, also on the user's own. A driver executes calls; a runner begins, commits and
-retries whole operations.
+written once and runs on any connection, also on the user's own. A driver finds the `Statement` of each call and
+executes it; a runner begins, commits and retries whole operations.
 """
 
 from __future__ import annotations
@@ -44,6 +44,37 @@ class Result(NamedTuple):
 Op = Generator[Pair, Result, T]
 """An operation that returns T. It may yield savepoints, never BEGIN or COMMIT. After a serialisation failure it runs
 again from the start, so its arguments must not be consumed by running it."""
+
+
+class Statement(NamedTuple):
+    """One statement in a driver's style. `names` are its parameters in the driver's order: if markers have no numbers,
+    a parameter that is used twice is listed twice."""
+
+    name: str
+    sql: str
+    names: tuple[str, ...]
+    returns_rows: bool
+    verb: str | None
+
+
+Statements = Mapping[str, Statement]
+
+
+def row_for(statement: Statement, params: Params) -> tuple[object, ...]:
+    """The parameters of one execution, in the driver's order."""
+    names = statement.names
+    if isinstance(params, tuple):
+        if len(params) == len(names):
+            return params
+        params = dict(zip(dict.fromkeys(names), params, strict=True))  # given in the order of first appearance
+    return tuple([params[name] for name in names])
+
+
+def rows_for(statement: Statement, params: Sequence[Params]) -> Sequence[tuple[object, ...]]:
+    """The same for many; tuples that already fit are not copied."""
+    if params and not (isinstance(params[0], tuple) and len(params[0]) == len(statement.names)):
+        return [row_for(statement, row) for row in params]
+    return params  # type: ignore[return-value]  # as the first is, so are all
 
 
 class UniqueViolation(StoreError):

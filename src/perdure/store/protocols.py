@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.clock import Micros
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from perdure.ids import IdFactory, JobId, NodeId, RunId
+from perdure.ids import IdFactory, JobId, NodeId, ReservationId, RunId
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
 from perdure.job.reports import Finish
 from perdure.job.states import Verb
@@ -29,12 +29,17 @@ from perdure.store.rows import (
     Fact,
     Failures,
     Finished,
+    Fired,
+    Firing,
     Glance,
     JobFilter,
     Kinds,
     Lane,
     LogLine,
+    Missed,
     NewNode,
+    NewSlot,
+    NewTemplate,
     NodeRow,
     Outstanding,
     Page,
@@ -43,12 +48,17 @@ from perdure.store.rows import (
     QueueRow,
     Ran,
     Rescued,
+    ReservationRow,
     RunFilter,
+    ScheduleRow,
+    SlotRow,
     Spot,
     StoredKind,
     Stuck,
+    TemplateRow,
     Turn,
     Turned,
+    Until,
 )
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
@@ -58,7 +68,10 @@ class Bell(Protocol):
     """Wakes a worker that has nothing to do. Only a hint: it may ring for nothing, and workers also poll."""
 
     def ring(self) -> None:
-        """Wake the sleeper from inside its own process. Any thread may call it."""
+        """Wake the sleeper from inside its own process. Any thread and any signal handler may call it.
+
+        After `close` nothing happens: a handler that was left behind rings when it ends.
+        """
         ...
 
     def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:
@@ -163,7 +176,7 @@ class TurnOperations(Protocol):
         """Finish, note, promote and claim in one transaction; each part like the method of that name."""
         ...
 
-    def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
+    def glance(self, node_id: NodeId, kinds: Kinds | None) -> Glance:
         """What a turn of this node would find to do. Writes nothing and waits for no lock."""
         ...
 
@@ -315,6 +328,175 @@ class LockOperations(Protocol):
         ...
 
 
+class ScheduleOperations(Protocol):
+    """What happens by the clock. A schedule's row is the lock of its slots: each planned instant is taken once.
+
+    A store may raise NotImplementedError for all of these: then it has no schedules.
+    """
+
+    def save_schedule(self, row: ScheduleRow, seen_version: int | None, missed: Sequence[Missed] = ()) -> bool:
+        """Insert a schedule (no version seen), or replace the one with this id, and record what it has missed.
+
+        False: its name is taken, or it has another version by now; nothing was written.
+        """
+        ...
+
+    def schedule(self, name: str) -> ScheduleRow | None:
+        """The schedule of this name, disabled ones too. None: there is none."""
+        ...
+
+    def schedule_by_id(self, schedule_id: bytes) -> ScheduleRow | None:
+        """The same by its id, which stays when it is renamed."""
+        ...
+
+    def schedules(self, after: str, size: int) -> list[ScheduleRow]:
+        """Up to `size` schedules in the order of their names, from behind the name `after`."""
+        ...
+
+    def declared_schedules(self, owner: str) -> list[ScheduleRow]:
+        """The enabled schedules that the code of this app has declared."""
+        ...
+
+    def due_schedules(self, now: Micros, limit: int) -> list[ScheduleRow]:
+        """Enabled schedules whose next instant has come, the longest due first."""
+        ...
+
+    def schedules_in_trouble(self, late: Micros, limit: int) -> list[ScheduleRow]:
+        """Enabled schedules, by name, that have a problem, or whose next instant was due at `late` or before."""
+        ...
+
+    def next_trigger(self) -> Micros | None:
+        """When the next instant of any enabled schedule comes. None: nothing is planned."""
+        ...
+
+    def fire(self, firings: Sequence[Firing], node_id: NodeId | None, now: Micros) -> list[Fired]:
+        """Take the due instants of these schedules, with their jobs, and set their next ones.
+
+        For each schedule all of it or nothing: nothing if it is not as it was read. An instant that is taken already is
+        passed over. While an earlier job of the schedule is live, `overlap` of the slot decides.
+        """
+        ...
+
+    def take_slot(self, schedule_id: bytes, slot: NewSlot, now: Micros) -> Job:
+        """Take one instant by hand. If it is taken already, its job is returned, marked `deduplicated`.
+
+        TransitionRefused: an earlier job of the schedule is live, and the slot's `overlap` is "skip".
+        """
+        ...
+
+    def note_slot(self, schedule_id: bytes, scheduled_for: Micros, status: str, note: str | None) -> bool:
+        """How the upkeep that took this slot ended. False: there is no such slot."""
+        ...
+
+    def slot_of(self, job_id: JobId) -> SlotRow | None:
+        """The slot that this job, or the job whose work it continues, was made for. None: no slot."""
+        ...
+
+    def slots(self, schedule_id: bytes, below: Micros, size: int) -> list[SlotRow]:
+        """Up to `size` slots that were taken, newest first, from before the instant `below`."""
+        ...
+
+    def missed(self, schedule_id: bytes, below: Micros, size: int) -> list[Missed]:
+        """Up to `size` stretches that nobody took, newest first, from before the instant `below`."""
+        ...
+
+    def pending_of(self, schedule_id: bytes, limit: int) -> list[JobId]:
+        """Up to `limit` jobs of this schedule that wait."""
+        ...
+
+    def declare(self, node_id: NodeId, digests: Mapping[str, str], now: Micros) -> dict[str, set[str]]:
+        """Record which schedules the code of this node declares. Returns what the code of other live nodes declares."""
+        ...
+
+
+class TemplateOperations(Protocol):
+    """Jobs to be enqueued under a name. What is once written as a version never changes.
+
+    Where None is returned, there is no template of that name. A store may raise NotImplementedError for all of them.
+    """
+
+    def put_template(self, new: NewTemplate, now: Micros, expect_version: int | None = None) -> TemplateRow | None:
+        """Make the template, or its next version; the same as its newest version changes nothing.
+
+        With `expect_version` it must exist, and of several callers that expect the same version one writes the next.
+        TemplateError: it is at another version (`version_changed`), or archived; nothing was written.
+        """
+        ...
+
+    def archive_template(self, name: str, archived_at: Micros | None, now: Micros) -> TemplateRow | None:
+        """Set it aside since then; None restores it. A repeat changes nothing."""
+        ...
+
+    def rename_template(self, name: str, new_name: str, now: Micros) -> TemplateRow | None:
+        """Give it another name; id and versions stay. TemplateError: the name is taken (`template_taken`)."""
+        ...
+
+    def template(self, name: str, version: int | None = None) -> TemplateRow | None:
+        """As it is now, or as it was at this version; None also if it has no such version."""
+        ...
+
+    def template_by_id(self, template_id: bytes, version: int | None = None) -> TemplateRow | None:
+        """The same by its id, which never changes; under the name that it has now."""
+        ...
+
+    def templates(self) -> list[TemplateRow]:
+        """All of them, archived ones too, at their newest version, by name."""
+        ...
+
+    def template_versions(self, name: str) -> list[TemplateRow]:
+        """Every version of one, the newest first. Empty: there is no such template."""
+        ...
+
+
+class ReservationOperations(Protocol):
+    """Queues that are held for direct work. A store may raise NotImplementedError for what it does not have."""
+
+    def reserve(self, new: ReservationRow) -> ReservationRow | None:
+        """Close the queue (`*`: every queue) to claims, from the commit on. A repeat with the same id changes nothing.
+
+        None: it is reserved. Every claim that began before has committed, so its jobs are seen running, and each one
+        that begins later finds the queue closed, until the reservation is closed; time alone opens nothing. Otherwise
+        nothing was changed, and the result is the active reservation that is in the way: of the same queue, or one of
+        the two is of `*`. Locked: claims were under way for longer than a moment; try again.
+        """
+        ...
+
+    def enter_reservation(self, reservation_id: ReservationId, until: Until, now: Micros) -> bool:
+        """The holder's work begins. False: a job of the queue still runs. ReservationExpired: it is closed."""
+        ...
+
+    def renew_reservation(self, reservation_id: ReservationId, until: Until) -> bool:
+        """It lasts until then. False: it is closed; nothing was changed."""
+        ...
+
+    def close_reservation(
+        self, reservation_id: ReservationId, status: str, now: Micros, seen_expires_at: Micros | None = None
+    ) -> bool:
+        """End it as `released` or `expired`, and open its queue to claims: as one. The row stays, as a record.
+
+        With `seen_expires_at` only if it was not renewed since that was read. False: it was, or it is closed already.
+        """
+        ...
+
+    def active_reservations(self) -> list[ReservationRow]:
+        """Those that close a queue now."""
+        ...
+
+    def reservations(self, limit: int) -> list[ReservationRow]:
+        """The newest first, closed ones too."""
+        ...
+
+    def start_reserved(
+        self, new: NewJob, reservation_id: ReservationId, claimer: Claimer, now: Micros
+    ) -> tuple[Job, Claim | None]:
+        """Enqueue a job and claim it for the holder of its queue, past the jobs that wait there: as one.
+
+        Without a claim: one of its keys was taken, and this is the job that has it. ReservationExpired: the reservation
+        is closed, or of another queue.
+        """
+        ...
+
+
 class RetentionOperations(Protocol):
     """What is old goes. A store may raise NotImplementedError for these; then nothing is ever removed from it.
 
@@ -427,7 +609,8 @@ class HealthOperations(Protocol):
     def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
         """Up to `limit` cases that the check of this name (docs/doctor.md) finds. Empty: all is well.
 
-        Each is an example (an id, or the name of a queue), how many there are in all, and what else the check needs.
+        Each is an example (an id, or the name of a queue or template), how many there are in all, and what else the
+        check needs.
         """
         ...
 
@@ -506,6 +689,9 @@ class Store(
     QueueOperations,
     NodeOperations,
     LockOperations,
+    ScheduleOperations,
+    TemplateOperations,
+    ReservationOperations,
     RetentionOperations,
     StatusQueries,
     HealthOperations,

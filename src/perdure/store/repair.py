@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from perdure.clock import Micros
 from perdure.ids import IdFactory, JobId, NodeId
@@ -21,6 +21,8 @@ from perdure.store.engine import Call, Op
 from perdure.store.enqueue import take_place
 from perdure.store.rows import FIRST_ID
 from perdure.store.write import apply_to_read, remove_ended
+
+T = TypeVar("T", JobRow, LiveJob)
 
 SAMPLE = 10_000
 """How many of the newest payloads and results are read, if the database cannot check JSON itself."""
@@ -74,22 +76,12 @@ def by_statement(*names: str) -> Treat:
     return treat
 
 
-def remove_ended_rows(_: Visit) -> Op[int]:
-    """The outcome counts: a live row of an ended life is wrong."""
-    return remove_ended()
-
-
 def fail_lost_jobs(visit: Visit) -> Op[int]:
     """Record jobs that are neither live nor ended as failed: visible, with the reason, and they can be retried."""
-    rows: dict[object, JobRow] = {}
-    for job_id, *_ in (yield from _found("job_without_state", visit)):
-        row = yield from read.row(cast("JobId", job_id))
-        if row is not None:
-            rows[job_id] = row
-    still = [job_id for job_id, *_ in (yield from _found("job_without_state", visit)) if job_id in rows] if rows else []
-    for job_id in still:
-        yield from _record_lost(rows[job_id], visit)
-    return len(still)
+    lost = yield from _read_again("job_without_state", visit, read.row)
+    for job in lost:
+        yield from _record_lost(job, visit)
+    return len(lost)
 
 
 def _record_lost(job: JobRow, visit: Visit) -> Op[None]:
@@ -229,7 +221,7 @@ def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit]
     """Call `decide` for every live job these checks find, and write what it returns. None: no change."""
     treated: set[JobId] = set()
     for check in checks:
-        for live in (yield from _locked(check, visit)):
+        for live in (yield from _read_again(check, visit, read.live)):
             if live.job_id not in treated:
                 transition = yield from decide(live, visit)
                 if transition is not None:
@@ -238,15 +230,15 @@ def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit]
     return len(treated)
 
 
-def _locked(check: str, visit: Visit) -> Op[list[LiveJob]]:
-    """The live jobs that the check finds, locked if the database locks rows. The check runs again once they are locked:
-    a worker or another repair may have changed them before."""
-    lives: dict[object, LiveJob] = {}
+def _read_again(check: str, visit: Visit, read_row: Callable[[JobId], Op[T | None]]) -> Op[list[T]]:
+    """The rows of the jobs that the check finds, locked if the database locks rows. The check runs again once they are
+    locked: a worker or another repair may have changed them before."""
+    rows: dict[object, T] = {}
     for job_id, *_ in (yield from _found(check, visit)):
-        live = yield from read.live(cast("JobId", job_id))
-        if live is not None:
-            lives[job_id] = live
-    return [lives[job_id] for job_id, *_ in (yield from _found(check, visit)) if job_id in lives] if lives else []
+        row = yield from read_row(cast("JobId", job_id))
+        if row is not None:
+            rows[job_id] = row
+    return [rows[job_id] for job_id, *_ in (yield from _found(check, visit)) if job_id in rows] if rows else []
 
 
 def _found(name: str, visit: Visit) -> Op[list[tuple[object, ...]]]:
@@ -263,7 +255,7 @@ def _error(failure: Failure) -> dict[str, object]:
 
 
 _REPAIRS: Mapping[str, Treat] = {
-    "remove_ended_rows": remove_ended_rows,
+    "remove_ended_rows": lambda _: remove_ended(),  # the outcome counts: a live row of an ended life is wrong
     "fail_lost_jobs": fail_lost_jobs,
     "settle_running": settle_running,
     "rescue_running": rescue_running,
@@ -273,6 +265,7 @@ _REPAIRS: Mapping[str, Treat] = {
     "free_business_keys": by_statement("free_unowned_business_keys"),
     "reserve_business_keys": reserve_business_keys,
     "raise_queue_counters": by_statement("add_missing_queues", "raise_queue_counters"),
+    "settle_reservations": by_statement("add_reserved_queues", "close_reserved_queues", "open_unreserved_queues"),
     "remove_orphan_runs": by_statement("remove_orphan_runs"),
     "remove_orphan_outcomes": by_statement("remove_orphan_outcomes"),
     "remove_orphan_tags": by_statement("remove_orphan_tags"),

@@ -1,4 +1,4 @@
-"""Loads the named SQL statements, once per dialect. Used by the drivers; the texts are in `sql/*.sql`.
+"""Loads the named SQL statements, once per dialect, for its driver. The texts are in `sql/*.sql`.
 
 A statement file holds `-- name: x` blocks, and `-- fragment: x` blocks that other blocks include as `{x}`; any other
 `{x}` is the table x. Parameters are written `:name` and converted to the driver's style here. A dialect's own fragments
@@ -9,14 +9,13 @@ which are the only such lists.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from textwrap import fill
-from typing import NamedTuple
 
 from perdure.job.model import Claim, JobRow, JobView, LiveJob, OutcomeRow
-from perdure.store.engine import Params
-from perdure.store.rows import Archived, NodeRow
+from perdure.store.engine import Statement, Statements
+from perdure.store.rows import Archived, NodeRow, ReservationRow, ScheduleRow
 
 PLAIN_READY = (
     *("job_id", "queue", "kind", "kind_version", "state", "rank", "position", "run_at", "queued_at"),
@@ -91,6 +90,11 @@ def column_lists() -> dict[str, str]:
         "plain_outcome_columns": _listed(PLAIN_OUTCOME),
         "plain_outcome_values": _values(PLAIN_OUTCOME),
         "node_columns": _listed(NodeRow._fields),
+        "schedule_columns": _listed(ScheduleRow._fields),
+        "schedule_values": _values(ScheduleRow._fields),
+        "schedule_changes": _listed(f"{name} = :{name}" for name in ScheduleRow._fields[1:]),
+        "reservation_columns": _listed(ReservationRow._fields),
+        "reservation_values": _values(ReservationRow._fields),
         "archive_columns": _listed(Archived._fields),
         "archive_values": _values(Archived._fields),
         "these": _values(_GROUP),
@@ -125,20 +129,6 @@ _REFERENCE = re.compile(r"\{(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _VERB = re.compile(r"^-- verb: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
-
-
-class Statement(NamedTuple):
-    """One statement in a driver's style. `names` are its parameters in the driver's order: if markers have no numbers,
-    a parameter that is used twice is listed twice."""
-
-    name: str
-    sql: str
-    names: tuple[str, ...]
-    returns_rows: bool
-    verb: str | None
-
-
-Statements = Mapping[str, Statement]
 
 
 def statement_texts() -> dict[str, str]:
@@ -201,20 +191,3 @@ def _compile(
     sql = _PARAMETER.sub(parameter, text)
     returns_rows = sql.startswith(("SELECT", "PRAGMA")) or "RETURNING" in sql
     return Statement(name, sql, tuple(names), returns_rows, verb[1] if verb else None)
-
-
-def row_for(statement: Statement, params: Params) -> tuple[object, ...]:
-    """The parameters of one execution, in the driver's order."""
-    names = statement.names
-    if isinstance(params, tuple):
-        if len(params) == len(names):
-            return params
-        params = dict(zip(dict.fromkeys(names), params, strict=True))  # given in the order of first appearance
-    return tuple([params[name] for name in names])
-
-
-def rows_for(statement: Statement, params: Sequence[Params]) -> Sequence[tuple[object, ...]]:
-    """The same for many; tuples that already fit are not copied."""
-    if params and not (isinstance(params[0], tuple) and len(params[0]) == len(statement.names)):
-        return [row_for(statement, row) for row in params]
-    return params  # type: ignore[return-value]  # as the first is, so are all

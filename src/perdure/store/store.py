@@ -18,8 +18,10 @@ from perdure.errors import ConfigError, PerdureError, StoreError
 from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
-from perdure.store import finish as _finish
 from perdure.store import repair as _repair
+from perdure.store import reservation as _reservation
+from perdure.store import schedule as _schedule
+from perdure.store import template as _template
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
 from perdure.store.protocols import Bell
@@ -203,9 +205,9 @@ class SqlStore:
 
     # ClaimOperations, FinishOperations, RescueOperations, TurnOperations
     claim = past_damage(writes(_claim.claim))
-    finish = past_damage(briefly(_finish.finish))
-    promote = past_damage(writes(_finish.promote))
-    rescue = past_damage(briefly(_finish.rescue))
+    finish = past_damage(briefly(_turn.finish))
+    promote = past_damage(writes(_turn.promote))
+    rescue = past_damage(briefly(_turn.rescue))
     turn = past_damage(briefly(_turn.turn))
     glance = reads(_turn.glance)
     held_by = reads(_turn.held_by)
@@ -239,6 +241,39 @@ class SqlStore:
     release_lock = writes(admin.release_lock)
     lock_holder = reads(admin.lock_holder)
 
+    # ScheduleOperations
+    save_schedule = writes(_schedule.save_schedule)
+    schedule = reads(_schedule.schedule)
+    schedule_by_id = reads(_schedule.schedule_by_id)
+    schedules = reads(_schedule.schedules)
+    declared_schedules = reads(_schedule.declared_schedules)
+    due_schedules = reads(_schedule.due_schedules)
+    schedules_in_trouble = reads(_schedule.schedules_in_trouble)
+    next_trigger = reads(_schedule.next_trigger)
+    fire = writes(_schedule.fire)
+    take_slot = writes(_schedule.take_slot)
+    note_slot = writes(_schedule.note_slot)
+    slot_of = reads(_schedule.slot_of)
+    slots = reads(_schedule.slots)
+    missed = reads(_schedule.missed)
+    pending_of = reads(_schedule.pending_of)
+    declare = writes(_schedule.declare)
+    # TemplateOperations
+    put_template = writes(_template.put_template)
+    archive_template = writes(_template.archive_template)
+    rename_template = writes(_template.rename_template)
+    template = reads(_template.template)
+    template_by_id = reads(_template.template_by_id)
+    templates = reads(_template.templates)
+    template_versions = reads(_template.template_versions)
+    # ReservationOperations
+    reserve = briefly(_reservation.reserve)
+    enter_reservation = writes(_reservation.enter)
+    renew_reservation = writes(_reservation.renew)
+    close_reservation = writes(_reservation.close)
+    active_reservations = reads(_reservation.active)
+    reservations = reads(_reservation.newest)
+    start_reserved = writes(_reservation.start_job)
     # RetentionOperations
     ended = reads(retention.ended)
     remove = briefly(retention.remove)

@@ -7,24 +7,23 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self
 
-from perdure.checks import check_whole
 from perdure.clock import Micros
 from perdure.errors import PerdureError
 from perdure.ids import JobId, NodeId, RunId
-from perdure.job.model import Claim, LiveJob, NewJob, RunRow, row_of_new
+from perdure.job.model import Claim, LiveJob, NewJob, Plan, RunRow, row_of_new
 from perdure.job.states import RunState, State
 from perdure.job.transitions import claim
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Draft, Kind
 from perdure.options import Options
+from perdure.store.rows import SlotRow
 from perdure.worker.context import JobContext, Services, current, entered
+from perdure.worker.run import AnyKind
 from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-
-AnyKind = Kind[..., Any, ..., Any]
 
 
 class KitContext(JobContext):
@@ -108,6 +107,10 @@ class DetachedServices:
         del ctx
         return self._run
 
+    def get_slot(self, ctx: JobContext) -> SlotRow | None:
+        del ctx
+        return None
+
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
         return StoreServices(self._app.parts()).new_job(draft, ctx)
 
@@ -130,21 +133,9 @@ class DetachedServices:
 
 
 def new_context(
-    app: Perdure,
-    kind: AnyKind | None,
-    *,
-    attempt: int,
-    params: Mapping[str, Any] | None,
-    principal: str | None,
-    state: Mapping[str, Any],
-    stop_after: int | None,
+    app: Perdure, kind: AnyKind, plan: Plan, attempt: int, state: Mapping[str, Any], stop_after: int | None
 ) -> KitContext:
     """A context like the one after a claim of such a job."""
-    check_whole(attempt, "attempt")
-    if stop_after is not None:
-        check_whole(stop_after, "stop_after", 0)
-    kind = kind or _nameless(app)
-    plan = kind.options(params=None if params is None else dict(params), principal=principal).draft({}).plan
     now = app.clock.now()
     new = NewJob(JobId(app.ids.new()), plan, "{}", None, now, now, State.QUEUED.value)
     waiting = row_of_new(LiveJob, new, position=0, attempts=attempt - 1, version=attempt)
@@ -153,21 +144,13 @@ def new_context(
     view = Job.fresh(new, 0).row._replace(
         state=live.state, attempts=attempt, started_at=now, node_id=node_id, run_id=run_id
     )
-    run = row_of_new(
-        RunRow,
-        new,
-        id=run_id,
-        state=RunState.RUNNING.value,
-        node_id=node_id,
-        attempt=attempt,
-        started_at=now,
-        wait_ms=0,
-    )
+    opened = {"id": run_id, "state": RunState.RUNNING.value, "node_id": node_id, "attempt": attempt}
+    run = row_of_new(RunRow, new, **opened, started_at=now, wait_ms=0)
     taken = Claim(live, "{}", None, plan.params, plan.options, plan.principal, plan.owner, now)
     return KitContext(taken, kind, DetachedServices(app, Job(view), Run(run)), state, stop_after)
 
 
-def _nameless(app: Perdure) -> AnyKind:
+def nameless(app: Perdure) -> AnyKind:
     """Replaces the handler's kind if the test does not name it."""
 
     def handler() -> None: ...

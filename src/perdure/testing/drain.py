@@ -226,14 +226,11 @@ class Drain:
         """Raise what the run raised, if `errors` is set, or if it concerns the test and not the job."""
         __tracebackhide__ = True
         error = self._witness.error
-        if error is not None and is_the_tests_own(error):
+        failure = ended.report.failure if errors and isinstance(ended.report, Failed) else None
+        if error is not None and (failure is not None or is_the_tests_own(error)):
             raise error.with_traceback(from_users_code(error) or error.__traceback__)
-        if not errors or not isinstance(ended.report, Failed):
-            return
-        if error is not None:
-            raise error.with_traceback(from_users_code(error) or error.__traceback__)
-        failure = ended.report.failure  # its arguments or its result did not fit: the handler raised nothing
-        raise JobFailed(f"{ended.ctx.kind.name} failed: {failure.error_type}: {failure.message}")
+        if failure is not None:  # its arguments or its result did not fit: the handler raised nothing
+            raise JobFailed(f"{ended.ctx.kind.name} failed: {failure.error_type}: {failure.message}")
 
     def jobs(self) -> list[Job]:
         """The jobs that ran, in the order of their first run, as they are now."""

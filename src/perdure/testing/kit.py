@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.checks import check_time, check_whole
 from perdure.clock import ManualClock, Micros, SystemClock, to_datetime, to_micros
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError, shown
-from perdure.ids import IdFactory
+from perdure.ids import IdFactory, NodeId
 from perdure.job.views import Job
 from perdure.kind import Kind
 from perdure.store.open import open_store
-from perdure.testing.context import KitContext, new_context
+from perdure.testing.context import KitContext, nameless, new_context
 from perdure.testing.drain import Drain, HandlerLoop, begin_run, run_here, until_ended
 from perdure.worker.context import capturing, current
+from perdure.worker.run import AnyKind
 from perdure.worker.services import in_event_loop
 from perdure.worker.worker import is_at_work
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
-    from perdure.store.protocols import Store
+    from perdure.schedule.scheduler import Scheduler
 
 
 class KitClock(ManualClock):
@@ -74,7 +75,6 @@ def kit_ids(clock: ManualClock) -> IdFactory:
     return IdFactory(ticks.now, random.Random(0).randbytes, ticks.tick)
 
 
-AnyKind = Kind[..., Any, ..., Any]
 KindLike = str | AnyKind
 
 LINES = 20
@@ -250,9 +250,10 @@ class Kit:
         minutes: float = 0,
         seconds: float = 0,
     ) -> datetime:
-        """Let time pass, or jump to an instant: `t.advance(minutes=5)`, `t.advance(to=job.run_at)`. Runs nothing.
+        """Let time pass, or go to an instant: `t.advance(minutes=5)`, `t.advance(to=job.run_at)`. Returns the new time.
 
-        Returns the new time.
+        Runs nothing, but schedules make their jobs: each planned instant on the way is taken at its own time. While
+        the job of an instant waits for `drain`, the next ones are skipped, unless the schedule's overlap= says else.
         """
         self._check_open()
         passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -267,8 +268,30 @@ class Kit:
                 f"time cannot pass backwards: advance() was given {passed.total_seconds()} s; give a later time",
                 code="clock_backwards",
             )
-        self._clock.advance(days=passed.days, seconds=passed.seconds, milliseconds=passed.microseconds / 1_000)
+        self._pass(Micros(self._clock.now() + passed // timedelta(microseconds=1)))
         return self.now
+
+    def _pass(self, until: Micros) -> None:
+        """Stop at every planned instant on the way."""
+        scheduler = self._scheduler()
+        while scheduler is not None and (at := self.app.store.next_trigger()) is not None and at <= until:
+            self._move_to(max(at, self._clock.now()))
+            scheduler.fire(None)
+        self._move_to(until)
+
+    def _move_to(self, at: Micros) -> None:
+        self._clock.advance(milliseconds=(at - self._clock.now()) / 1_000)
+
+    def _scheduler(self) -> Scheduler | None:
+        """None: there are no schedules."""
+        parts = self.app.parts()
+        if not parts.declared() and self.app.store.next_trigger() is None:
+            return None
+        from perdure.schedule.scheduler import Scheduler  # loads cronsim and the time zones
+
+        scheduler = Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared)
+        scheduler.declare(NodeId(parts.ids.new()))
+        return scheduler
 
     # -- what was enqueued -------------------------------------------------------------------------------------------
 
@@ -294,7 +317,7 @@ class Kit:
         if found:
             raise AssertionError(among(self._kind(kind, arguments), arguments, found))
 
-    def _kind(self, kind: object, arguments: Mapping[str, Any]) -> Any:
+    def _kind(self, kind: object, arguments: Mapping[str, Any] | None = None) -> Any:
         if kind is None and arguments:
             raise InvalidInput("arguments belong to a kind; name it first, as in t.enqueued(send, to='a@x.org')")
         return None if kind is None else kind_of(self.app, kind)
@@ -318,15 +341,12 @@ class Kit:
         `should_stop` or calls of `checkpoint()` the run is asked to stop; 0: at the first.
         """
         self._check_open()
-        return new_context(
-            self.app,
-            None if kind is None else kind_of(self.app, kind),
-            attempt=attempt,
-            params=params,
-            principal=principal,
-            state=self._state if state is None else state,
-            stop_after=stop_after,
-        )
+        check_whole(attempt, "attempt")
+        if stop_after is not None:
+            check_whole(stop_after, "stop_after", 0)
+        known: AnyKind = self._kind(kind) or nameless(self.app)
+        plan = known.options(params=None if params is None else dict(params), principal=principal).draft({}).plan
+        return new_context(self.app, known, plan, attempt, self._state if state is None else state, stop_after)
 
     # -- for the block -----------------------------------------------------------------------------------------------
 
@@ -355,12 +375,16 @@ def testing(app: Perdure, start: datetime | None, state: Mapping[str, Any] | Non
 
     The app's own database is not opened, and connections that the app has open are not closed.
     """
-    clock = KitClock(_instant(start))
+    clock = KitClock(SystemClock().now() if start is None else check_time(start, "start"))
     _refuse(app)
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="perdure-test-", ignore_cleanup_errors=True))
         path = Path(folder, "jobs.db")
-        store = _temporary(app, path)
+        # Like the app's own, as far as a test can see; it need not survive a power cut, and may be anywhere.
+        settings = app.config.store_settings()._replace(
+            durability="normal", auto_migrate=True, allow_network_filesystem=True
+        )
+        store = open_store(str(path), settings)
         stack.callback(store.close)
         kit = Kit(app, clock, {} if state is None else state)
         before = {name: vars(app)[name] for name in _EXCHANGED if name in vars(app)}
@@ -376,12 +400,6 @@ def _put_back(app: Perdure, before: Mapping[str, Any]) -> None:
         vars(app).pop("store", None)
 
 
-def _temporary(app: Perdure, path: Path) -> Store:
-    """Like the app's own store, as far as a test can see; it need not survive a power cut, and may be anywhere."""
-    own = app.config.store_settings()
-    return open_store(str(path), own._replace(durability="normal", auto_migrate=True, allow_network_filesystem=True))
-
-
 def _refuse(app: Perdure) -> None:
     if app.kit is not None:
         raise PerdureError(
@@ -394,7 +412,3 @@ def _refuse(app: Perdure) -> None:
             "a worker of this app runs in this process; end it first, and run jobs with t.drain()",
             code="testing_worker",
         )
-
-
-def _instant(start: object) -> Micros:
-    return SystemClock().now() if start is None else check_time(start, "start")

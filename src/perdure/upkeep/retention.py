@@ -23,7 +23,6 @@ from perdure.ops.doctor import QUICK, examine
 from perdure.store.protocols import Locked, Store
 from perdure.store.rows import Ended
 from perdure.upkeep.archive import Exit, exit_to
-from perdure.worker.lifecycle import log_upkeep
 
 READ_AT_ONCE = 1_000
 """Ends read in one step: 3 ms on SQLite."""
@@ -67,12 +66,7 @@ class Work:
         started = self._clock.boottime()
         more = next(self._steps, _DONE) is not _DONE
         self.rest_s = max(self._least_rest_s, (self._clock.boottime() - started) * (1 / SHARE - 1))
-        return None if more else self._done()
-
-    def _done(self) -> Counts:
-        counts = {name: count for name, count in self._counts.items() if count}
-        log_upkeep(self.name, counts)
-        return counts
+        return None if more else {name: count for name, count in self._counts.items() if count}
 
     def _work(self, now: Micros) -> Iterator[None]:
         raise NotImplementedError

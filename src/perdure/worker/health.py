@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
-
-from perdure.clock import Clock
 
 BLOCKED_AFTER_S = 5.0
 """How long the event loop may be busy with one handler before that counts as blocked."""
 
 Status = Literal["starting", "running", "stopping", "stopped", "hung", "forked"]
-
-logger = logging.getLogger("perdure.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,41 +57,3 @@ def problem_of(
     if loop_blocked_s > BLOCKED_AFTER_S:
         return f"a handler has blocked the event loop for {loop_blocked_s:.0f} s; plain functions run in threads"
     return None
-
-
-class LoopProbe:
-    """Whether the event loop runs: `ping` sends it a call, and `blocked_s` says for how long that has waited."""
-
-    def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop | None], clock: Clock) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._sent: float | None = None
-        self._warned = False
-
-    @property
-    def blocked_s(self) -> float:
-        sent = self._sent
-        return 0.0 if sent is None else self._clock.boottime() - sent
-
-    def ping(self) -> None:
-        """Called every second or so."""
-        if self._sent is not None:
-            self._warn()
-            return
-        loop = self._loop()
-        if loop is not None:
-            self._sent = self._clock.boottime()
-            with suppress(RuntimeError):  # closed: nothing runs on it
-                loop.call_soon_threadsafe(self._on_loop)
-
-    def _on_loop(self) -> None:
-        self._sent = None
-        self._warned = False
-
-    def _warn(self) -> None:
-        if self.blocked_s > BLOCKED_AFTER_S and not self._warned:
-            self._warned = True
-            logger.warning(
-                "a handler has blocked the event loop for %.0f s; move blocking work into a plain function",
-                self.blocked_s,
-            )

@@ -1,13 +1,16 @@
-"""Writes the heartbeat of a node, and keeps its `exclusive=` lease. Two threads, made by `worker`."""
+"""Writes the heartbeat of a node, watches that its threads move, and keeps its `exclusive=` lease. Made by `worker`."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from perdure.clock import Clock
 from perdure.errors import PerdureError
+from perdure.worker.health import BLOCKED_AFTER_S
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
 
@@ -143,6 +146,44 @@ class Heartbeat:
                 logger.warning("the heartbeat's other work failed: %s", error)
             except Exception:
                 logger.exception("the heartbeat's other work failed")
+
+
+class LoopProbe:
+    """Whether the event loop runs: `ping` sends it a call, and `blocked_s` says for how long that has waited."""
+
+    def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop | None], clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._sent: float | None = None
+        self._warned = False
+
+    @property
+    def blocked_s(self) -> float:
+        sent = self._sent
+        return 0.0 if sent is None else self._clock.boottime() - sent
+
+    def ping(self) -> None:
+        """Called every second or so."""
+        if self._sent is not None:
+            self._warn()
+            return
+        loop = self._loop()
+        if loop is not None:
+            self._sent = self._clock.boottime()
+            with suppress(RuntimeError):  # closed: nothing runs on it
+                loop.call_soon_threadsafe(self._on_loop)
+
+    def _on_loop(self) -> None:
+        self._sent = None
+        self._warned = False
+
+    def _warn(self) -> None:
+        if self.blocked_s > BLOCKED_AFTER_S and not self._warned:
+            self._warned = True
+            logger.warning(
+                "a handler has blocked the event loop for %.0f s; move blocking work into a plain function",
+                self.blocked_s,
+            )
 
 
 class Exclusive:

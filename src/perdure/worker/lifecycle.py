@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from perdure.ids import NodeId, to_uuid
-from perdure.job.model import Claim, Failure, LiveJob, RunStats
+from perdure.job.model import NO_STATS, Claim, Failure, LiveJob, RunStats
 from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Snoozed, TimedOut
 from perdure.job.states import Park, State
-from perdure.job.transitions import INTERRUPTED, NO_STATS
+from perdure.job.transitions import INTERRUPTED
 from perdure.job.views import Job
-from perdure.store.rows import Finished, FinishStatus, Rescued
+from perdure.store.rows import EVERY_QUEUE, Finished, FinishStatus, Rescued, ReservationRow
 from perdure.text import counted, measured
 
 if TYPE_CHECKING:
@@ -27,21 +27,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("perdure.lifecycle")
 
+is_logged = logger.isEnabledFor
+"""Whether events of a level are logged at all. Asked first on the way of every job, where mostly none are."""
+
 WRITTEN = Finished(FinishStatus.APPLIED, State.COMPLETED)
-"""The end of a run that ended its job itself, by `ctx.transaction()`."""
+"""A job that has completed, also by `ctx.transaction()` in its handler: logged only if INFO is."""
 
 
 def log_enqueued(jobs: Iterable[Job]) -> None:
-    if logger.isEnabledFor(logging.DEBUG):
-        for job in jobs:
-            again = ", which was there already" if job.deduplicated else ""
-            facts = {"event": "enqueued", "job_id": str(job.id), "kind": job.kind, "queue": job.queue}
-            _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
-
-
-def logs_verbs() -> bool:
-    """Whether changes by hand are logged at all."""
-    return logger.isEnabledFor(logging.INFO)
+    for job in jobs:
+        again = ", which was there already" if job.deduplicated else ""
+        facts = {"event": "enqueued", "job_id": str(job.id), "kind": job.kind, "queue": job.queue}
+        _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
 
 
 def log_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None:
@@ -63,6 +60,36 @@ def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
 def log_removed(verb: str, jobs: int, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": verb, "jobs": jobs}
     _say_by_hand(f"{verb} of {counted(jobs, 'job')} by hand", facts, in_transaction)
+
+
+def log_template(verb: str, name: str, version: int, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_template", "template": name, "version": version}
+    _say_by_hand(f"{verb} of template {name} by hand, version {version}", facts, in_transaction)
+
+
+def log_reserved(row: ReservationRow) -> None:
+    _say(
+        logging.INFO, f"{_reservation(row)} is reserved by {row.reserved_by}", _reservation_facts("queue_reserved", row)
+    )
+
+
+def log_released(row: ReservationRow) -> None:
+    message = f"{_reservation(row)} is released by {row.reserved_by}, and continues"
+    _say(logging.INFO, message, _reservation_facts("queue_released", row))
+
+
+def log_reservation_expired(row: ReservationRow, why: str) -> None:
+    """Someone else has ended it."""
+    message = f"the reservation of {_reservation(row)} by {row.reserved_by} has expired: {why}; its jobs continue"
+    _say(logging.WARNING, message, _reservation_facts("reservation_expired", row) | {"reason": why})
+
+
+def _reservation(row: ReservationRow) -> str:
+    return "every queue" if row.queue == EVERY_QUEUE else f"queue {row.queue}"
+
+
+def _reservation_facts(event: str, row: ReservationRow) -> dict[str, Any]:
+    return {"event": event, "reservation_id": str(to_uuid(row.id)), "queue": row.queue, "by": row.reserved_by}
 
 
 @contextmanager
@@ -89,10 +116,9 @@ def _say_by_hand(message: str, facts: dict[str, Any], in_transaction: bool) -> N
 
 
 def log_claims(claims: Iterable[Claim]) -> None:
-    if logger.isEnabledFor(logging.DEBUG):
-        for claim in claims:
-            facts = _facts("claimed", claim.live)
-            _say(logging.DEBUG, f"claimed {_name(claim.live)}, attempt {claim.live.attempts}", facts)
+    for claim in claims:
+        facts = _facts("claimed", claim.live)
+        _say(logging.DEBUG, f"claimed {_name(claim.live)}, attempt {claim.live.attempts}", facts)
 
 
 def log_parked(parked: Iterable[LiveJob]) -> None:
@@ -110,11 +136,11 @@ _PARKED = {
 
 def log_ends(reports: Sequence[Ended], results: Iterable[Finished]) -> None:
     """`results`: of the reports that were not written by the handler itself, in their order."""
-    wants_all = logger.isEnabledFor(logging.INFO)
+    wants_all = is_logged(logging.INFO)
     following = iter(results)
     for ended in reports:
         finished = WRITTEN if ended.written else next(following)
-        if wants_all or finished.state is not State.COMPLETED or finished.status is not FinishStatus.APPLIED:
+        if wants_all or finished != WRITTEN:
             log_end(ended, ended.report, finished)
 
 
@@ -183,12 +209,6 @@ def log_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
     jobs = "a job" if rescued_jobs == 1 else f"{rescued_jobs} jobs"
     facts = {"event": "rescued", "jobs": rescued_jobs, "node_id": str(to_uuid(node_id))}
     _say(logging.WARNING, f"rescued {jobs} of node {to_uuid(node_id)}", facts)
-
-
-def log_upkeep(name: str, counts: Mapping[str, int]) -> None:
-    """Built-in work is done; at INFO, if it found something to do."""
-    found = ", ".join(f"{what} {number:,}" for what, number in counts.items()) or "nothing to do"
-    _say(logging.INFO if counts else logging.DEBUG, f"{name}: {found}", {"event": "upkeep", "name": name, **counts})
 
 
 def _name(live: LiveJob) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from perdure.errors import PerdureError, StoreError
@@ -19,14 +19,14 @@ from perdure.job.reports import Finish
 from perdure.job.states import Suspicion
 from perdure.job.transitions import suspicion
 from perdure.store.protocols import OUTAGES, Locked
-from perdure.store.rows import Claimer, FinishStatus, Glance, Lane, NewNode, Turn, Turned
-from perdure.worker.context import JobContext
-from perdure.worker.lifecycle import log_claims, log_end, log_ends, log_parked
+from perdure.store.rows import Claimer, FinishStatus, Glance, Lane, LogLine, NewNode, Notes, Turn, Turned
+from perdure.worker.context import JobContext, RunNotes
+from perdure.worker.lifecycle import WRITTEN, is_logged, log_claims, log_end, log_ends, log_parked
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import AnyKind, Assignment, Ended, Executor, Inbox
 from perdure.worker.services import StoreServices
 from perdure.worker.signals import Stop
-from perdure.worker.unwritten import FallbackWriter, NoteBuffer
+from perdure.worker.unwritten import FallbackWriter
 
 PROMOTED_AT_ONCE = 1_000
 LOOK_WHEN_BUSY_S = 0.25
@@ -35,6 +35,8 @@ LONGEST_BACKOFF_S = 30.0
 FIRST_AGAIN_S = 0.25
 LONGEST_AGAIN_S = 4.0
 """The pause between two tries to write ends that wait for a lock."""
+NOTES_EVERY_S = 1.0
+"""How often the notes of runs that have not ended are written."""
 IDLE = Glance((), None, ())
 
 logger = logging.getLogger("perdure.worker")
@@ -64,6 +66,8 @@ class Node:
         self._now, self._at = parts.clock.now, parts.clock.boottime
         self._lease_us = round(options.lease_s * 1_000_000)
         self._executors = executors
+        self._executor_of: dict[AnyKind, Executor] = {}
+        """Of every kind that had a run here."""
         self._inbox = inbox
         self._state = state
         self._services = StoreServices(parts)
@@ -150,7 +154,7 @@ class Node:
 
     def interrupt_all(self, why: Stop) -> None:
         for task in list(self.held.values()):
-            self._executors.of(task.kind).stop(task.ctx, why)
+            self._executor_of[task.kind].stop(task.ctx, why)
 
     def sign_off(self, reason: str = "clean_shutdown") -> None:
         """The node counts as stopped from now on; others rescue what it still holds."""
@@ -167,8 +171,9 @@ class Node:
             self._reconcile()
         wanted = self._wanted()
         if wanted is None:
-            log_ends(self._unwritten, ())
-            self._unwritten = []
+            if self._unwritten:
+                log_ends(self._unwritten, ())
+                self._unwritten = []
             return self._pause()
         try:
             turned = self._store.turn(wanted, self._now())
@@ -196,17 +201,21 @@ class Node:
         return Turn(finishes, notes, promote, lanes, self._claimer() if lanes else None, again)
 
     def _record(self, wanted: Turn, turned: Turned) -> None:
-        log_ends(self._unwritten, turned.finished)
-        self._keep_waiting(wanted, turned)
+        all_completed = turned.finished.count(WRITTEN) == len(turned.finished)
+        if not all_completed or wanted.again or is_logged(logging.INFO):
+            log_ends(self._unwritten, turned.finished)
+            self._keep_waiting(wanted, turned)
         self._unwritten = []
         self._notes.clear()
         if wanted.claimer is not None:
             self._claims_made += 1
             room = min(len(wanted.claimer.run_ids), sum(lane.room for lane in wanted.lanes))
             self._dry = len(turned.claims) < room
-            log_parked(turned.parked)
-            log_claims(turned.claims)
-            self._begin(turned.claims)
+            if turned.parked:
+                log_parked(turned.parked)
+            if is_logged(logging.DEBUG):
+                log_claims(turned.claims)
+            self.begin(turned.claims)
         if turned.promoted or turned.finished or turned.again:  # what has ended may have queued more: a retry, a child
             self._must_look = True
 
@@ -270,18 +279,22 @@ class Node:
             for ended, next_id in zip(reports, ids, strict=True)
         ]
 
-    def _begin(self, claims: Sequence[Claim]) -> None:
+    def begin(self, claims: Sequence[Claim]) -> None:
+        """Hand claimed jobs to their executors."""
         tasks: defaultdict[Executor, list[Assignment]] = defaultdict(list)
         parts = self._parts
         for claim in claims:
             kind = parts.kinds.find(claim.live.kind)
             assert kind is not None  # the claim parks what we do not know
+            executor = self._executor_of.get(kind)
+            if executor is None:
+                executor = self._executor_of[kind] = self._executors.of(kind)
             ctx = JobContext(claim, kind, self._services, self._state)
             if claim.live.cancel_requested:
                 ctx.stop = Stop.CANCEL
             task = Assignment(claim, kind, ctx, parts.middleware, parts.jitter())
             self.held[claim.run_id] = task
-            tasks[self._executors.of(kind)].append(task)
+            tasks[executor].append(task)
         for executor, own in tasks.items():
             executor.start(own)
 
@@ -292,14 +305,14 @@ class Node:
         at = self._at()
         if not self._wants_a_look(at):
             return
-        self._glance = self._store.glance(self.id, self._parts.kinds.versions(), self._now())
+        self._glance = self._store.glance(self.id, self._parts.kinds.versions())
         self._must_look = self._dry = False
         self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._options.poll_s)
         for run_id in self._glance.cancelled:
             task = self.held.get(run_id)
             if task is not None and task.ctx.stop is None:
                 task.ctx.stop = Stop.CANCEL
-                self._executors.of(task.kind).stop(task.ctx, Stop.CANCEL)
+                self._executor_of[task.kind].stop(task.ctx, Stop.CANCEL)
 
     def _wants_a_look(self, at: float) -> bool:
         """While claims come back full there is no need to ask whether there is more."""
@@ -381,7 +394,7 @@ class Node:
             if run_id not in rows and task.ctx.stop is None and not task.ctx.closed:
                 logger.warning("%s %s was taken from this node; stopping it", task.kind.name, task.ctx.job_id)
                 task.ctx.stop = Stop.LOST
-                self._executors.of(task.kind).stop(task.ctx, Stop.LOST)
+                self._executor_of[task.kind].stop(task.ctx, Stop.LOST)
         self._uncertain = False
 
     def _register_again(self) -> None:
@@ -389,7 +402,7 @@ class Node:
         logger.error("node %s was declared dead by another one; its jobs are stopped", to_uuid(self.id))
         for task in list(self.held.values()):
             task.ctx.stop = task.ctx.stop or Stop.LOST
-            self._executors.of(task.kind).stop(task.ctx, Stop.LOST)
+            self._executor_of[task.kind].stop(task.ctx, Stop.LOST)
         self._register_as(NodeId(self._parts.ids.new()))
         self.declared_dead = False
         logger.warning("continuing as node %s", to_uuid(self.id))
@@ -397,3 +410,62 @@ class Node:
 
 def _suspicion(live: LiveJob, max_crashes: int) -> Suspicion:
     return suspicion(live.crashes, live.attempts, live.max_attempts, max_crashes)
+
+
+class NoteBuffer:
+    """Gathers notes for the next turn, and keeps them if that turn fails."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._unwritten: list[tuple[JobContext, RunNotes]] = []
+        self.next = 0.0
+        """When notes of runs that have not ended are written next, by `boottime`."""
+
+    def gather(self, ended: Iterable[JobContext], unended: Iterable[JobContext]) -> Notes | None:
+        """What ended runs have said, now; what the others have said, about once a second."""
+        contexts = list(ended)
+        at = self._clock.boottime()
+        if at >= self.next and not self._unwritten:  # during an outage runs keep their newest lines themselves
+            self.next = at + NOTES_EVERY_S
+            contexts += unended
+        self._unwritten += [(ctx, notes) for ctx in contexts if (notes := ctx.take_notes()) is not None]
+        pending = self._unwritten
+        if not pending:
+            return None
+        return Notes(
+            lines=[line for _, notes in pending for line in notes.lines],
+            artifacts=[(ctx.claim.run_id, notes.artifacts) for ctx, notes in pending if notes.artifacts],
+            metrics=[(ctx.claim.run_id, notes.metrics) for ctx, notes in pending if notes.metrics is not None],
+            kept_from=list({line.run_id: line for line in _dropped(pending)}.values()),  # of one run the last counts
+        )
+
+    def clear(self) -> None:
+        """All notes are written."""
+        self._unwritten = []
+
+    def write_alone(self, ended: Iterable[JobContext]) -> None:
+        """Write the notes alone, after a refusal. What the database refuses is dropped: it must not stop the node."""
+        notes = self.gather(ended, ())
+        try:
+            if notes is not None:
+                self._store.turn(Turn(notes=notes), self._clock.now())
+        except OUTAGES:
+            raise
+        except PerdureError as error:
+            logger.warning("the notes of %d runs were refused and are dropped: %s", len(self._unwritten), error)
+        self.clear()
+
+
+def _dropped(pending: Sequence[tuple[JobContext, RunNotes]]) -> list[LogLine]:
+    """For each run that logged too much, one line in place of those dropped."""
+    return [
+        notes.lines[0]._replace(
+            line=notes.first_kept - 1,
+            level="…",
+            message=f"{notes.first_kept} earlier lines were dropped",
+            fields=None,
+        )
+        for _, notes in pending
+        if notes.first_kept and notes.lines
+    ]

@@ -1,25 +1,21 @@
-"""What the database does not have yet: ends that it refused, and what runs have logged. Kept by `node`."""
+"""Ends that the database has refused in a turn, written one by one. Called by `node`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 
 from perdure.errors import PerdureError
 from perdure.ids import JobId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Failed, Finish, Released
 from perdure.store.protocols import OUTAGES, Locked
-from perdure.store.rows import FinishStatus, LogLine, Notes, Turn
-from perdure.worker.context import JobContext, RunNotes
+from perdure.store.rows import FinishStatus
 from perdure.worker.lifecycle import log_end, log_ends
 from perdure.worker.options import Parts
 from perdure.worker.run import Ended
 
 logger = logging.getLogger("perdure.worker")
-
-EVERY_S = 1.0
-"""How often the notes of runs that have not ended are written."""
 
 
 class FallbackWriter:
@@ -95,62 +91,3 @@ class FallbackWriter:
 def _refused(reason: str) -> Failed:
     message = f"the run ended, but the database refused its report: {reason}"
     return Failed(Failure("FinishRefused", message, permanent=True))
-
-
-class NoteBuffer:
-    """Gathers notes for the next turn, and keeps them if that turn fails."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._store = parts.store
-        self._clock = parts.clock
-        self._unwritten: list[tuple[JobContext, RunNotes]] = []
-        self.next = 0.0
-        """When notes of runs that have not ended are written next, by `boottime`."""
-
-    def gather(self, ended: Iterable[JobContext], unended: Iterable[JobContext]) -> Notes | None:
-        """What ended runs have said, now; what the others have said, about once a second."""
-        contexts = list(ended)
-        at = self._clock.boottime()
-        if at >= self.next and not self._unwritten:  # during an outage runs keep their newest lines themselves
-            self.next = at + EVERY_S
-            contexts += unended
-        self._unwritten += [(ctx, notes) for ctx in contexts if (notes := ctx.take_notes()) is not None]
-        pending = self._unwritten
-        if not pending:
-            return None
-        return Notes(
-            lines=[line for _, notes in pending for line in notes.lines],
-            artifacts=[(ctx.claim.run_id, notes.artifacts) for ctx, notes in pending if notes.artifacts],
-            metrics=[(ctx.claim.run_id, notes.metrics) for ctx, notes in pending if notes.metrics is not None],
-            kept_from=list({line.run_id: line for line in _dropped(pending)}.values()),  # of one run the last counts
-        )
-
-    def clear(self) -> None:
-        """All notes are written."""
-        self._unwritten = []
-
-    def write_alone(self, ended: Iterable[JobContext]) -> None:
-        """Write the notes alone, after a refusal. What the database refuses is dropped: it must not stop the node."""
-        notes = self.gather(ended, ())
-        try:
-            if notes is not None:
-                self._store.turn(Turn(notes=notes), self._clock.now())
-        except OUTAGES:
-            raise
-        except PerdureError as error:
-            logger.warning("the notes of %d runs were refused and are dropped: %s", len(self._unwritten), error)
-        self.clear()
-
-
-def _dropped(pending: Sequence[tuple[JobContext, RunNotes]]) -> list[LogLine]:
-    """For each run that logged too much, one line in place of those dropped."""
-    return [
-        notes.lines[0]._replace(
-            line=notes.first_kept - 1,
-            level="…",
-            message=f"{notes.first_kept} earlier lines were dropped",
-            fields=None,
-        )
-        for _, notes in pending
-        if notes.first_kept and notes.lines
-    ]

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
@@ -23,17 +23,24 @@ from perdure.kind import Registry
 from perdure.store.protocols import Bell
 from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
+from perdure.upkeep.reservations import ReservationWatch
 from perdure.worker.context import capturing
-from perdure.worker.executors import Pools
+from perdure.worker.executors.loop import LoopExecutor
+from perdure.worker.executors.threads import ThreadExecutor
 from perdure.worker.executors.wire import check_not_importing
-from perdure.worker.health import Health, LoopProbe, Status, problem_of
-from perdure.worker.heartbeat import Exclusive, Heartbeat
+from perdure.worker.health import Health, Status, problem_of
+from perdure.worker.heartbeat import Exclusive, Heartbeat, LoopProbe
 from perdure.worker.lifespan import Lifespan
 from perdure.worker.loop import HURRY, SETTLE_S, STOP, StopRequest, WorkLoop
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
-from perdure.worker.run import Inbox
+from perdure.worker.run import AnyKind, Executor, Inbox
 from perdure.worker.signals import Stop
+
+if TYPE_CHECKING:
+    from perdure.schedule.scheduler import Scheduler
+
+T = TypeVar("T")
 
 SIGNAL_WITHIN_S = 0.5
 """How late a signal may be noticed at worst."""
@@ -47,6 +54,57 @@ EXIT_HUNG = 75
 logger = logging.getLogger("perdure.worker")
 
 
+class Pools:
+    """The executors of one worker, each made when a job first needs it.
+
+    Coroutines go to the event loop, functions to threads, and kinds with `isolation="process"` to processes.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._made: dict[str, Executor] = {}
+
+    def of(self, kind: AnyKind) -> Executor:
+        return self._get(kind.isolation or ("loop" if kind.is_async else "thread"))
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop_executor().loop
+
+    def _loop_executor(self) -> LoopExecutor:
+        """Also called in the threads of runs."""
+        made = self._get("loop")
+        assert isinstance(made, LoopExecutor)
+        return made
+
+    @property
+    def has_loop(self) -> bool:
+        return "loop" in self._made
+
+    def close(self, patience_s: float) -> bool:
+        """No more runs will come. False: some handlers have not ended in time and are left behind."""
+        with self._lock:
+            made = list(self._made.values())
+        ended = [executor.close(patience_s) for executor in made]  # all of them, even if one returns False
+        return all(ended)
+
+    def _get(self, sort: str) -> Executor:
+        with self._lock:
+            made = self._made.get(sort)
+            if made is None:
+                made = self._made[sort] = self._make(sort)
+            return made
+
+    def _make(self, sort: str) -> Executor:
+        if sort == "loop":
+            return LoopExecutor(self._inbox)
+        if sort == "process":
+            from perdure.worker.executors.processes import ProcessExecutor
+
+            return ProcessExecutor(self._inbox)
+        return ThreadExecutor(self._inbox, self._loop_executor)
+
+
 class Worker:
     """Runs jobs until it is asked to stop. One use: make another to start again."""
 
@@ -56,7 +114,6 @@ class Worker:
         self._options = options
         self._check = check
         self._bell: Bell | None = None
-        self._ringing = threading.RLock()  # reentrant: a signal may come while the main thread rings
         self._stopping = StopRequest(self._ring)
         self._node: Node | None = None
         self._heartbeat: Heartbeat | None = None
@@ -184,7 +241,7 @@ class Worker:
         for hook in self._options.before_start:
             hook()
         self._prepare_kinds()
-        inbox = Inbox(self._ring)
+        inbox = Inbox(bell.ring)
         self._pools = pools = Pools(inbox)
         self._around.enter_context(capturing())
         self._around.callback(self._close_pools)
@@ -209,8 +266,22 @@ class Worker:
         self._thread.start()
 
     def _chores(self, node: Node) -> Chores:
-        rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
-        return Chores([rescue], self._parts.clock, node.look_again)
+        parts = self._parts
+        chores = [
+            Rescuer(parts, self._options).chore(lambda: node.id),
+            ReservationWatch(parts.store, parts.clock, parts.liveness).chore(),
+        ]
+        if self._options.schedules:
+            chores.append(self._scheduler().chore(lambda: node.id))
+        return Chores(chores, parts.clock, node.look_again)
+
+    def _scheduler(self) -> Scheduler:
+        from perdure.schedule.scheduler import Scheduler  # loads cronsim and the time zones
+        from perdure.upkeep.retention import built_in
+
+        parts = self._parts
+        upkeep = built_in(parts.store, parts.clock, parts.retention, parts.kinds)
+        return Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared, upkeep)
 
     def _prepare_kinds(self) -> None:
         """Read their signatures now: it takes time that the first job of each would pay for."""
@@ -273,8 +344,7 @@ class Worker:
         """If the store thread hung, only that thread closes it: it may come back and use the descriptors."""
         if self._stopping.given_up and threading.current_thread() is not self._thread:
             return
-        with self._ringing:
-            bell, self._bell = self._bell, None
+        bell, self._bell = self._bell, None
         if bell is not None:
             bell.close()
 
@@ -337,9 +407,9 @@ class Worker:
     # -- rings and forks ---------------------------------------------------------------------------------------------
 
     def _ring(self) -> None:
-        with self._ringing:
-            if self._bell is not None:
-                self._bell.ring()
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
 
     def _check_process(self) -> None:
         check_not_importing()
@@ -393,7 +463,7 @@ class Running:
 
     async def __aenter__(self) -> Worker:
         try:
-            await _finish_in_thread(self._worker.start)
+            await finish_in_thread(self._worker.start)
         except asyncio.CancelledError:
             await self.__aexit__(None, None, None)
             raise
@@ -404,18 +474,19 @@ class Running:
     ) -> None:
         if not self._worker.is_forked:
             self._worker.stop()
-            await _finish_in_thread(self._worker.join)
+            await finish_in_thread(self._worker.join)
 
 
-async def _finish_in_thread(act: Callable[[], None]) -> None:
+async def finish_in_thread(act: Callable[[], T]) -> T:
     """Call it in a new thread while the event loop runs. A cancel of this task takes effect afterwards."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
+    results: list[T] = []
 
     def serve() -> None:
         raised: BaseException | None = None
         try:
-            act()
+            results.append(act())
         except BaseException as error:  # noqa: BLE001 - raised in the task that waits
             raised = error
         loop.call_soon_threadsafe(done.set_result, raised)
@@ -432,3 +503,4 @@ async def _finish_in_thread(act: Callable[[], None]) -> None:
         raise raised
     if cancelled is not None:
         raise cancelled
+    return results[0]

@@ -13,7 +13,8 @@ from perdure import Perdure
 from perdure.errors import SchemaError
 from perdure.store.migrate import Migration, migrations_of
 from perdure.store.protocols import StoreSettings
-from perdure.store.sqlite import connect, schema
+from perdure.store.sqlite import schema
+from perdure.store.sqlite.driver import open_writer
 from tests.app.contents import contents
 
 FIRST = migrations_of("sqlite")[:1]
@@ -26,14 +27,14 @@ def path(tmp_path: Path) -> Path:
     """A database at revision 1."""
     path = tmp_path / "jobs.db"
     sqlite3.connect(path).close()
-    with closing(connect.open_writer(path, StoreSettings())) as connection:
+    with closing(open_writer(path, StoreSettings())) as connection:
         schema.prepare(connection, path, FIRST)
     return path
 
 
 @pytest.fixture
 def connection(path: Path) -> Iterator[sqlite3.Connection]:
-    with closing(connect.open_writer(path, StoreSettings())) as connection:
+    with closing(open_writer(path, StoreSettings())) as connection:
         yield connection
 
 

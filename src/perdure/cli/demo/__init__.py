@@ -23,6 +23,7 @@ Keep = Annotated[
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Line by line, without the live display.")]
 
+COULD_NOT_RUN = 2
 _LOOK_S = 0.05
 
 
@@ -38,7 +39,11 @@ def demo(jobs: Jobs = 3000, keep: Keep = None, plain: Plain = False) -> None:
     with Interrupts() as interrupts:  # from here on, so that the imports cannot be interrupted half-way either
         from perdure.cli.demo.steps import run
 
-        status = run(jobs, keep, interrupts, plain=plain)
+        try:
+            status = run(jobs, keep, interrupts, plain=plain)
+        except DemoStopped as stopped:
+            print(f"perdure demo: {stopped}", file=sys.stderr)
+            status = stopped.status
     raise typer.Exit(status)
 
 
@@ -51,11 +56,11 @@ def _check_new(path: Path) -> None:
 
 
 class DemoStopped(Exception):
-    """A signal asked the demo to end."""
+    """A signal asked the demo to end, or a worker was not there when it was needed."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.status = 128 + number
+    def __init__(self, why: str, status: int) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class Interrupts:
@@ -84,7 +89,8 @@ class Interrupts:
 
     def check(self) -> None:
         if self.number is not None:
-            raise DemoStopped(self.number)
+            name = signal.Signals(self.number).name
+            raise DemoStopped(f"ended by {name}; nothing is left behind", 128 + self.number)
 
     def sleep(self, seconds: float) -> None:
         """Ends early, by the exception, when a signal comes."""

@@ -29,6 +29,7 @@ from perdure.app import Perdure
 from perdure.cli.render import visible
 from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
+from perdure.text import span
 
 
 @dataclass
@@ -53,10 +54,6 @@ class Figures:
     rescue_s: float = 0.0
     surprises: list[str] = field(default_factory=list[str])
     """What did not go as the steps say."""
-
-
-def spoken(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -93,10 +90,8 @@ class Screen:
 
     def __init__(self, *, plain: bool) -> None:
         self.console = Console(highlight=False, markup=False, emoji=False)
-        self.is_live = (
-            sys.stdout.isatty() and self.console.is_interactive and not plain
-        )  # FORCE_COLOR makes no terminal
-        self._live = Live(console=self.console, auto_refresh=False, transient=True) if self.is_live else None
+        is_live = sys.stdout.isatty() and self.console.is_interactive and not plain  # FORCE_COLOR makes no terminal
+        self._live = Live(console=self.console, auto_refresh=False, transient=True) if is_live else None
         self._last = 0.0
 
     def __enter__(self) -> Self:
@@ -129,39 +124,36 @@ class Screen:
     def show(self, progress: Progress) -> None:
         """What moves, as it is now."""
         if self._live is not None:
-            self._live.update(_moving(progress, self.width), refresh=True)
+            self.draw(*_moving(progress, self.width))
         elif time.monotonic() - self._last >= EVERY_S and progress.ended < progress.total:
             self.say("", f"... {progress}")
 
-    def doing(self, what: str) -> None:
-        """What takes a moment, for those who watch."""
+    def draw(self, *parts: RenderableType) -> None:
+        """Below a blank line, until something else is drawn; for those who watch."""
         if self._live is not None:
-            self._live.update(Group(Text(""), Text(f"{what} ...")), refresh=True)
+            self._live.update(Group("", *parts), refresh=True)
 
     def calm(self) -> None:
         """Nothing moves for now."""
         self._last = time.monotonic()
         if self._live is not None:
-            self._live.update(Text(""), refresh=True)
+            self._live.update("", refresh=True)
 
 
-def _moving(progress: Progress, width: int) -> RenderableType:
-    line = Table.grid(padding=(0, 1))
-    line.add_row(
-        ProgressBar(
-            total=max(progress.total, 1),
-            completed=progress.ended,
-            width=max(10, width - 40),
-            style="dim",
-            complete_style="cyan",
-            finished_style="green",
-        ),
-        Text(f"{progress.ended:,} of {progress.total:,}", "bold"),
-        Text(f"{progress.rate:,.0f} jobs/s"),
+def _moving(progress: Progress, width: int) -> tuple[RenderableType, RenderableType]:
+    bar = ProgressBar(
+        max(progress.total, 1),
+        progress.ended,
+        max(10, width - 40),
+        style="dim",
+        complete_style="cyan",
+        finished_style="green",
     )
+    line = Table.grid(padding=(0, 1))
+    line.add_row(bar, Text(f"{progress.ended:,} of {progress.total:,}", "bold"), f"{progress.rate:,.0f} jobs/s")
     below = [f"waiting {progress.waiting:,}", f"running {progress.running}"]
     below += [f"worker {pid}: {held} in hand" for pid, held in progress.workers]
-    return Group(Text(""), line, Text("   ".join(below), overflow="ellipsis", no_wrap=True))
+    return line, Text("   ".join(below), overflow="ellipsis", no_wrap=True)
 
 
 _REASONS = (RunState.FAILED, RunState.LOST)
@@ -272,16 +264,12 @@ def print_table(screen: Screen, figures: Figures, proof: Proof, seconds: float) 
     table.add_column("what it means", overflow="fold")
     for name, value, meaning in (*_counts(figures, proof), *_speeds(figures), *_checks(proof)):
         table.add_row(Text(name, "bold"), Text(value), Text(meaning))
-    screen.console.print(table, width=min(screen.width, screen.console.width))
-    if proof.problems:
-        for problem in proof.problems:
-            screen.say("PROBLEM", problem, "bold red")
-        return
-    screen.say(
-        "proven",
-        f"In {seconds:.0f} s, no accepted job was lost, and none ran twice without a recorded reason.",
-        "bold green",
-    )
+    screen.console.print(table, width=screen.width)
+    for problem in proof.problems:
+        screen.say("PROBLEM", problem, "bold red")
+    if not proof.problems:
+        claim = "no accepted job was lost, and none ran twice without a recorded reason."
+        screen.say("proven", f"In {seconds:.0f} s, {claim}", "bold green")
 
 
 def print_next_steps(screen: Screen, kept: Path | None) -> None:
@@ -310,12 +298,11 @@ def _counts(figures: Figures, proof: Proof) -> Iterator[Row]:
     yield "jobs accepted", f"{asked:,}", f"and {proof.children} more that jobs enqueued themselves"
     yield "jobs ended", f"{proof.completed + proof.failed:,}", f"{proof.failed} of them failed, as it was meant to"
     yield "attempts", f"{proof.runs:,}", "each recorded, with its end"
-    yield (
-        "retried",
-        f"{proof.failures + proof.lost:,}",
-        (f"{proof.failures} after an error, {proof.lost} lost with the killed worker"),
-    )
-    yield "handler starts", f"{proof.starts:,}", _agreement(proof)
+    again = f"{proof.failures} after an error, {proof.lost} lost with the killed worker"
+    yield "retried", f"{proof.failures + proof.lost:,}", again
+    silent = proof.runs - proof.starts
+    beside = f"; {silent} of the lost had not begun" if silent else ", outside the database"
+    yield "handler starts", f"{proof.starts:,}", f"noted by the handlers{beside}"
 
 
 def _speeds(figures: Figures) -> Iterator[Row]:
@@ -328,15 +315,10 @@ def _speeds(figures: Figures) -> Iterator[Row]:
         yield "latency p50", f"{p50:.1f} ms", "from the call of enqueue to the handler,"
         yield "latency p95", f"{p95:.1f} ms", "in another process that was waiting"
         yield "latency p99", f"{p99:.1f} ms", f"for {len(figures.latencies_s)} jobs, one by one"
-    yield "rescue", spoken(figures.rescue_s), f"from the kill until its {len(figures.in_hand)} jobs were queued again"
+    yield "rescue", span(figures.rescue_s), f"from the kill until its {len(figures.in_hand)} jobs were queued again"
 
 
 def _checks(proof: Proof) -> Iterator[Row]:
     yield "doctor", f"{proof.violations}", f"violations, in {proof.checks} checks of the database"
     for remark in proof.remarks:
         yield "", "", f"remark: {remark}"
-
-
-def _agreement(proof: Proof) -> str:
-    missing = proof.runs - proof.starts
-    return "noted by the handlers" + (f"; {missing} of the lost had not begun" if missing else ", outside the database")

@@ -18,10 +18,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-from uuid import UUID
 
-from perdure.app import Perdure
-from perdure.cli.demo import DemoStopped, Interrupts, shop
+from perdure.cli.demo import COULD_NOT_RUN, DemoStopped, Interrupts, shop
 from perdure.cli.demo.report import (
     Figures,
     Progress,
@@ -30,18 +28,18 @@ from perdure.cli.demo.report import (
     print_next_steps,
     print_table,
     prove,
-    spoken,
 )
+from perdure.cli.demo.shop import app
 from perdure.clock import Micros
 from perdure.ids import NodeId, to_uuid
 from perdure.job.states import RunState
 from perdure.job.views import Job, Run
 from perdure.kind import Draft
+from perdure.text import span
 
 _PERDURE = (sys.executable, "-P", "-c", "from perdure.cli.demo import main; main()")
 APP = "perdure.cli.demo.shop:app"
 NOT_PROVEN = 1
-COULD_NOT_RUN = 2
 AT_ONCE = 10
 """How many jobs each worker of the shop runs at a time; the default of `perdure worker`."""
 EXPRESS_AT_ONCE = 200
@@ -57,50 +55,41 @@ PATIENCE_S = 60.0
 LOOK_S = 0.02
 SHOW_S = 0.1
 LAST_LINES = 15
+_UNKNOWN = NodeId(b"")
+"""The node of a worker that the database does not know yet."""
 
 
 def run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -> int:
     """Run the whole demo. Returns the exit status of the command."""
-    try:
-        return _run(count, keep, interrupts, plain=plain)
-    except DemoStopped as stopped:
-        print(f"perdure demo: ended by {stopped}; nothing is left behind", file=sys.stderr)
-        return stopped.status
-    except WorkerMissing as missing:
-        print(f"perdure demo: {missing}", file=sys.stderr)
-        return COULD_NOT_RUN
-
-
-def _run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -> int:
     began = time.monotonic()
     with ExitStack() as cleared:
         folder = Path(cleared.enter_context(tempfile.TemporaryDirectory(prefix="perdure-demo-")))
-        shop.app.url = folder / "jobs.db"
-        cleared.callback(shop.app.close)
-        workers = cleared.enter_context(Workers(shop.app, folder, interrupts))
+        app.url = folder / "jobs.db"
+        cleared.callback(app.close)
+        workers = cleared.enter_context(Workers(folder, interrupts))
         screen = cleared.enter_context(Screen(plain=plain))
-        demo = Demo(shop.app, workers, screen, interrupts)
-        screen.say("perdure", f"A demo on a throw-away database, {shop.app.url}{_in_memory(folder)}")
+        demo = Demo(workers, screen, interrupts)
+        screen.say("perdure", f"A demo on a throw-away database, {app.url}{_in_memory(folder)}")
         _run_steps(demo, count)
-        screen.doing("comparing what was accepted with what is recorded")
-        proof = prove(shop.app, demo.figures, folder / "starts")
+        screen.draw("comparing what was accepted with what is recorded ...")
+        proof = prove(app, demo.figures, folder / "starts")
         screen.calm()
         print_table(screen, demo.figures, proof, time.monotonic() - began)
         interrupts.check()  # for the last time: after it something may be left behind, as it was asked for
         if keep is not None:
-            shop.app.store.back_up(keep)
+            app.store.back_up(keep)
         print_next_steps(screen, keep)
         return NOT_PROVEN if proof.problems else 0
 
 
 def _run_steps(demo: Demo, count: int) -> None:
     last = enqueue(demo, count)
-    explain(demo, last)
+    demo.screen.say("explain", f'Why does job {tail(last)} not run? app.explain says: "{app.explain(last)}"')
     first, second = start_workers(demo)
     watch = QueueWatch(demo, len(demo.figures.accepted), shop.SHOP, shop.POST)
     reorder(demo, watch, last)
     killed_at = kill(demo, watch, first)
-    third = start_express(demo)
+    third = demo.workers.start(shop.EXPRESS, concurrency=EXPRESS_AT_ONCE)
     await_rescue(demo, watch, first, second, killed_at)
     drain(demo, watch, second)
     demo.workers.await_start(third)
@@ -120,17 +109,13 @@ def _in_memory(folder: Path) -> str:
     return " (in memory: this folder is no disk)" if kind in ("tmpfs", "ramfs") else ""
 
 
-class WorkerMissing(Exception):
-    """A worker ended, or did not come, when it was needed. The message has the end of its log."""
-
-
+@dataclass
 class WorkerProcess:
     """One worker process. What it prints is in `log`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process = process
-        self.log = log
-        self.node_id: NodeId | None = None
+    process: subprocess.Popen[bytes]
+    log: Path
+    node_id: NodeId = _UNKNOWN
 
     @property
     def pid(self) -> int:
@@ -145,14 +130,13 @@ class WorkerProcess:
 
     def check(self) -> None:
         if (status := self.process.poll()) is not None:
-            raise WorkerMissing(f"worker {self.pid} ended with status {status}; {self._last_lines()}")
+            raise self.missing(f"ended with status {status}")
 
-    def late(self) -> WorkerMissing:
-        return WorkerMissing(f"worker {self.pid} was not there after {START_S:.0f} s; {self._last_lines()}")
-
-    def _last_lines(self) -> str:
+    def missing(self, why: str) -> DemoStopped:
+        """The worker is not there, and the demo cannot continue. The message has the end of its log."""
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        return "\n  ".join(["the end of its log:", *lines]) if lines else "it printed nothing"
+        printed = "\n  ".join(["the end of its log:", *lines]) if lines else "it printed nothing"
+        return DemoStopped(f"worker {self.pid} {why}; {printed}", COULD_NOT_RUN)
 
 
 class Workers:
@@ -161,8 +145,7 @@ class Workers:
     If this process itself is killed, its end of a pipe is closed, and the workers end.
     """
 
-    def __init__(self, app: Perdure, folder: Path, interrupts: Interrupts) -> None:
-        self._app = app
+    def __init__(self, folder: Path, interrupts: Interrupts) -> None:
         self._folder = folder
         self._interrupts = interrupts
         self.running: list[WorkerProcess] = []
@@ -177,10 +160,10 @@ class Workers:
     def start(self, *queues: str, concurrency: int) -> WorkerProcess:
         """`perdure worker`, not waited for. In a session of its own: Ctrl-C at the terminal is for the demo alone."""
         options = [part for queue in queues for part in ("--queue", queue)]
-        log = self._folder / f"worker-{len(self.running) + 1}.log"
+        log = self._folder / f"worker-{len(list(self._folder.glob('worker-*')))}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                [*_PERDURE, "worker", APP, "--url", self._app.url, "--concurrency", str(concurrency), *options],
+                [*_PERDURE, "worker", APP, "--url", app.url, "--concurrency", str(concurrency), *options],
                 cwd=self._folder,
                 env=_environment(self._folder / "starts"),
                 stdin=subprocess.PIPE,  # nothing is written into it; it ends when we do
@@ -192,20 +175,16 @@ class Workers:
         return self.running[-1]
 
     def await_start(self, *workers: WorkerProcess) -> None:
-        """Until the database knows their nodes. WorkerMissing: one of them did not make it."""
+        """Until the database knows their nodes. DemoStopped: one of them did not make it."""
         deadline = time.monotonic() + START_S
-        while True:
-            nodes = {node.pid: node.id for node in self._app.store.live_nodes()}
-            for worker in workers:
-                worker.node_id = nodes.get(worker.pid)
-            missing = [worker for worker in workers if worker.node_id is None]
-            if not missing:
-                return
+        while missing := [worker for worker in workers if not worker.node_id]:
+            nodes = {node.pid: node.id for node in app.store.live_nodes()}
             for worker in missing:
+                worker.node_id = nodes.get(worker.pid, worker.node_id)
                 worker.check()
             if time.monotonic() > deadline:
-                raise missing[0].late()
-            self._interrupts.sleep(0.02)
+                raise missing[0].missing(f"was not there after {START_S:.0f} s")
+            self._interrupts.sleep(LOOK_S)
 
     def kill(self, worker: WorkerProcess) -> None:
         worker.end()
@@ -218,7 +197,7 @@ class Workers:
         deadline = time.monotonic() + STOP_S
         for worker in self.running:
             while worker.process.poll() is None and time.monotonic() < deadline:
-                self._interrupts.sleep(0.02)
+                self._interrupts.sleep(LOOK_S)
 
 
 def _environment(ledger: Path) -> dict[str, str]:
@@ -235,7 +214,6 @@ def _environment(ledger: Path) -> dict[str, str]:
 class Demo:
     """What every step works with."""
 
-    app: Perdure
     workers: Workers
     screen: Screen
     interrupts: Interrupts
@@ -251,28 +229,32 @@ class QueueWatch:
         self._queues = queues
         self.started_at = Micros(0)
         self._shown = self._moved = self._began = time.monotonic()
-        self._last = Progress(0, total, 0, total, 0.0)
+        self._ended = 0
 
     def start(self) -> None:
         """Resume the queues; the time counts from here."""
         self._moved = self._began = time.monotonic()
-        self.started_at = self._demo.app.clock.now()
+        self.started_at = app.clock.now()
         for queue in self._queues:
-            self._demo.app.queues.resume(queue)
+            app.queues.resume(queue)
 
-    def look(self) -> Progress:
-        """How far it is; updates the display now and then. WorkerMissing: one has died. DemoStopped: a signal came."""
+    def look(self) -> int:
+        """How many jobs have ended; updates the display now and then. DemoStopped: a worker died, or a signal came."""
         self._demo.interrupts.sleep(LOOK_S)
         for worker in self._demo.workers.running:
             worker.check()
-        progress = self._progress()
-        if progress.ended != self._last.ended:
-            self._moved = time.monotonic()
-        self._last = progress
-        if time.monotonic() - self._shown >= SHOW_S:
-            self._shown = time.monotonic()
-            self._demo.screen.show(progress)
-        return progress
+        rows = [row for row in app.queues.list() if row.name in self._queues]
+        live, running = sum(row.live for row in rows), sum(row.running for row in rows)
+        ended, now = self.total - live, time.monotonic()
+        if ended != self._ended:
+            self._ended, self._moved = ended, now
+        if now - self._shown >= SHOW_S:
+            self._shown = now
+            known = [worker for worker in self._demo.workers.running if worker.node_id]
+            held = [(worker.pid, len(app.store.held_by(worker.node_id))) for worker in known]
+            rate = ended / max(now - self._began, 0.001)
+            self._demo.screen.show(Progress(ended, self.total, running, live - running, rate, held))
+        return ended
 
     @property
     def is_stuck(self) -> bool:
@@ -280,7 +262,7 @@ class QueueWatch:
 
     def until_ended(self) -> None:
         """Until none of the jobs is live any more, or nothing moves."""
-        while self.look().ended < self.total and not self.is_stuck:
+        while self.look() < self.total and not self.is_stuck:
             pass
         self._demo.screen.calm()
 
@@ -289,31 +271,10 @@ class QueueWatch:
         last = max((run.row.finished_at or 0 for run in runs), default=0)
         return self.total * 1e6 / (last - self.started_at) if last > self.started_at else 0.0
 
-    def _progress(self) -> Progress:
-        rows = [row for row in self._demo.app.queues.list() if row.name in self._queues]
-        live, running = sum(row.live for row in rows), sum(row.running for row in rows)
-        ended = self.total - live
-        return Progress(
-            ended=ended,
-            total=self.total,
-            running=running,
-            waiting=live - running,
-            rate=ended / max(time.monotonic() - self._began, 0.001),
-            workers=self._workers(),
-        )
-
-    def _workers(self) -> list[tuple[int, int]]:
-        store = self._demo.app.store
-        return [
-            (worker.pid, len(store.held_by(worker.node_id)))
-            for worker in self._demo.workers.running
-            if worker.node_id is not None
-        ]
-
 
 def enqueue(demo: Demo, count: int) -> Job:
     """Fill the shop's queue. Returns the last job."""
-    demo.screen.doing("enqueueing")
+    demo.screen.draw("enqueueing ...")
     figures = demo.figures
     key = shop.order.options(idempotency_key="order-17")
     first, again = key.enqueue(17), key.enqueue(17)
@@ -342,9 +303,9 @@ def _enqueue_all(demo: Demo, drafts: Sequence[Draft]) -> Job:
     for begin in range(0, len(drafts), BATCH):
         demo.interrupts.check()
         batch = drafts[begin : begin + BATCH]
-        accepted = demo.app.enqueue_many(batch[:-SINGLES])
+        accepted = app.enqueue_many(batch[:-SINGLES])
         began = time.perf_counter()
-        accepted += [demo.app.enqueue_arguments(*draft) for draft in batch[-SINGLES:]]
+        accepted += [app.enqueue_arguments(*draft) for draft in batch[-SINGLES:]]
         spent_s += time.perf_counter() - began
         singles += len(batch[-SINGLES:])
         demo.figures.accepted.update(job.id for job in accepted)
@@ -354,16 +315,12 @@ def _enqueue_all(demo: Demo, drafts: Sequence[Draft]) -> Job:
     return last
 
 
-def explain(demo: Demo, job: Job) -> None:
-    demo.screen.say("explain", f'Why does job {tail(job)} not run? app.explain says: "{demo.app.explain(job)}"')
-
-
 def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
     """Start two workers; the shop is closed until both are there."""
     for queue in (shop.SHOP, shop.POST, shop.EXPRESS):
-        demo.app.queues.pause(queue)
+        app.queues.pause(queue)
     first, second = (demo.workers.start(shop.POST, shop.SHOP, concurrency=AT_ONCE) for _ in range(2))
-    demo.screen.doing("starting two workers")
+    demo.screen.draw("starting two workers ...")
     demo.workers.await_start(first, second)
     demo.screen.say(
         "workers", f"Two worker processes have started, {first.pid} and {second.pid}, {AT_ONCE} jobs at a time each."
@@ -373,7 +330,6 @@ def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
 
 def reorder(demo: Demo, watch: QueueWatch, job: Job) -> None:
     """Move the last job to the front, open the shop, and see what starts first."""
-    app = demo.app
     ahead = app.store.count_ahead(job, 1_000_000)
     app.move(job, to="front")
     watch.start()
@@ -400,15 +356,13 @@ def tail(job: Job) -> str:
 
 def kill(demo: Demo, watch: QueueWatch, victim: WorkerProcess) -> Micros:
     """Without a warning, once enough jobs have ended and while it holds some. Returns when."""
-    app, node_id = demo.app, node_of(victim)
     while not watch.is_stuck:
-        progress = watch.look()
-        if progress.ended >= progress.total * shop.KILL_AT and app.store.held_by(node_id):
+        if watch.look() >= watch.total * shop.KILL_AT and app.store.held_by(victim.node_id):
             break
     killed_at = app.clock.now()
     demo.workers.kill(victim)
-    held = {to_uuid(live.job_id) for live in app.store.held_by(node_id)}
-    demo.figures.in_hand = held | {run.job_id for run in _lost(app, node_id)}  # rescued before we could look
+    held = {to_uuid(live.job_id) for live in app.store.held_by(victim.node_id)}
+    demo.figures.in_hand = held | {run.job_id for run in _lost(victim)}  # rescued before we could look
     demo.screen.say(
         "kill", f"Killed worker {victim.pid} with SIGKILL, {len(demo.figures.in_hand)} jobs in hand.", "bold red"
     )
@@ -417,12 +371,12 @@ def kill(demo: Demo, watch: QueueWatch, victim: WorkerProcess) -> Micros:
 
 def await_rescue(demo: Demo, watch: QueueWatch, victim: WorkerProcess, other: WorkerProcess, killed_at: Micros) -> None:
     """Until the record shows the loss of every run that the killed worker had open."""
-    figures, node_id = demo.figures, node_of(victim)
-    while demo.app.store.held_by(node_id):
+    figures = demo.figures
+    while app.store.held_by(victim.node_id):
         watch.look()
         if watch.is_stuck:
             return
-    lost = _lost(demo.app, node_id)
+    lost = _lost(victim)
     rescued = {run.job_id for run in lost}
     figures.rescue_s = (max((run.row.finished_at or 0 for run in lost), default=killed_at) - killed_at) / 1e6
     if rescued != figures.in_hand:
@@ -430,19 +384,20 @@ def await_rescue(demo: Demo, watch: QueueWatch, victim: WorkerProcess, other: Wo
     demo.screen.say(
         "rescue",
         f"Worker {other.pid} noticed and took back {len(rescued)} of {len(figures.in_hand)} jobs,"
-        f" {spoken(figures.rescue_s)} after the kill. It runs them one at a time, in case one of them was the killer.",
+        f" {span(figures.rescue_s)} after the kill. It runs them one at a time, in case one of them was the killer.",
         "green",
     )
 
 
 def drain(demo: Demo, watch: QueueWatch, other: WorkerProcess) -> None:
     watch.until_ended()
-    figures, app = demo.figures, demo.app
+    figures = demo.figures
     runs = [run for run in app.runs() if run.kind not in (shop.ping.name, shop.nothing.name)]
     figures.mixed, figures.mixed_rate = watch.total, watch.rate(runs)
     failed = sum(run.state is RunState.FAILED for run in runs)
     demo.screen.say("retry", f"{failed} attempts failed; all but the one meant to fail for good were retried.")
-    ended = _completed_on(runs, node_of(other), figures.in_hand)
+    rescued = [run for run in runs if run.job_id in figures.in_hand and run.row.node_id == other.node_id]
+    ended = {run.job_id for run in rescued if run.state is RunState.COMPLETED}
     demo.screen.say(
         "drain",
         f"The queue is empty. All {len(ended)} rescued jobs were completed by worker {other.pid}."
@@ -451,26 +406,8 @@ def drain(demo: Demo, watch: QueueWatch, other: WorkerProcess) -> None:
     )
 
 
-def node_of(worker: WorkerProcess) -> NodeId:
-    assert worker.node_id is not None
-    return worker.node_id
-
-
-def _lost(app: Perdure, node_id: NodeId) -> list[Run]:
-    return [run for run in app.runs(state=RunState.LOST.value) if run.row.node_id == node_id]
-
-
-def _completed_on(runs: list[Run], node_id: NodeId, wanted: set[UUID]) -> set[UUID]:
-    return {
-        run.job_id
-        for run in runs
-        if run.job_id in wanted and run.state is RunState.COMPLETED and run.row.node_id == node_id
-    }
-
-
-def start_express(demo: Demo) -> WorkerProcess:
-    """A worker for the express queue, not waited for."""
-    return demo.workers.start(shop.EXPRESS, concurrency=EXPRESS_AT_ONCE)
+def _lost(victim: WorkerProcess) -> list[Run]:
+    return [run for run in app.runs(state=RunState.LOST.value) if run.row.node_id == victim.node_id]
 
 
 def latency(demo: Demo) -> None:
@@ -481,7 +418,7 @@ def latency(demo: Demo) -> None:
     watch.until_ended()
     sent = [_ping(demo) for _ in range(PINGS)]
     QueueWatch(demo, PINGS, shop.EXPRESS).until_ended()
-    results = [demo.app.existing(job).result for job in sent]
+    results = [app.existing(job).result for job in sent]
     demo.figures.latencies_s = [result for result in results if isinstance(result, float)]
     if demo.figures.latencies_s:
         middle = percentile(demo.figures.latencies_s, 50) * 1000
@@ -499,7 +436,7 @@ def _ping(demo: Demo) -> Job:
 
 def sprint(demo: Demo, count: int) -> None:
     """Jobs that do nothing: what is left is the queue itself."""
-    app, figures = demo.app, demo.figures
+    figures = demo.figures
     app.queues.pause(shop.EXPRESS)
     drafts = [shop.nothing.new() for _ in range(count)]
     spent_s = 0.0

@@ -12,9 +12,8 @@ from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8Binary
 from psycopg.types.string import StrDumper, TextBinaryLoader
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.engine import Blob, Result, Serialization, UniqueViolation
+from perdure.store.engine import Blob, Result, Serialization, Statements, UniqueViolation, row_for, rows_for
 from perdure.store.protocols import ConnectionLost, Locked
-from perdure.store.statements import Statements, row_for, rows_for
 
 _NO_ROWS: list[tuple[Any, ...]] = []
 

@@ -245,3 +245,20 @@ SELECT l.job_id, COUNT(*) OVER ()
 FROM {job_log} AS l
 WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = l.job_id)
 {shown}
+
+-- name: template_without_version
+SELECT t.name, COUNT(*) OVER ()
+FROM {template} AS t
+WHERE NOT EXISTS (SELECT 1 FROM {template_version} AS v WHERE v.template_id = t.id AND v.version = t.version)
+{shown}
+
+-- name: template_missing
+SELECT j.id, COUNT(*) OVER ()
+FROM {job} AS j
+WHERE j.template_id IS NOT NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {template_version} AS v
+        WHERE v.template_id = j.template_id AND v.version = j.template_version
+    )
+{shown}

@@ -22,7 +22,9 @@ WHERE id = :job_id
 
 -- Listings. A filter can be served in several ways, each by an index of its own. `list_x` finds the ids of one page, newest
 -- first, and shows those jobs; `reach_x` tells the id that comes :scan entries further on in its index, or nothing where
--- there are no more. `reads.py` lists no further than that at a time, so no statement reads more, whatever is asked for.
+-- there are no more. `store/read.py` lists no further than that at a time, so no statement reads more, whatever is asked
+-- for. What all `list_x` have in common stands around that which differs: `find_jobs … page_of_jobs` for jobs found in
+-- their own table, `find_rows … page_of_rows` for those found in another one, d, and `find_runs … page_of_runs`.
 
 -- Conditions on other tables are scalar subqueries, not joins or EXISTS: of those PostgreSQL makes joins as it sees fit,
 -- and with a wrong guess of how many rows there are it would read one of the tables from its beginning to its end.
@@ -62,23 +64,36 @@ COALESCE(
     (SELECT MAX(x.life) FROM {outcome} AS x WHERE x.job_id = d.job_id) = d.life
 )
 
+-- fragment: find_jobs
+{job_view}
+FROM (
+    SELECT j.id
+    FROM
+
+-- fragment: page_of_jobs
+        j.id < :below AND j.id >= :from_id
+        AND {job_filter}
+    ORDER BY j.id DESC
+    LIMIT :page
+) {found_jobs}
+
+-- fragment: find_rows
+{job_view}
+FROM (
+    SELECT d.job_id AS id
+    FROM
+
+-- fragment: page_of_rows
+        d.job_id < :below AND d.job_id >= :from_id
+    ORDER BY d.job_id DESC
+    LIMIT :page
+) {found_jobs}
+
 -- fragment: found_jobs
 AS f
 JOIN {job} AS j ON j.id = f.id
 {job_state}
 ORDER BY j.id DESC
-
--- fragment: page_of_jobs
-j.id < :below AND j.id >= :from_id
-        AND {job_filter}
-    ORDER BY j.id DESC
-    LIMIT :page
-
--- fragment: page_of_rows
--- Of another table, with the condition on the job before it.
-d.job_id < :below AND d.job_id >= :from_id
-    ORDER BY d.job_id DESC
-    LIMIT :page
 
 -- fragment: reach
 id < :below AND id >= :from_id
@@ -91,30 +106,18 @@ ORDER BY job_id DESC
 LIMIT 1 OFFSET :scan
 
 -- name: list_all
-{job_view}
-FROM (
-    SELECT j.id
-    FROM {job} AS j
-    WHERE {page_of_jobs}
-) {found_jobs}
+{find_jobs} {job} AS j
+WHERE {page_of_jobs}
 
 -- name: reach_all
-SELECT id
-FROM {job}
-WHERE {reach}
+SELECT id FROM {job} WHERE {reach}
 
 -- name: list_by_kind_and_queue
-{job_view}
-FROM (
-    SELECT j.id
-    FROM {job} AS j
-    WHERE j.kind = :kind AND j.queue = :queue AND {page_of_jobs}
-) {found_jobs}
+{find_jobs} {job} AS j
+WHERE j.kind = :kind AND j.queue = :queue AND {page_of_jobs}
 
 -- name: reach_by_kind_and_queue
-SELECT id
-FROM {job}
-WHERE kind = :kind AND queue = :queue AND {reach}
+SELECT id FROM {job} WHERE kind = :kind AND queue = :queue AND {reach}
 
 -- fragment: queues_of_kind
 -- From one queue to the next in the index, without reading the jobs between them.
@@ -134,13 +137,9 @@ SELECT q.name
 FROM ({queues_of_kind}) AS q
 
 -- name: list_by_kind
-{job_view}
-FROM (
-    SELECT j.id
-    FROM ({queues_of_kind}) AS q
-    CROSS JOIN {job} AS j
-    WHERE j.kind = :kind AND j.queue = q.name AND {page_of_jobs}
-) {found_jobs}
+{find_jobs} ({queues_of_kind}) AS q
+CROSS JOIN {job} AS j
+WHERE j.kind = :kind AND j.queue = q.name AND {page_of_jobs}
 
 -- name: reach_by_kind
 -- The newest of the ids that each queue reaches: so far all of them are read.
@@ -174,13 +173,9 @@ SELECT k.name
 FROM ({kinds_of_queue}) AS k
 
 -- name: list_by_queue
-{job_view}
-FROM (
-    SELECT j.id
-    FROM ({kinds_of_queue}) AS k
-    CROSS JOIN {job} AS j
-    WHERE j.kind = k.name AND j.queue = :queue AND {page_of_jobs}
-) {found_jobs}
+{find_jobs} ({kinds_of_queue}) AS k
+CROSS JOIN {job} AS j
+WHERE j.kind = k.name AND j.queue = :queue AND {page_of_jobs}
 
 -- name: reach_by_queue
 SELECT e.id
@@ -197,67 +192,39 @@ ORDER BY e.id DESC
 LIMIT 1
 
 -- name: list_by_tag
-{job_view}
-FROM (
-    SELECT d.job_id AS id
-    FROM {tag} AS d
-    WHERE d.tag = :tag AND {job_fits} AND {page_of_rows}
-) {found_jobs}
+{find_rows} {tag} AS d
+WHERE d.tag = :tag AND {job_fits} AND {page_of_rows}
 
 -- name: reach_by_tag
-SELECT job_id
-FROM {tag}
-WHERE tag = :tag AND {reach_of_rows}
+SELECT job_id FROM {tag} WHERE tag = :tag AND {reach_of_rows}
 
 -- name: list_by_business_key
-{job_view}
-FROM (
-    SELECT j.id
-    FROM {job} AS j
-    WHERE j.business_key = :business_key AND {page_of_jobs}
-) {found_jobs}
+{find_jobs} {job} AS j
+WHERE j.business_key = :business_key AND {page_of_jobs}
 
 -- name: reach_by_business_key
-SELECT id
-FROM {job}
-WHERE business_key = :business_key AND {reach}
+SELECT id FROM {job} WHERE business_key = :business_key AND {reach}
 
 -- name: list_by_idempotency_key
-{job_view}
-FROM (
-    SELECT j.id
-    FROM {job} AS j
-    WHERE j.idempotency_key = :idempotency_key AND {page_of_jobs}
-) {found_jobs}
+{find_jobs} {job} AS j
+WHERE j.idempotency_key = :idempotency_key AND {page_of_jobs}
 
 -- name: reach_by_idempotency_key
-SELECT id
-FROM {job}
-WHERE idempotency_key = :idempotency_key AND {reach}
+SELECT id FROM {job} WHERE idempotency_key = :idempotency_key AND {reach}
 
 -- name: list_live
-{job_view}
-FROM (
-    SELECT d.job_id AS id
-    FROM {ready} AS d
-    WHERE d.state = :state AND {row_fits} AND {page_of_rows}
-) {found_jobs}
+{find_rows} {ready} AS d
+WHERE d.state = :state AND {row_fits} AND {page_of_rows}
 
 -- name: reach_live
-SELECT job_id
-FROM {ready}
-WHERE {reach_of_rows}
+SELECT job_id FROM {ready} WHERE {reach_of_rows}
 
 -- name: list_aside
 -- The states few jobs are in have an index of their own.
-{job_view}
-FROM (
-    SELECT d.job_id AS id
-    FROM {ready} AS d
-    WHERE d.state = :state
-        AND d.state <> 'queued' AND d.state <> 'running' AND d.state <> 'scheduled'
-        AND {row_fits} AND {page_of_rows}
-) {found_jobs}
+{find_rows} {ready} AS d
+WHERE d.state = :state
+    AND d.state <> 'queued' AND d.state <> 'running' AND d.state <> 'scheduled'
+    AND {row_fits} AND {page_of_rows}
 
 -- name: reach_aside
 SELECT job_id
@@ -268,44 +235,28 @@ WHERE state = :state
 
 -- name: list_ended
 -- Ended other than by success.
-{job_view}
-FROM (
-    SELECT d.job_id AS id
-    FROM {outcome} AS d
-    WHERE d.state = :state AND d.state <> 'completed' AND {still_ended} AND {row_fits} AND {page_of_rows}
-) {found_jobs}
+{find_rows} {outcome} AS d
+WHERE d.state = :state AND d.state <> 'completed' AND {still_ended} AND {row_fits} AND {page_of_rows}
 
 -- name: reach_ended
-SELECT job_id
-FROM {outcome}
-WHERE state = :state AND state <> 'completed' AND {reach_of_rows}
+SELECT job_id FROM {outcome} WHERE state = :state AND state <> 'completed' AND {reach_of_rows}
 
 -- name: list_completed
 -- Most outcomes are of this sort, and none has to be skipped that is still waiting.
-{job_view}
-FROM (
-    SELECT d.job_id AS id
-    FROM {outcome} AS d
-    WHERE d.state = 'completed' AND {still_ended} AND {row_fits} AND {page_of_rows}
-) {found_jobs}
+{find_rows} {outcome} AS d
+WHERE d.state = 'completed' AND {still_ended} AND {row_fits} AND {page_of_rows}
 
 -- name: reach_completed
-SELECT job_id
-FROM {outcome}
-WHERE {reach_of_rows}
+SELECT job_id FROM {outcome} WHERE {reach_of_rows}
 
 -- The indexes of the next three are not in the order of ids. They are used if they hold no more than :scan entries: all
 -- are read, and sorted.
 
 -- name: list_queued
-{job_view}
-FROM (
-    SELECT d.job_id AS id
-    FROM (
-        SELECT job_id FROM {ready} WHERE state = 'queued' ORDER BY queue, rank, position, job_id LIMIT :scan
-    ) AS d
-    WHERE {row_fits} AND {page_of_rows}
-) {found_jobs}
+{find_rows} (
+    SELECT job_id FROM {ready} WHERE state = 'queued' ORDER BY queue, rank, position, job_id LIMIT :scan
+) AS d
+WHERE {row_fits} AND {page_of_rows}
 
 -- name: reach_queued
 SELECT job_id
@@ -315,12 +266,8 @@ ORDER BY queue, rank, position, job_id
 LIMIT 1 OFFSET :scan
 
 -- name: list_scheduled
-{job_view}
-FROM (
-    SELECT d.job_id AS id
-    FROM (SELECT job_id FROM {ready} WHERE state = 'scheduled' ORDER BY run_at, job_id LIMIT :scan) AS d
-    WHERE {row_fits} AND {page_of_rows}
-) {found_jobs}
+{find_rows} (SELECT job_id FROM {ready} WHERE state = 'scheduled' ORDER BY run_at, job_id LIMIT :scan) AS d
+WHERE {row_fits} AND {page_of_rows}
 
 -- name: reach_scheduled
 SELECT job_id
@@ -330,12 +277,8 @@ ORDER BY run_at, job_id
 LIMIT 1 OFFSET :scan
 
 -- name: list_running
-{job_view}
-FROM (
-    SELECT d.job_id AS id
-    FROM (SELECT job_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
-    WHERE {row_fits} AND {page_of_rows}
-) {found_jobs}
+{find_rows} (SELECT job_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
+WHERE {row_fits} AND {page_of_rows}
 
 -- name: reach_running
 SELECT job_id
@@ -375,8 +318,14 @@ SELECT
     u.id, u.job_id, u.state, u.node_id, u.attempt, u.life, u.started_at, u.finished_at, u.wait_ms, u.duration_ms,
     u.exit_code, u.error_type, u.error_message, u.traceback, u.artifacts, u.log_path, u.metrics, j.kind
 
+-- fragment: find_runs
+{run_view}
+FROM (
+    SELECT u.id
+    FROM
+
 -- fragment: page_of_runs
-u.id < :below AND u.id >= :from_id
+        u.id < :below AND u.id >= :from_id
         AND (CAST(:state AS {text}) IS NULL OR u.state = :state)
         AND COALESCE(
             (
@@ -388,72 +337,44 @@ u.id < :below AND u.id >= :from_id
         )
     ORDER BY u.id DESC
     LIMIT :page
-
--- fragment: found_runs
-AS f
+) AS f
 JOIN {run} AS u ON u.id = f.id
 JOIN {job} AS j ON j.id = u.job_id
 ORDER BY u.id DESC
 
 -- name: list_runs
-{run_view}
-FROM (
-    SELECT u.id
-    FROM {run} AS u
-    WHERE {page_of_runs}
-) {found_runs}
+{find_runs} {run} AS u
+WHERE {page_of_runs}
 
 -- name: reach_runs
-SELECT id
-FROM {run}
-WHERE {reach}
+SELECT id FROM {run} WHERE {reach}
 
 -- name: list_runs_of_job
-{run_view}
-FROM (
-    SELECT u.id
-    FROM {run} AS u
-    WHERE u.job_id = :job_id AND {page_of_runs}
-) {found_runs}
+{find_runs} {run} AS u
+WHERE u.job_id = :job_id AND {page_of_runs}
 
 -- name: reach_runs_of_job
-SELECT id
-FROM {run}
-WHERE job_id = :job_id AND {reach}
+SELECT id FROM {run} WHERE job_id = :job_id AND {reach}
 
 -- name: list_runs_by_state
 -- Runs that neither run nor completed are few, and have an index of their own.
-{run_view}
-FROM (
-    SELECT u.id
-    FROM {run} AS u
-    WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {page_of_runs}
-) {found_runs}
+{find_runs} {run} AS u
+WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {page_of_runs}
 
 -- name: reach_runs_by_state
-SELECT id
-FROM {run}
-WHERE state = :state AND state <> 'running' AND state <> 'completed' AND {reach}
+SELECT id FROM {run} WHERE state = :state AND state <> 'running' AND state <> 'completed' AND {reach}
 
 -- name: list_runs_running
 -- Those that hold their job; used if not more than :scan jobs run.
-{run_view}
-FROM (
-    SELECT u.id
-    FROM (SELECT run_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
-    CROSS JOIN {run} AS u
-    WHERE u.id = d.run_id AND {page_of_runs}
-) {found_runs}
+{find_runs} (SELECT run_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
+CROSS JOIN {run} AS u
+WHERE u.id = d.run_id AND {page_of_runs}
 
 -- name: list_runs_of_kind
 -- Used if neither the jobs of the kind nor their runs are more than :scan.
-{run_view}
-FROM (
-    SELECT u.id
-    FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
-    CROSS JOIN {run} AS u
-    WHERE u.job_id = d.id AND {page_of_runs}
-) {found_runs}
+{find_runs} (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
+CROSS JOIN {run} AS u
+WHERE u.job_id = d.id AND {page_of_runs}
 
 -- name: reach_jobs_of_kind
 SELECT id

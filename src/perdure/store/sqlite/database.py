@@ -14,9 +14,8 @@ from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, Stor
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
 from perdure.store.line import Line, Ticket, new_ticket
 from perdure.store.protocols import StoreSettings
-from perdure.store.sqlite import connect
 from perdure.store.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
-from perdure.store.sqlite.driver import SqliteDriver, translate
+from perdure.store.sqlite.driver import SqliteDriver, guarded, open_reader, open_writer, set_patience, translate
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.gate import gate_for
 from perdure.store.sqlite.group import GroupCommit, Member
@@ -88,7 +87,7 @@ class Database:
 
     def new_transaction(self, ticket: Ticket) -> SqliteTransaction:
         """A transaction on its own connection, not begun yet. Its end is the end of the ticket's turn."""
-        opened = SqliteTransaction(connect.open_writer(self.path, self._settings))
+        opened = SqliteTransaction(open_writer(self.path, self._settings))
         opened.let_go = lambda: self.end_turn(ticket)
         return opened
 
@@ -133,7 +132,8 @@ class Database:
             )
         if not self.usable or monotonic() > self._looked_until:
             self._check_file()
-        self._have_writer()
+        if not self._at_rest:
+            self._reopen_writer()
         if self._gate.board[0]:
             self._enter_gate()
 
@@ -154,17 +154,16 @@ class Database:
             self._gate.leave()
         self._line.leave(ticket)
 
-    def _have_writer(self) -> None:
-        if not self._at_rest:
-            self._close_writer()
-            self._open_writer()
+    def _reopen_writer(self) -> None:
+        self._close_writer()
+        self._open_writer()
 
     def _open_writer(self) -> None:
-        self._writer = connect.open_writer(self.path, self._settings)
-        connect.set_patience(self._writer, 0)
-        self._holder = connect.open_writer(self.path, self._settings) if connect.guarded() else None
+        self._writer = open_writer(self.path, self._settings)
+        set_patience(self._writer, 0)
+        self._holder = open_writer(self.path, self._settings) if guarded() else None
         if self._holder is not None:
-            connect.set_patience(self._holder, HOLDER_PATIENCE_S)
+            set_patience(self._holder, HOLDER_PATIENCE_S)
         self._write_driver = SqliteDriver(self._writer, STATEMENTS)
         self._measure_at = 0
         self._at_rest = True
@@ -214,7 +213,8 @@ class Database:
                 self._attempt(members, separately=True)
 
     def _begin_writing(self) -> None:
-        self._have_writer()
+        if not self._at_rest:
+            self._reopen_writer()
         self._at_rest = False
         try:
             self.begin(self._writer)
@@ -266,11 +266,11 @@ class Database:
         if not self._gate.inside:
             self._enter_gate()
         self._gate.board[0] = 1
-        connect.set_patience(connection, self._settings.busy_timeout_s)
+        set_patience(connection, self._settings.busy_timeout_s)
         try:
             connection.execute("BEGIN IMMEDIATE")
         finally:
-            connect.set_patience(connection, 0)
+            set_patience(connection, 0)
 
     # -- the WAL -----------------------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Database:
     def _take_reader(self) -> tuple[sqlite3.Connection, SqliteDriver]:
         with suppress(IndexError):
             return self._readers.pop()
-        connection = connect.open_reader(self.path, self._settings)
+        connection = open_reader(self.path, self._settings)
         return connection, SqliteDriver(connection, STATEMENTS)
 
     def _give_back(self, connection: sqlite3.Connection, driver: SqliteDriver) -> None:
@@ -399,7 +399,7 @@ class _Turn:
     def begin(self) -> SqliteTransaction:
         self._database.take_turn(self._ticket)
         self._opened = self._database.new_transaction(self._ticket)
-        connect.set_patience(self._opened.connection, 0)
+        set_patience(self._opened.connection, 0)
         self._database.begin(self._opened.connection)
         return self._opened
 

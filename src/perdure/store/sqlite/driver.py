@@ -1,4 +1,7 @@
-"""Calls on a `sqlite3` connection, ours or the user's, and what SQLite's errors mean. Used by `database`."""
+"""`sqlite3` connections: how ours are opened, how calls run on them and on the user's, and what SQLite's errors mean.
+
+Used by everything in this folder; calls `wal`.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,102 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.engine import Result, UniqueViolation
-from perdure.store.statements import Statement, Statements, row_for, rows_for
+from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
+from perdure.store.engine import Result, Statement, Statements, UniqueViolation, row_for, rows_for
+from perdure.store.protocols import StoreSettings
+from perdure.store.sqlite.wal import affected
 from perdure.store.transaction import closed
+
+OLDEST = (3, 35, 0)  # RETURNING
+CACHE_KIB = 8_000
+"""Four times SQLite's default: a worker empties a queue of 50,000 jobs a twelfth faster with it."""
+SQLITE_VERSION = sqlite3.sqlite_version_info
 
 _NO_ROWS: list[tuple[Any, ...]] = []
 _ONE_WRITTEN = Result(_NO_ROWS, 1)
+
+
+# -- opening ---------------------------------------------------------------------------------------------------------
+
+
+def guarded() -> bool:
+    """True on an SQLite whose checkpoints can corrupt a file that several processes write: see `wal`."""
+    return affected(SQLITE_VERSION[:3])
+
+
+def set_patience(connection: sqlite3.Connection, seconds: float) -> None:
+    """How long the connection waits for a lock that another one holds."""
+    _set(connection, f"busy_timeout={round(seconds * 1000)}")
+
+
+def open_writer(path: Path, settings: StoreSettings) -> sqlite3.Connection:
+    """A connection that may write. It is shared between threads under the mutex of its database."""
+    connection = _open(path, settings)
+    try:
+        set_durability(connection, settings)
+        _set(connection, f"cache_size=-{CACHE_KIB}")
+        _set(connection, "temp_store=MEMORY")  # else a savepoint of a large batch writes its own file
+        tame(connection)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.Error):  # the first look at the file: it may be no database, or not readable
+            raise translate(error, str(path)) from error
+        raise
+    return connection
+
+
+def set_durability(connection: sqlite3.Connection, settings: StoreSettings) -> None:
+    """FULL: a commit returns when it is on the disk. NORMAL: when the system has it."""
+    _set(connection, f"synchronous={'FULL' if settings.durability == 'full' else 'NORMAL'}")
+
+
+def open_reader(path: Path, settings: StoreSettings) -> sqlite3.Connection:
+    """A connection that cannot write. Still opened read-write: a WAL reader must write to the shared-memory file."""
+    connection = open_writer(path, settings)
+    _set(connection, "query_only=ON")
+    return connection
+
+
+def give_pages_back(connection: sqlite3.Connection) -> None:
+    """Let the file give single pages back when they are free: at once if it is empty, else with the next VACUUM."""
+    _set(connection, "auto_vacuum=INCREMENTAL")
+
+
+def tame(connection: sqlite3.Connection) -> None:
+    """Switch off auto-checkpoints on an affected SQLite. Also done to every connection that is given as `tx=`."""
+    if guarded():
+        _set(connection, "wal_autocheckpoint=0")
+
+
+def is_wal(connection: sqlite3.Connection) -> bool:
+    """Whether the file is in WAL mode already."""
+    mode: str = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    return mode == "wal"
+
+
+def use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Put the file into WAL mode, for good. The caller makes sure that no other process does the same now."""
+    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise ConfigError(f"{path} cannot be put into WAL mode (it says {mode!r}); use a file on a local disk")
+
+
+def _open(path: Path, settings: StoreSettings) -> sqlite3.Connection:
+    if SQLITE_VERSION < OLDEST:
+        raise ConfigError(
+            f"this Python has SQLite {sqlite3.sqlite_version}; Perdure needs {'.'.join(map(str, OLDEST))} or newer"
+        )
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    patience_s = settings.busy_timeout_s
+    with translated(path):
+        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=patience_s)
+
+
+def _set(connection: sqlite3.Connection, pragma: str) -> None:
+    sqlite3.Cursor(connection).execute(f"PRAGMA {pragma}").fetchall()  # the connection may make its own kind of rows
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
 
 
 class SqliteDriver:
@@ -86,6 +178,8 @@ def _execute_many(cursor: sqlite3.Cursor, statement: Statement, rows: Sequence[t
         changed += cursor.rowcount
     return changed
 
+
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 _UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 

@@ -18,11 +18,11 @@ from perdure.store import migrate
 from perdure.store.engine import Make
 from perdure.store.protocols import StoreSettings
 from perdure.store.rows import Fact
-from perdure.store.sqlite import connect, schema
+from perdure.store.sqlite import schema
 from perdure.store.sqlite import transaction as transactions
 from perdure.store.sqlite.bell import SqliteBell
 from perdure.store.sqlite.database import Database, Retired
-from perdure.store.sqlite.driver import translated
+from perdure.store.sqlite.driver import give_pages_back, open_writer, translated
 from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
 from perdure.uninterrupted import uninterrupted
 
@@ -65,12 +65,12 @@ def upgrade_at(path: Path, settings: StoreSettings) -> schema.Upgrade:
     """Make the file or bring it to the newest schema, even with `auto_migrate` False. Returns what was done."""
     refuse_network_filesystem(path, allow=settings.allow_network_filesystem)
     create_private(path)
-    with translated(path), closing(connect.open_writer(path, settings)) as connection:
+    with translated(path), closing(open_writer(path, settings)) as connection:
         return schema.prepare(connection, path, migrate.migrations_of("sqlite"))
 
 
 def _prepared(path: Path, settings: StoreSettings, *, may_upgrade: bool) -> Database:
-    with translated(path), closing(connect.open_writer(path, settings)) as connection:
+    with translated(path), closing(open_writer(path, settings)) as connection:
         schema.prepare(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
         return Database(path, settings)
 
@@ -218,14 +218,14 @@ class SqliteRunner:
     def back_up(self, target: Path) -> None:
         """Copy all that is committed now to a new file. Jobs continue meanwhile."""
         schema.require_file(self.path)
-        with translated(self.path), closing(connect.open_writer(self.path, self._settings)) as connection:
+        with translated(self.path), closing(open_writer(self.path, self._settings)) as connection:
             back_up(connection, target)
 
     def vacuum(self) -> None:
         """Write the file anew; from then on it can give single pages back. Others wait, or are told that it is busy."""
         schema.require_file(self.path)
-        with translated(self.path), closing(connect.open_writer(self.path, self._settings)) as connection:
-            connect.give_pages_back(connection)
+        with translated(self.path), closing(open_writer(self.path, self._settings)) as connection:
+            give_pages_back(connection)
             connection.execute("VACUUM")
 
     def close(self) -> None:

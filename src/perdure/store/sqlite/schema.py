@@ -14,8 +14,7 @@ from perdure.store import migrate
 from perdure.store.migrate import Applied, Migration
 from perdure.store.protocols import StoreSettings
 from perdure.store.rows import Fact, Verdict
-from perdure.store.sqlite import connect
-from perdure.store.sqlite.driver import translated
+from perdure.store.sqlite.driver import give_pages_back, guarded, is_wal, open_reader, translated, use_wal
 from perdure.store.sqlite.files import back_up, filesystem_of, refuse_network_filesystem
 from perdure.store.sqlite.gate import gate_for
 from perdure.store.sqlite.statements import NAMING, table
@@ -58,15 +57,15 @@ def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
     A file that is ready needs no turn: it opens even while someone writes for long.
     """
     done = applied(connection)
-    if done and not migrate.pending(known, done) and connect.is_wal(connection):
+    if done and not migrate.pending(known, done) and is_wal(connection):
         return Upgrade(path, done[-1].revision, done[-1].revision)
     if not allowed:
         _refuse(path, known, done)
     gate = gate_for(path)
     entered = gate.enter(30.0)
     try:
-        connect.give_pages_back(connection)
-        connect.use_wal(connection, path)
+        give_pages_back(connection)
+        use_wal(connection, path)
         return upgrade(connection, path, known, allowed=allowed)
     finally:
         if entered:
@@ -116,7 +115,7 @@ def missing(path: Path, how: str) -> SchemaError:
 def require_current(path: Path, settings: StoreSettings) -> None:
     """Refuse a file that would have to be made or upgraded before it can be used."""
     require_file(path)
-    with translated(path), closing(connect.open_reader(path, settings)) as connection:
+    with translated(path), closing(open_reader(path, settings)) as connection:
         require_newest(connection, path, migrate.migrations_of("sqlite"))
 
 
@@ -192,7 +191,7 @@ def require_file(path: Path) -> None:
 def examine(path: Path, settings: StoreSettings) -> Checkup:
     """Check the file through a connection with Perdure's settings that cannot write."""
     require_file(path)
-    with translated(path), closing(connect.open_reader(path, settings)) as connection:
+    with translated(path), closing(open_reader(path, settings)) as connection:
         return _examine(connection, path)
 
 
@@ -217,7 +216,7 @@ def _examine(connection: sqlite3.Connection, path: Path) -> Checkup:
         wal_frames=wal_frames,
         wal_bytes=wal_bytes,
         sqlite_version=sqlite3.sqlite_version,
-        wal_guarded=connect.guarded(),
+        wal_guarded=guarded(),
     )
 
 

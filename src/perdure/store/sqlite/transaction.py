@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError, TransactionError, TransactionTooLong
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
-from perdure.store.sqlite.connect import tame
-from perdure.store.sqlite.driver import SqliteDriver, translate, translated
+from perdure.store.sqlite.driver import SqliteDriver, tame, translate, translated
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.transaction import SQLITE, behind_a_job, driver_connection, ended, not_open, refuse_control, unknown

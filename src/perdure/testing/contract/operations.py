@@ -259,6 +259,56 @@ def _release_lock(rig: Rig) -> Operation:
     return lambda store: store.release_lock(rig.key("lock"), "ann")
 
 
+def _put_template(rig: Rig) -> Operation:
+    new = rig.new_template(rig.key("template"))
+    return lambda store: store.put_template(new, rig.now)
+
+
+def _put_template_again(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    changed = rig.new_template(name, '{"n":2}')
+    return lambda store: store.put_template(changed, rig.now, 1)
+
+
+def _archive_template(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    return lambda store: store.archive_template(name, rig.now, rig.now)
+
+
+def _rename_template(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    return lambda store: store.rename_template(name, rig.key("other"), rig.now)
+
+
+def _reserve(rig: Rig) -> Operation:
+    new = rig.reservation()
+    return lambda store: store.reserve(new)
+
+
+def _enter_reservation(rig: Rig) -> Operation:
+    held, until = rig.reserve(), rig.until(20)
+    return lambda store: store.enter_reservation(held.id, until, rig.now)
+
+
+def _renew_reservation(rig: Rig) -> Operation:
+    held, until = rig.reserve(), rig.until(20)
+    return lambda store: store.renew_reservation(held.id, until)
+
+
+def _close_reservation(rig: Rig) -> Operation:
+    held = rig.reserve()
+    return lambda store: store.close_reservation(held.id, "released", rig.now)
+
+
+def _start_reserved(rig: Rig) -> Operation:
+    held, claimer = rig.reserve(), rig.claimer(1)
+    new = rig.new(idempotency_key=rig.key("k"), business_key=rig.key("b"), tags=("a",))
+    return lambda store: store.start_reserved(new, held.id, claimer, rig.now)
+
+
 def _ended_job(rig: Rig) -> Ended:
     claim = rig.start(idempotency_key=rig.key("k"), tags=("a",))
     rig.store.append_log([LogLine(claim.run_id, 1, claim.job_id, rig.now, "INFO", "hello")])
@@ -336,6 +386,15 @@ OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "stop": _stop,
     "take a lock": _take_lock,
     "release a lock": _release_lock,
+    "put a template": _put_template,
+    "put a template again": _put_template_again,
+    "archive a template": _archive_template,
+    "rename a template": _rename_template,
+    "reserve a queue": _reserve,
+    "enter a reservation": _enter_reservation,
+    "renew a reservation": _renew_reservation,
+    "close a reservation": _close_reservation,
+    "start the holder's job": _start_reserved,
     "remove": _remove,
     "archive": _archive,
     "remove log lines": _remove_logs,

@@ -54,15 +54,37 @@ def _failures(rig: Rig, since: Micros | None = None, cap: int = PLENTY) -> list[
     return _mine(rig, rig.store.failures(rig.now if since is None else since, cap))
 
 
-def _stuck(rig: Rig, *, beats: bool = True) -> list[Stuck]:
+def _stuck(
+    rig: Rig, *, beats: bool = True, long_us: int = LONG_US, lately: bytes | None = None, cap: int = PLENTY
+) -> list[Stuck]:
     """What is stuck if five minutes count as long, nothing has started lately, and the usual node is alive."""
     if beats:
         rig.store.beat(rig.node, rig.now)
-    return _mine(rig, rig.store.stuck(rig.now, Micros(rig.now - LONG_US), rig.ids.new(), PLENTY))
+    return _mine(rig, rig.store.stuck(rig.now, Micros(rig.now - long_us), lately or rig.ids.new(), cap))
+
+
+def _reasons(rig: Rig, *, beats: bool = True, long_us: int = LONG_US) -> list[StuckReason]:
+    return [row.reason for row in _stuck(rig, beats=beats, long_us=long_us)]
+
+
+def _becomes_stuck(
+    rig: Rig, reason: StuckReason, job_id: JobId, *, not_after_s: float, after_s: float, beats: bool = True
+) -> None:
+    """Not after the first time from now, but after the second, which is counted from now as well."""
+    begun = rig.now
+    rig.clock.advance(seconds=not_after_s)
+    assert _stuck(rig, beats=beats) == []
+
+    rig.clock.advance(seconds=after_s - not_after_s)
+    assert _stuck(rig, beats=beats) == [Stuck(reason, rig.kind, rig.queue, 1, begun, job_id)]
 
 
 def _ran(rig: Rig, from_id: bytes = FIRST_ID, cap: int = PLENTY) -> list[Ran]:
     return _mine(rig, rig.store.ran(from_id, cap))
+
+
+def _durations(rig: Rig, from_id: bytes = FIRST_ID, cap: int = PLENTY) -> list[Durations]:
+    return _mine(rig, rig.store.durations(from_id, cap))
 
 
 def _duplicates(rig: Rig, from_id: bytes = FIRST_ID, cap: int = PLENTY) -> list[Duplicates]:
@@ -245,12 +267,8 @@ def test_a_job_whose_node_has_stopped_is_stuck_at_once(rig: Rig) -> None:
 
 def test_a_job_past_its_time_out_is_stuck(rig: Rig) -> None:
     claim = rig.start(timeout_ms=10_000)
-    begun = rig.now
-    rig.clock.advance(seconds=9.999)
-    assert _stuck(rig) == []
 
-    rig.clock.advance(milliseconds=1)
-    assert _stuck(rig) == [Stuck(StuckReason.OVERTIME, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    _becomes_stuck(rig, StuckReason.OVERTIME, claim.job_id, not_after_s=9.999, after_s=10)
 
 
 def test_a_job_within_a_long_time_out_is_not_stuck(rig: Rig) -> None:
@@ -263,47 +281,31 @@ def test_a_job_within_a_long_time_out_is_not_stuck(rig: Rig) -> None:
 def test_a_job_without_time_out_that_runs_far_longer_than_those_before_it_is_stuck(rig: Rig) -> None:
     for seconds in (50, 200):
         rig.finish(rig.start(), Completed(), RunStats(duration_ms=seconds * 1_000))
-    claim = rig.start()
-    begun = rig.now
 
-    rig.clock.advance(seconds=600)
-    assert _stuck(rig) == []
-    rig.clock.advance(seconds=1)
-    assert _stuck(rig) == [Stuck(StuckReason.SLOW, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    _becomes_stuck(rig, StuckReason.SLOW, rig.start().job_id, not_after_s=600, after_s=601)
 
 
 def test_a_job_that_runs_long_with_none_to_compare_it_with_is_told_apart(rig: Rig) -> None:
     _fail(rig)
-    claim = rig.start()
-    begun = rig.now
-    rig.clock.advance(seconds=299)
-    assert _stuck(rig) == []
 
-    rig.clock.advance(seconds=1)
-    assert _stuck(rig) == [Stuck(StuckReason.LONG, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    _becomes_stuck(rig, StuckReason.LONG, rig.start().job_id, not_after_s=299, after_s=300)
 
 
 def test_a_job_of_a_node_of_which_nothing_was_heard_for_long_is_stuck(rig: Rig) -> None:
     claim = rig.start(timeout_ms=3_600_000)
     rig.store.beat(rig.node, rig.now)
-    begun = rig.now
-    rig.clock.advance(seconds=299)
-    assert _stuck(rig, beats=False) == []
 
-    rig.clock.advance(seconds=1)
-    assert _stuck(rig, beats=False) == [Stuck(StuckReason.SILENT, rig.kind, rig.queue, 1, begun, claim.job_id)]
+    _becomes_stuck(rig, StuckReason.SILENT, claim.job_id, not_after_s=299, after_s=300, beats=False)
     assert _stuck(rig, beats=True) == []
 
 
 def test_a_node_is_not_silent_before_a_usual_lease_is_over_however_short_the_patience(rig: Rig) -> None:
     rig.start(timeout_ms=3_600_000)
     rig.clock.advance(seconds=59)
-    assert _mine(rig, rig.store.stuck(rig.now, rig.now, FIRST_ID, PLENTY)) == []
+    assert _reasons(rig, beats=False, long_us=0) == []
 
     rig.clock.advance(seconds=1)
-    assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, rig.now, FIRST_ID, PLENTY))] == [
-        StuckReason.SILENT
-    ]
+    assert _reasons(rig, beats=False, long_us=0) == [StuckReason.SILENT]
 
 
 @each((30, 60), (600, 600), (86_400, 86_400))
@@ -315,14 +317,10 @@ def test_a_node_is_silent_once_its_own_lease_is_over_and_the_patience_too(
     rig.enqueue(timeout_ms=10**9)
     rig.claim_one(node=node)
     rig.clock.advance(seconds=silent_s - 1)
+    assert _reasons(rig, beats=False, long_us=60_000_000) == []
 
-    def silent() -> list[StuckReason]:
-        stale = Micros(rig.now - 60_000_000)
-        return [row.reason for row in _mine(rig, rig.store.stuck(rig.now, stale, FIRST_ID, PLENTY))]
-
-    assert silent() == []
     rig.clock.advance(seconds=1)
-    assert silent() == [StuckReason.SILENT]
+    assert _reasons(rig, beats=False, long_us=60_000_000) == [StuckReason.SILENT]
 
 
 def test_a_queue_waits_while_all_of_its_jobs_run_on_nodes_silent_for_their_lease(rig: Rig) -> None:
@@ -334,7 +332,7 @@ def test_a_queue_waits_while_all_of_its_jobs_run_on_nodes_silent_for_their_lease
     rig.clock.advance(seconds=999)
     assert _stuck(rig, beats=False) == []
     rig.clock.advance(seconds=1)
-    assert [row.reason for row in _stuck(rig, beats=False)] == [StuckReason.SILENT, StuckReason.WAITING]
+    assert _reasons(rig, beats=False) == [StuckReason.SILENT, StuckReason.WAITING]
 
 
 def test_parked_jobs_are_stuck(rig: Rig) -> None:
@@ -365,10 +363,9 @@ def test_a_long_backlog_that_is_worked_on_is_not_stuck(rig: Rig) -> None:
     rig.clock.advance(seconds=900)
     lately = rig.ids.new()
     rig.finish(rig.claim_one(), Completed())
-    stale = Micros(rig.now - LONG_US)
 
-    assert _mine(rig, rig.store.stuck(rig.now, stale, lately, PLENTY)) == []
-    assert len(_mine(rig, rig.store.stuck(rig.now, stale, rig.ids.new(), PLENTY))) == 1
+    assert _stuck(rig, lately=lately) == []
+    assert len(_stuck(rig)) == 1
 
 
 def test_a_queue_of_long_jobs_of_which_one_runs_is_not_stuck(rig: Rig) -> None:
@@ -378,7 +375,7 @@ def test_a_queue_of_long_jobs_of_which_one_runs_is_not_stuck(rig: Rig) -> None:
     assert _stuck(rig) == []
 
     rig.finish(running, Completed())
-    assert [row.reason for row in _stuck(rig)] == [StuckReason.WAITING]
+    assert _reasons(rig) == [StuckReason.WAITING]
 
 
 def test_a_run_on_a_node_that_may_be_dead_does_not_help_its_queue(rig: Rig) -> None:
@@ -386,7 +383,7 @@ def test_a_run_on_a_node_that_may_be_dead_does_not_help_its_queue(rig: Rig) -> N
     rig.claim_one()
     rig.clock.advance(seconds=900)
 
-    assert [row.reason for row in _stuck(rig, beats=False)] == [StuckReason.SILENT, StuckReason.WAITING]
+    assert _reasons(rig, beats=False) == [StuckReason.SILENT, StuckReason.WAITING]
 
 
 def test_no_queue_is_said_to_wait_where_more_was_begun_than_is_looked_at(rig: Rig) -> None:
@@ -398,11 +395,10 @@ def test_no_queue_is_said_to_wait_where_more_was_begun_than_is_looked_at(rig: Ri
     rig.enqueue(queue=rig.key("other"))
     [claim] = rig.claim(queue=rig.key("other"))
     rig.finish(claim, Completed())
-    stale = Micros(rig.now - LONG_US)
 
-    assert _mine(rig, rig.store.stuck(rig.now, stale, lately, 1)) == []
+    assert _stuck(rig, lately=lately, cap=1) == []
     rig.store.pause_queue(rig.queue, rig.now)
-    assert [row.reason for row in _mine(rig, rig.store.stuck(rig.now, stale, lately, 1))] == [StuckReason.PAUSED]
+    assert [row.reason for row in _stuck(rig, lately=lately, cap=1)] == [StuckReason.PAUSED]
 
 
 def test_work_on_another_queue_does_not_help_the_one_that_waits(rig: Rig) -> None:
@@ -413,22 +409,21 @@ def test_work_on_another_queue_does_not_help_the_one_that_waits(rig: Rig) -> Non
     [claim] = rig.claim(queue=rig.key("other"))
     rig.finish(claim, Completed())
 
-    found = _mine(rig, rig.store.stuck(rig.now, Micros(rig.now - LONG_US), lately, PLENTY))
-    assert [(row.reason, row.queue) for row in found] == [(StuckReason.WAITING, rig.queue)]
+    assert [(row.reason, row.queue) for row in _stuck(rig, lately=lately)] == [(StuckReason.WAITING, rig.queue)]
 
 
 def test_the_head_of_a_paused_queue_is_told_apart(rig: Rig) -> None:
     rig.enqueue()
     rig.store.pause_queue(rig.queue, rig.now)
     rig.clock.advance(seconds=300)
-    assert [row.reason for row in _stuck(rig)] == [StuckReason.PAUSED]
+    assert _reasons(rig) == [StuckReason.PAUSED]
 
     rig.store.pause_queue(rig.queue, None)
-    assert [row.reason for row in _stuck(rig)] == [StuckReason.WAITING]
+    assert _reasons(rig) == [StuckReason.WAITING]
 
     rig.store.pause_queue("*", rig.now)
     try:
-        assert [row.reason for row in _stuck(rig)] == [StuckReason.PAUSED]
+        assert _reasons(rig) == [StuckReason.PAUSED]
     finally:
         rig.store.pause_queue("*", None)
 
@@ -436,11 +431,11 @@ def test_the_head_of_a_paused_queue_is_told_apart(rig: Rig) -> None:
 def test_a_reserved_queue_is_not_stuck_until_the_reservation_ends(rig: Rig) -> None:
     rig.enqueue()
     rig.clock.advance(seconds=300)
-    rig.execute("UPDATE {queue} SET reserved_until = :until WHERE name = :name", until=rig.now + 1, name=rig.queue)
+    held = rig.reserve()
     assert _stuck(rig) == []
 
-    rig.clock.advance(seconds=1)
-    assert [row.reason for row in _stuck(rig)] == [StuckReason.WAITING]
+    rig.store.close_reservation(held.id, "released", rig.now)
+    assert _reasons(rig) == [StuckReason.WAITING]
 
 
 # -- how long do jobs take? ------------------------------------------------------------------------------------------
@@ -457,9 +452,7 @@ def test_percentiles_are_of_nearest_rank(rig: Rig) -> None:
         rig.clock.advance(milliseconds=100)
         _took(rig, rig.claim_one(), number)
 
-    assert _mine(rig, rig.store.durations(FIRST_ID, PLENTY)) == [
-        Durations(rig.kind, 20, 10, 19, 20, 1_000, 1_900, 2_000)
-    ]
+    assert _durations(rig) == [Durations(rig.kind, 20, 10, 19, 20, 1_000, 1_900, 2_000)]
 
 
 def test_kinds_are_measured_apart_and_only_by_completed_runs(rig: Rig) -> None:
@@ -470,9 +463,7 @@ def test_kinds_are_measured_apart_and_only_by_completed_runs(rig: Rig) -> None:
     _took(rig, rig.start(kind=rig.key("never")), 999, Failed(HOPELESS))
     rig.start(kind=two)
 
-    assert sorted(_mine(rig, rig.store.durations(FIRST_ID, PLENTY))) == sorted(
-        [Durations(one, 1, 5, 5, 5, 0, 0, 0), Durations(two, 1, 7, 7, 7, 0, 0, 0)]
-    )
+    assert sorted(_durations(rig)) == sorted([Durations(one, 1, 5, 5, 5, 0, 0, 0), Durations(two, 1, 7, 7, 7, 0, 0, 0)])
 
 
 def test_only_the_newest_runs_since_then_are_measured(rig: Rig) -> None:
@@ -481,8 +472,8 @@ def test_only_the_newest_runs_since_then_are_measured(rig: Rig) -> None:
     _took(rig, rig.start(), 10)
     _took(rig, rig.start(), 20)
 
-    assert [(row.runs, row.p50_ms) for row in _mine(rig, rig.store.durations(since, PLENTY))] == [(2, 10)]
-    assert [(row.runs, row.p50_ms) for row in _mine(rig, rig.store.durations(FIRST_ID, 1))] == [(1, 20)]
+    assert [(row.runs, row.p50_ms) for row in _durations(rig, since)] == [(2, 10)]
+    assert [(row.runs, row.p50_ms) for row in _durations(rig, cap=1)] == [(1, 20)]
 
 
 # -- are there duplicates? -------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from perdure.ids import RunId
 from perdure.job.model import RunStats
 from perdure.job.reports import Released
 from perdure.worker.context import JobContext
@@ -39,9 +38,9 @@ class LoopExecutor:
         self._inbox = inbox
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._tasks: dict[RunId, asyncio.Task[None]] = {}
+        self._tasks: dict[JobContext, asyncio.Task[None]] = {}
         """Runs that have not ended, each with its task."""
-        self._coming: set[RunId] = set()
+        self._coming: set[JobContext] = set()
         """Runs whose tasks have perhaps not begun."""
         self._loop_calls = 0
         """Runs of other executors that wait here for what their function returned."""
@@ -51,7 +50,7 @@ class LoopExecutor:
         self.thread.start()
 
     def start(self, tasks: Sequence[Assignment]) -> None:
-        self._coming.update(task.claim.run_id for task in tasks)
+        self._coming.update(task.ctx for task in tasks)
         self._loop.call_soon_threadsafe(self._begin, tasks)
 
     def stop(self, ctx: JobContext, why: Stop) -> None:
@@ -107,19 +106,18 @@ class LoopExecutor:
         create = self._loop.create_task
         for task in tasks:
             own = create(self._run(task), name=task.kind.name, context=empty.copy())
-            self._tasks[task.claim.run_id] = own
+            self._tasks[task.ctx] = own
         self._loop.call_soon(self._have_begun, tasks)
 
     def _have_begun(self, tasks: Sequence[Assignment]) -> None:
         """All first steps are done by now, except those of tasks that were cancelled before: they never do one."""
         for task in tasks:
-            run_id = task.claim.run_id
-            self._coming.discard(run_id)
-            if task.ctx.started_ns is None:
-                del self._tasks[run_id]
-                is_ours = task.ctx.stop is not None
-                report = report_of_error(task, asyncio.CancelledError()) if is_ours else Released()
-                self._hand_back(Ended(task.ctx, report, RunStats()))
+            ctx = task.ctx
+            self._coming.discard(ctx)
+            if ctx.started_ns is None:
+                del self._tasks[ctx]
+                report = report_of_error(task, asyncio.CancelledError()) if ctx.stop is not None else Released()
+                self._hand_back(Ended(ctx, report, RunStats()))
 
     async def _run(self, task: Assignment) -> None:
         timers = self._timers(task) if task.claim.live.timeout_ms is not None else ()
@@ -128,7 +126,7 @@ class LoopExecutor:
             if os.getpid() != self._process:
                 os._exit(0)  # the handler has forked, and this is the copy: it must run no other jobs
         finally:
-            del self._tasks[task.claim.run_id]
+            del self._tasks[task.ctx]
             for timer in timers:
                 timer.cancel()
         self._hand_back(ended)
@@ -153,9 +151,8 @@ class LoopExecutor:
             self._leave_when_done()
 
     def _cancel(self, ctx: JobContext, why: Stop) -> None:
-        run_id = ctx.claim.run_id
-        running = self._tasks.get(run_id)
-        if run_id in self._coming:  # a task cancelled before its first step would never report
+        running = self._tasks.get(ctx)
+        if ctx in self._coming:  # a task cancelled before its first step would never report
             self._loop.call_soon(self._cancel, ctx, why)
         elif running is not None:
             ctx.stop = ctx.stop or why

@@ -15,7 +15,6 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from perdure.ids import RunId
 from perdure.job.model import RunStats
 from perdure.uninterrupted import Mark, uninterrupted
 from perdure.worker.context import JobContext
@@ -57,15 +56,15 @@ class ThreadExecutor:
         self._has_unrung = False
         """Runs have ended without a ring: the thread that takes the last of `todo` rings."""
         self._is_closing = False
-        self._open: dict[RunId, _ThreadSlot | None] = {}
+        self._open: dict[JobContext, _ThreadSlot | None] = {}
         """Runs that have not ended. None: it waits for a thread."""
-        self._called_off: set[RunId] = set()
+        self._called_off: set[JobContext] = set()
         """Runs that were stopped while they waited for a thread."""
         self._timekeeper: _Timekeeper | None = None
 
     def start(self, tasks: Sequence[Assignment]) -> None:
         with self._lock:
-            self._open.update((task.claim.run_id, None) for task in tasks)
+            self._open.update((task.ctx, None) for task in tasks)
             missing = len(self._open) - len(self._slots)
         self._grow(missing)
         if self._timekeeper is None and any(task.timeout_s is not None for task in tasks):
@@ -85,14 +84,13 @@ class ThreadExecutor:
 
     def _stopped(self, ctx: JobContext, why: Stop, *, surely: bool = False) -> bool:
         """False: the exception might hit another thread just now."""
-        run_id = ctx.claim.run_id
         with self._lock:
-            if run_id not in self._open:
+            if ctx not in self._open:
                 return True
             ctx.stop = ctx.stop or why
-            slot = self._open[run_id]
+            slot = self._open[ctx]
             if slot is None:
-                self._called_off.add(run_id)
+                self._called_off.add(ctx)
                 return True
             return slot.interrupt(surely=surely)
 
@@ -200,8 +198,8 @@ class ThreadExecutor:
     def _enter(self, slot: _ThreadSlot, task: Assignment) -> bool:
         """False: it was called off before it began."""
         with self._lock:
-            self._open[task.claim.run_id] = slot
-            if task.claim.run_id in self._called_off:
+            self._open[task.ctx] = slot
+            if task.ctx in self._called_off:
                 return False
         if self._timekeeper is not None and task.timeout_s is not None:
             self._timekeeper.watch(task)
@@ -211,8 +209,8 @@ class ThreadExecutor:
         if os.getpid() != self._process:
             os._exit(0)  # the handler has forked, and this is the copy: it must run no other jobs
         with self._lock:
-            self._open.pop(task.claim.run_id, None)
-            self._called_off.discard(task.claim.run_id)
+            self._open.pop(task.ctx, None)
+            self._called_off.discard(task.ctx)
 
     def call(self, slot: _ThreadSlot, awaitable: Awaitable[Any]) -> Any:
         """In the thread of a run whose function returned it: run it on the event loop of the coroutines, and wait."""
@@ -235,7 +233,7 @@ class ThreadExecutor:
         return len(self._open)
 
     def is_running(self, task: Assignment) -> bool:
-        return task.claim.run_id in self._open
+        return task.ctx in self._open
 
 
 class _ThreadSlot:

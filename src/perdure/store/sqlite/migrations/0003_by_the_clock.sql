@@ -30,7 +30,7 @@ CREATE TABLE {template_version} (
 -- When jobs are to be made, and which. `enabled = 0` keeps it, with the reason.
 CREATE TABLE {schedule} (
     id              BLOB    NOT NULL PRIMARY KEY,
-    name            TEXT    NOT NULL UNIQUE,
+    name            TEXT    NOT NULL,
     owner           TEXT    NOT NULL,
     source          TEXT    NOT NULL,
     template_id     BLOB,
@@ -60,6 +60,8 @@ CREATE TABLE {schedule} (
     version         INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+CREATE UNIQUE INDEX {schedule}_by_name ON {schedule} (name);
+CREATE INDEX {schedule}_declared ON {schedule} (owner, name) WHERE source = 'code' AND enabled = 1;
 CREATE INDEX {schedule}_due ON {schedule} (next_trigger_at, id) WHERE enabled = 1 AND next_trigger_at IS NOT NULL;
 
 -- One planned instant that was taken: by a job, or by the upkeep of a worker (then without a job).
@@ -99,7 +101,8 @@ CREATE TABLE {declaration} (
     PRIMARY KEY (name, node_id)
 ) WITHOUT ROWID;
 
--- Who holds, or held, a queue for direct work. `expires_boot`: by the boot clock of the machine with this boot_id.
+-- Who holds, or held, a queue for direct work. `expires_boot`: by the boot clock of the machine with this boot_id;
+-- `lasts_us`: for how long it was taken or last renewed, for observers on other machines.
 CREATE TABLE {reservation} (
     id            BLOB    NOT NULL PRIMARY KEY,
     queue         TEXT    NOT NULL,
@@ -109,6 +112,7 @@ CREATE TABLE {reservation} (
     entered_at    INTEGER,
     expires_at    INTEGER NOT NULL,
     expires_boot  INTEGER NOT NULL,
+    lasts_us      INTEGER NOT NULL,
     closed_at     INTEGER,
     host          TEXT,
     pid           INTEGER,
@@ -133,6 +137,23 @@ CREATE TABLE {archive} (
 );
 
 -- For people.
+CREATE VIEW {templates} AS
+SELECT
+    {id:t.id} AS id,
+    t.name,
+    v.version,
+    t.version AS latest,
+    v.kind,
+    v.kind_version,
+    v.payload,
+    v.plan,
+    v.description,
+    {time:t.archived_at} AS archived_at,
+    {time:t.created_at} AS created_at,
+    {time:v.created_at} AS written_at
+FROM {template} AS t
+JOIN {template_version} AS v ON v.template_id = t.id;
+
 CREATE VIEW {schedules} AS
 SELECT
     {id:s.id} AS id,
@@ -171,3 +192,33 @@ LEFT JOIN {ready} AS r ON r.job_id = x.job_id
 LEFT JOIN {outcome} AS o ON r.job_id IS NULL
     AND o.job_id = x.job_id
     AND o.life = (SELECT MAX(y.life) FROM {outcome} AS y WHERE y.job_id = x.job_id);
+
+-- As before, and which version of its template the job was made from.
+DROP VIEW {runs};
+
+CREATE VIEW {runs} AS
+SELECT
+    {id:u.id} AS run_id,
+    {id:u.job_id} AS job_id,
+    j.kind,
+    j.owner,
+    u.state,
+    u.attempt,
+    u.life,
+    {id:u.node_id} AS node_id,
+    {id:j.template_id} AS template_id,
+    j.payload AS params_snapshot,
+    {time:u.started_at} AS started_at,
+    {time:u.finished_at} AS finished_at,
+    u.wait_ms,
+    u.duration_ms,
+    u.exit_code,
+    u.error_type,
+    u.error_message,
+    u.traceback,
+    u.artifacts,
+    u.log_path,
+    u.metrics,
+    j.template_version
+FROM {run} AS u
+LEFT JOIN {job} AS j ON j.id = u.job_id;
