@@ -434,7 +434,8 @@ class Perdure:
         The other filters are those of `jobs`. Their idempotency keys stay taken.
         """
         refuse_none("purge", filters)
-        return put_away(exit_to(self.store, self.clock, None), old_jobs(self, filters, older_than, limit))
+        way = exit_to(self.store, self.clock, None)
+        return put_away(self, "purge", way, old_jobs(self, filters, older_than, limit))
 
     def archive(
         self,
@@ -452,7 +453,7 @@ class Perdure:
         """
         refuse_none("archive", filters)
         way = exit_to(self.store, self.clock, archive_of(self.config, to))
-        return put_away(way, old_jobs(self, filters, older_than, limit))
+        return put_away(self, "archive", way, old_jobs(self, filters, older_than, limit))
 
     def archived(self, job: JobLike, *, at: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
         """A job of the archive, with runs, outcomes and log lines, as JSON data. None: it is not there.

@@ -17,7 +17,7 @@ from perdure.job.states import FINAL, TRANSITIONS, RunState, State, Verb
 from perdure.job.views import Job, Run
 from perdure.store.rows import FIRST_ID, LAST_ID, Ended, JobFilter, RunFilter, Spot
 from perdure.upkeep.archive import Exit
-from perdure.worker.lifecycle import logged_at_the_end
+from perdure.worker.lifecycle import log_removed, logged_at_the_end
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -231,7 +231,7 @@ def _span(older_than: object) -> timedelta:
     return older_than
 
 
-def put_away(way: Exit, jobs: Iterable[Job]) -> int:
+def put_away(app: Perdure, verb: str, way: Exit, jobs: Iterable[Job]) -> int:
     """Take these ended jobs out of the queue's tables, some in each transaction; returns how many are gone.
 
     A job that has changed meanwhile, or that someone else's transaction holds, stays.
@@ -240,6 +240,8 @@ def put_away(way: Exit, jobs: Iterable[Job]) -> int:
     todo = iter(jobs)
     while some := [_end(job) for job in islice(todo, way.at_once)]:
         done += len(way.put(some))
+    if done:
+        log_removed(verb, done, in_transaction=app.store.in_transaction)
     return done
 
 

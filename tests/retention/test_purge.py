@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -105,6 +106,17 @@ def test_more_than_fit_into_one_transaction_go(rig: Rig, app: Perdure) -> None:
 
     assert app.purge(state="completed") == 450
     assert list(app.jobs()) == []
+
+
+def test_what_was_purged_is_logged_in_one_line(rig: Rig, app: Perdure, caplog: pytest.LogCaptureFixture) -> None:
+    failed(rig)
+    failed(rig)
+
+    with caplog.at_level(logging.INFO, "perdure"):
+        app.purge(state="failed")
+        app.purge(state="failed")
+
+    assert [vars(record)["perdure"] for record in caplog.records] == [{"event": "by_hand", "verb": "purge", "jobs": 2}]
 
 
 def test_coroutines_can_purge(rig: Rig, app: Perdure) -> None:

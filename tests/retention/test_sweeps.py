@@ -110,6 +110,13 @@ def test_the_last_life_counts(rig: Rig) -> None:
     assert prune(rig, Retention(failed=DAY))["jobs"] == 1
 
 
+def test_a_job_that_lives_again_is_not_even_tried(rig: Rig) -> None:
+    rig.store.retry(in_state(rig, State.CANCELLED), rig.now)
+    rig.clock.advance(days=91)
+
+    assert prune(rig) == {}
+
+
 def test_a_kind_has_its_own_time(rig: Rig) -> None:
     failed = in_state(rig, State.FAILED)
     mine, other = rig.enqueue(), rig.enqueue(kind="other")

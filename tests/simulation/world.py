@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from itertools import takewhile
 from operator import gt
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from perdure import KeyConflict, Perdure, Retry, TransitionRefused
+from perdure import KeyConflict, Perdure, Retention, Retry, TransitionRefused
 from perdure.clock import Micros
 from perdure.enqueue import new_job
 from perdure.errors import JobNotFound, ReservationExpired, StoreError
@@ -47,6 +48,7 @@ from perdure.store.store import SqlStore
 from perdure.upkeep.chore import Chore, Chores
 from perdure.upkeep.rescue import Rescuer
 from perdure.upkeep.reservations import ReservationWatch
+from perdure.upkeep.retention import Archive, Prune, Work
 from perdure.worker.context import JobContext
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
 from perdure.worker.node import Node
@@ -69,6 +71,9 @@ ACTS = {
     "skip": 1, "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
 }  # fmt: skip
 FOREVER_S = 10_000.0
+SOON = timedelta(seconds=0.5)
+RETENTION = Retention(SOON, SOON, 2 * SOON, 3 * SOON, logs=SOON, records=None)
+SWEEPS = ((Prune, RETENTION), (Archive, replace(RETENTION, archive="table")))
 SCHEDULES: dict[str, dict[str, Any]] = {
     "often": {"every": 4.0, "overlap": "allow"},
     "alone": {"every": 9.0, "overlap": "skip", "catch_up": "none", "misfire_grace": 15},
@@ -123,6 +128,16 @@ class Holder:
         lasts_us = round(self.lasts_s * 1_000_000)
         at_us = round(self.machine.boottime() * 1_000_000)
         return Until(Micros(self.machine.now() + lasts_us), at_us + lasts_us, lasts_us)
+
+
+@dataclass
+class Sweeps:
+    """What is being pruned or archived, and what is gone."""
+
+    work: Work | None = None
+    gone: set[UUID] = field(default_factory=set[UUID])
+    instants: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict[bytes, set[int]](set))
+    """Of each schedule, those whose slots went with their jobs."""
 
 
 class SimStore(SqlStore):
@@ -213,6 +228,7 @@ class World:
         self.locked_until = 0.0
         """Until then someone else holds the write lock: reading works, and no write does."""
         self.wronged: list[str] = []
+        self.sweeps = Sweeps()
         self.holders: dict[ReservationId, Holder] = {}
         self._depth = 0
         self._processes = 0
@@ -288,7 +304,36 @@ class World:
 
     def _delete(self, job: UUID) -> None:
         self.plain.delete(job)
+        self._note_gone(job)
+
+    def _note_gone(self, job: UUID) -> None:
+        self.sweeps.gone.add(job)
         history.note(self.notes, "deleted", job=job)
+
+    def sweep(self) -> None:
+        """Pruning or archiving goes a little further, or begins anew. Others may come first, other sweeps too."""
+        work, self.sweeps.work = self.sweeps.work, None
+        if work is None or self.random.random() < 0.1:
+            sort, retention = self.random.choice(SWEEPS)
+            work = sort(self.app.store, self.office, retention)
+            work.begin(self.office.now())
+        with suppress(StoreError):
+            if all(self._step(work) for _ in range(self.random.randrange(1, 4))):
+                self.sweeps.work = work
+
+    def _step(self, work: Work) -> bool:
+        """False: that was the last one. What is gone afterwards had ended before."""
+        before = {job.id: job for job in self.plain.jobs()}
+        try:
+            return work.step() is None
+        finally:
+            left = {job.id for job in self.plain.jobs()}
+            for job in map(before.__getitem__, sorted(before.keys() - left - self.sweeps.gone)):
+                if job.state not in FINAL:
+                    self.wronged.append(f"job {job.id} was {job.state} and was removed")
+                if job.row.schedule_id is not None and job.row.scheduled_for is not None:
+                    self.sweeps.instants[job.row.schedule_id].add(job.row.scheduled_for)
+                self._note_gone(job.id)
 
     def _some_job(self) -> UUID:
         return self.random.choice(self.jobs[-12:])
@@ -771,7 +816,7 @@ class World:
             self.counts["missed"] += len(stretches)
             if len({slot.job_id for slot in slots}) < len(slots):
                 found.append(f"schedule {name} gave one job to two slots")
-            taken = {slot.scheduled_for for slot in slots}
+            taken = {slot.scheduled_for for slot in slots} | self.sweeps.instants[row.id]
             planned = trigger_of(row).instants(Micros(self.planned_from.get(name, row.created_at) - 1))
             found += [
                 f"schedule {name}: {at} was neither taken nor recorded"
@@ -794,6 +839,7 @@ THINGS: dict[Callable[[World], None], int] = {
     World.pass_time: 25,
     World.work: 10,
     World.operate: 9,
+    World.sweep: 6,
     World.reserve: 2,
     World.hold: 6,
     World.break_a_call: 12,

@@ -203,7 +203,7 @@ def _take_out(perdure: Perdure, where: str | Path | None, request: Request) -> N
     chosen, more = _chosen(perdure, request)
     if chosen:
         confirm(verb, chosen[:5], len(chosen), yes=request.yes, json=json, more=more)
-    gone = put_away(exit_to(perdure.store, perdure.clock, where), chosen)
+    gone = put_away(perdure, verb, exit_to(perdure.store, perdure.clock, where), chosen)
     if json:
         print_json({"verb": verb, "changed": gone, "skipped": len(chosen) - gone, "more": more})
     elif not chosen:

@@ -460,7 +460,9 @@ class SlotRow(NamedTuple):
 
 
 def not_found(job_id: JobId) -> JobNotFound:
-    return JobNotFound(f"there is no job {to_uuid(job_id)}; it may have been deleted, or belong to another database")
+    return JobNotFound(
+        f"there is no job {to_uuid(job_id)}; it may have been deleted or archived, or belong to another database"
+    )
 
 
 EVERY_QUEUE = "*"

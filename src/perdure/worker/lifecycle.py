@@ -20,7 +20,7 @@ from perdure.job.states import Park, State
 from perdure.job.transitions import INTERRUPTED
 from perdure.job.views import Job
 from perdure.store.rows import EVERY_QUEUE, Finished, FinishStatus, Rescued, ReservationRow
-from perdure.text import measured
+from perdure.text import counted, measured
 
 if TYPE_CHECKING:
     from perdure.worker.run import Ended  # which loads asyncio, and `app` imports this module
@@ -55,6 +55,11 @@ def log_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None
 def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_queue", "queue": queue}
     _say_by_hand(f"{verb} of queue {queue} by hand", facts, in_transaction)
+
+
+def log_removed(verb: str, jobs: int, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": verb, "jobs": jobs}
+    _say_by_hand(f"{verb} of {counted(jobs, 'job')} by hand", facts, in_transaction)
 
 
 def log_template(verb: str, name: str, version: int, *, in_transaction: bool) -> None:

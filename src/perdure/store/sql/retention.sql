@@ -139,12 +139,12 @@ DELETE FROM {missed}
 WHERE (schedule_id, first_at, recorded_at) = (:schedule_id, :first_at, :recorded_at)
 
 -- name: old_slots
--- Of the built-in work, which makes no jobs. The slot of a job goes with the job.
+-- Of the built-in work, which makes no jobs. The slot of a job goes with the job. CROSS JOIN: SQLite would read all slots.
 SELECT x.schedule_id, x.scheduled_for
 FROM {schedule} AS s
-JOIN {slot} AS x ON x.schedule_id = s.id
-WHERE s.source = 'builtin' AND x.scheduled_for < :before AND x.job_id IS NULL
-ORDER BY x.schedule_id, x.scheduled_for
+CROSS JOIN {slot} AS x
+WHERE s.source = 'builtin' AND x.schedule_id = s.id AND x.scheduled_for < :before AND x.job_id IS NULL
+ORDER BY s.id, x.scheduled_for
 LIMIT :page
 
 -- name: delete_old_slots

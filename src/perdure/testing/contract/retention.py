@@ -131,6 +131,27 @@ def _without(dump: Dump, *tables: str) -> Dump:
 
 
 @each(*WAYS)
+def test_a_slot_goes_with_its_job(rig: Rig, way: str) -> None:
+    schedule = to_uuid(rig.ids.new()).hex
+    gone, stays = in_state(rig, State.CANCELLED), in_state(rig, State.CANCELLED)
+    for instant, job_id in enumerate((gone, stays)):
+        _insert(rig, "slot", schedule_id=schedule, scheduled_for=instant, job_id=job_id.hex(), created_at=1)
+
+    WAYS[way](rig, [_end(rig, gone)])
+
+    assert rig.execute("SELECT scheduled_for FROM {slot}") == [(1,)]
+
+
+@each(*WAYS)
+def test_what_a_cancelled_job_waited_for_is_forgotten_with_it(rig: Rig, way: str) -> None:
+    blocked = in_state(rig, State.BLOCKED)
+    rig.cancel(blocked)
+
+    assert WAYS[way](rig, [_end(rig, blocked)]) == [blocked]
+    assert rig.execute("SELECT COUNT(*) FROM {edge}") == [(0,)]
+
+
+@each(*WAYS)
 def test_its_idempotency_key_stays_taken(rig: Rig, way: str) -> None:
     job_id = _rich(rig)
     WAYS[way](rig, [_end(rig, job_id)])
@@ -276,6 +297,19 @@ def test_the_archive_is_listed_newest_first_in_pages(rig: Rig) -> None:
     rest = rig.store.archived_jobs(first[-1].job_id, 2)
 
     assert [one.job_id for one in (*first, *rest)] == ids[::-1]
+
+
+def test_a_job_that_is_in_the_archive_already_replaces_it_there(rig: Rig) -> None:
+    """As after a backup was restored."""
+    new = rig.new()
+    for _ in range(2):
+        rig.store.enqueue([new])
+        rig.cancel(new.id)
+        rig.clock.advance(seconds=1)
+        assert rig.store.archive([_end(rig, new.id)], rig.now) == [new.id]
+
+    [kept] = rig.store.archived_jobs(LAST_ID, 10)
+    assert kept.archived_at == rig.now
 
 
 def test_a_document_says_what_is_archived(rig: Rig) -> None:
@@ -434,6 +468,15 @@ def _insert(rig: Rig, table: str, **values: str | int) -> None:
     """A row of a table that has no operations in this protocol. Ids are given as hexadecimal digits."""
     quote = "x'{}'" if rig.store.single_writer else "'{}'"
     written = {
-        name: quote.format(value) if name in ("id", "schedule_id") else f":{name}" for name, value in values.items()
+        name: quote.format(value) if name in ("id", "schedule_id", "job_id") else f":{name}"
+        for name, value in values.items()
     }
     rig.execute(f"INSERT INTO {{{table}}} ({', '.join(written)}) VALUES ({', '.join(written.values())})", **values)  # noqa: S608
+
+
+def test_a_small_database_has_no_space_to_give_back(rig: Rig) -> None:
+    rig.store.remove([_end(rig, _rich(rig))])
+    before = rig.everything()
+
+    assert not rig.store.give_back()
+    assert rig.everything() == before
