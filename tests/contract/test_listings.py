@@ -244,7 +244,17 @@ GUARDED = [
     name
     for name in STATEMENTS
     if re.match(r"list_|reach_|count_(queued|not_queued|ahead)|queues_of|kinds_of", name)
-    and name not in ("list_queues", "list_nodes", "list_log", "list_waited_for", "list_declarations")
+    and name
+    not in (
+        "list_queues",
+        "list_nodes",
+        "list_log",
+        "list_waited_for",
+        "list_declarations",
+        "list_templates",
+        "list_template_versions",
+        "list_reservations",
+    )
 ]
 BOUNDED = (
     r"SCAN (f|d|g|e|c|w|s|a)",  # what a subquery gave, which had a bound
@@ -328,6 +338,8 @@ MANY_ROWS = (
     SELECT s.id, n, 0, n, 1, 'misfired' FROM perdure.schedule AS s CROSS JOIN generate_series(1, 5) AS n""",
     """INSERT INTO perdure.declaration (name, node_id, digest, declared_at)
     SELECT name, id, 'digest', 0 FROM perdure.schedule""",
+    """INSERT INTO perdure.archive (job_id, kind, owner, queue, state, created_at, finished_at, archived_at, document)
+    SELECT id, kind, owner, queue, 'completed', 0, 0, 0, '{}' FROM perdure.job LIMIT 10000""",
     """INSERT INTO perdure.node (id, beat, started_at, beat_at) SELECT id, 0, 0, 0 FROM perdure.schedule""",
     "VACUUM ANALYZE",
 )
@@ -339,6 +351,8 @@ ASKED = {
     **dict.fromkeys(("to_rank", "to_position"), f"{2**63 - 1}::bigint"),
     **dict.fromkeys(("schedule_id", "node_id"), LOWEST),
     "after_name": "'schedule-'",
+    "after_id": LOWEST,
+    "after_life": "0::bigint",
     "before": "100::bigint",
     "page": "200::bigint",
     "scan": "2500::bigint",

@@ -23,6 +23,8 @@ class Chore(NamedTuple):
     name: str
     every_s: float | Callable[[], float]
     run: Callable[[], int]
+    is_needed: bool = False
+    """Without its first run the worker does not start."""
 
     def rest_s(self) -> float:
         """For how long it has nothing to do after a run."""
@@ -43,13 +45,15 @@ class Chores:
         self._next = 0.0
 
     def start(self) -> None:
-        """Before the first turn: run each once. An outage or a wrong schema is raised, as no worker can start then."""
+        """Before the first turn: run each once. A wrong schema is raised; so is an outage, if the chore is needed."""
         for chore in self._chores:
             try:
                 chore.run()
-            except (*OUTAGES, SchemaError):
+            except SchemaError:
                 raise
             except PerdureError as error:
+                if chore.is_needed and isinstance(error, OUTAGES):
+                    raise
                 _log_failure(chore, error)
 
     def run_due(self) -> float:

@@ -179,7 +179,7 @@ class Rescuer:
 
     def chore(self, own: Callable[[], NodeId]) -> Chore:
         """`own`: the id that the worker's node has at the time."""
-        return Chore("rescue", self._every_s, lambda: self.look(own()))
+        return Chore("rescue", self._every_s, lambda: self.look(own()), is_needed=True)
 
     def look(self, own: NodeId) -> int:
         """Declare dead nodes dead, and take back what they left behind. Returns how many jobs that were."""

@@ -3,17 +3,17 @@
 
 -- name: list_ends
 -- The next ends by job and life; also those of jobs that live again, which the caller leaves out.
-SELECT o.job_id, o.life, o.state, o.finished_at, o.successor, j.kind, r.state
+SELECT e.job_id, e.life, e.state, e.finished_at, e.successor, j.kind, r.state
 FROM (
     SELECT job_id, life, state, finished_at, successor
     FROM {outcome}
     WHERE (job_id, life) > (:after_id, :after_life) AND job_id < :below
     ORDER BY job_id, life
     LIMIT :page
-) AS o
-JOIN {job} AS j ON j.id = o.job_id
-LEFT JOIN {ready} AS r ON r.job_id = o.job_id
-ORDER BY o.job_id, o.life
+) AS e
+JOIN {job} AS j ON j.id = e.job_id
+LEFT JOIN {ready} AS r ON r.job_id = e.job_id
+ORDER BY e.job_id, e.life
 
 -- name: lock_these_jobs
 -- Before looking at them again: nobody revives or deletes them until we commit. Whoever does so just now is left alone.
