@@ -3,7 +3,11 @@
 
 -- name: list_ends
 -- The next ends by job and life; also those of jobs that live again, which the caller leaves out.
-SELECT e.job_id, e.life, e.state, e.finished_at, e.successor, j.kind, r.state
+-- An end without its job is counted, so that a page is not taken for the last one.
+SELECT
+    e.job_id, e.life, e.state, e.finished_at, e.successor,
+    COALESCE((SELECT j.kind FROM {job} AS j WHERE j.id = e.job_id), ''),
+    (SELECT r.state FROM {ready} AS r WHERE r.job_id = e.job_id)
 FROM (
     SELECT job_id, life, state, finished_at, successor
     FROM {outcome}
@@ -11,8 +15,6 @@ FROM (
     ORDER BY job_id, life
     LIMIT :page
 ) AS e
-JOIN {job} AS j ON j.id = e.job_id
-LEFT JOIN {ready} AS r ON r.job_id = e.job_id
 ORDER BY e.job_id, e.life
 
 -- name: lock_these_jobs
