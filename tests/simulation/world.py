@@ -183,7 +183,7 @@ class SimStore(SqlStore):
     ) -> bool:
         held = [row for row in self._world.plain.store.active_reservations() if row.id == reservation_id]
         closed = super().close_reservation(reservation_id, status, now, seen_expires_at)
-        if closed:
+        if closed and status == "expired":
             self._world.judge_expiry(held[0])
         return closed
 

@@ -460,7 +460,7 @@ _SCHEDULE: dict[str, str | int] = {
     "policy": "{}", "enabled": 1, "created_at": 1, "updated_at": 1, "version": 1,
 }  # fmt: skip
 _RESERVATION: dict[str, str | int] = {
-    "reserved_by": "me", "reserved_at": 1, "expires_at": 2, "expires_boot": 2, "closed_at": 2,
+    "reserved_by": "me", "reserved_at": 1, "lasts_us": 1, "expires_at": 2, "expires_boot": 2, "closed_at": 2,
 }  # fmt: skip
 
 
