@@ -438,15 +438,15 @@ def test_nodes_go_page_by_page(rig: Rig) -> None:
 
 
 def test_what_is_left_of_other_things_goes_when_it_is_closed_and_old(rig: Rig) -> None:
-    schedule, other, closed, open_ = (to_uuid(rig.ids.new()).hex for _ in range(4))
+    schedule, other, closed = (to_uuid(rig.ids.new()).hex for _ in range(3))
     _insert(rig, "schedule", id=schedule, source="builtin", **_SCHEDULE)
     _insert(rig, "schedule", id=other, source="code", **_SCHEDULE | {"name": "other"})
     for instant in (10, 20, 30):
         _insert(rig, "slot", schedule_id=schedule, scheduled_for=instant, created_at=instant)
         _insert(rig, "slot", schedule_id=other, scheduled_for=instant, created_at=instant)
         _insert(rig, "missed", schedule_id=other, first_at=1, last_at=2, reason="outage", recorded_at=instant)
-    for reservation, status in ((closed, "released"), (open_, "active")):
-        _insert(rig, "reservation", id=reservation, queue=rig.queue, status=status, **_RESERVATION)
+    _insert(rig, "reservation", id=closed, queue=rig.queue, status="released", **_RESERVATION)
+    rig.reserve()
 
     assert rig.store.remove_records(Micros(25), 1) == {"slots": 1, "missed": 1, "reservations": 1, "locks": 0}
     assert rig.store.remove_records(Micros(25), 9) == {"slots": 1, "missed": 1, "reservations": 0, "locks": 0}
