@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import cycle, depth, drain, enqueue, fairness, listings, questions, start, waiting
+from bench import cycle, depth, drain, enqueue, fairness, listings, pruning, questions, start, waiting
 from bench.measure import ROUNDS, scratch_folder
 from bench.report import Figure, environment, headline, table, write_json
 
@@ -34,6 +34,7 @@ def rows(*, large: bool) -> dict[str, Row]:
         "cycle-50k": Row(cycle.large, cycle.profile_large),
         "fairness": Row(fairness.beside_busy_writers),
         "drain": Row(drain.against_huey),
+        "pruning": Row(pruning.while_pruning),
         "latency": Row(waiting.latency),
         "rescue": Row(waiting.rescue),
         "idle": Row(waiting.idle),

@@ -19,8 +19,11 @@ from perdure.errors import (
     KindError,
     LockNotHeld,
     PerdureError,
+    ReservationBusy,
+    ReservationExpired,
     SchemaError,
     StoreError,
+    TemplateError,
     TransactionError,
     TransactionTooLong,
     TransitionRefused,
@@ -30,6 +33,7 @@ from perdure.version import __version__
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.config import Retention
     from perdure.enqueue import principal
     from perdure.job.model import Priority
     from perdure.job.retry import Retry
@@ -63,6 +67,9 @@ __all__ = [
     "Perdure",
     "PerdureError",
     "Priority",
+    "ReservationBusy",
+    "ReservationExpired",
+    "Retention",
     "Retry",
     "RetryAfter",
     "Run",
@@ -73,6 +80,7 @@ __all__ = [
     "Snooze",
     "State",
     "StoreError",
+    "TemplateError",
     "TransactionError",
     "TransactionTooLong",
     "TransitionRefused",
@@ -93,6 +101,7 @@ _HOMES = {
     "Kind": "perdure.kind",
     "Perdure": "perdure.app",
     "Priority": "perdure.job.model",
+    "Retention": "perdure.config",
     "Retry": "perdure.job.retry",
     "RetryAfter": "perdure.worker.signals",
     "Run": "perdure.job.views",

@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
+from uuid import UUID
 
 from perdure.app import JobLike, Perdure
 from perdure.checks import check_list
@@ -16,7 +19,13 @@ from perdure.job.views import Job
 from perdure.kind import Draft
 from perdure.options import OptionFields
 from perdure.queues import Queues
+from perdure.schedules import Schedules
+from perdure.store.rows import EVERY_QUEUE
+from perdure.templates import Templates
 from perdure.worker.lifecycle import is_logged, log_enqueued
+
+if TYPE_CHECKING:
+    from perdure.reservation import Reservation
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -67,12 +76,93 @@ class AsyncQueues(_Async[Queues]):
     resume = _coroutine(Queues.resume)
 
 
+class AsyncSchedules(_Async[Schedules]):
+    """`app.schedules` for coroutines."""
+
+    put = _coroutine(Schedules.put)
+    get = _coroutine(Schedules.get)
+    enable = _coroutine(Schedules.enable)
+    disable = _coroutine(Schedules.disable)
+    remove = _coroutine(Schedules.remove)
+    rename = _coroutine(Schedules.rename)
+    slots = _coroutine(Schedules.slots)
+    missed = _coroutine(Schedules.missed)
+    preview = _coroutine(Schedules.preview)
+    describe = _coroutine(Schedules.describe)
+    backfill = _stepwise(Schedules.backfill)
+    list = _coroutine(Schedules.list)
+
+
+class AsyncTemplates(_Async[Templates]):
+    """`app.templates` for coroutines."""
+
+    put = _coroutine(Templates.put)
+    get = _coroutine(Templates.get)
+    list = _coroutine(Templates.list)
+    versions = _coroutine(Templates.versions)
+    of = _coroutine(Templates.of)
+    archive = _coroutine(Templates.archive)
+    restore = _coroutine(Templates.restore)
+    rename = _coroutine(Templates.rename)
+    enqueue = _coroutine(Templates.enqueue)
+
+
+class AsyncReservation:
+    """`app.reserve` for coroutines: `async with app.aio.reserve("gpu") as r:`."""
+
+    def __init__(self, plain: Reservation) -> None:
+        self.plain = plain
+
+    @property
+    def id(self) -> UUID:
+        return self.plain.id
+
+    @property
+    def expires_at(self) -> datetime:
+        return self.plain.expires_at
+
+    async def check(self) -> None:
+        await asyncio.to_thread(self.plain.check)
+
+    async def renew(self) -> None:
+        await asyncio.to_thread(self.plain.renew)
+
+    async def keep(self) -> None:
+        await asyncio.to_thread(self.plain.keep)
+
+    async def release(self) -> None:
+        from perdure.worker.worker import finish_in_thread
+
+        await finish_in_thread(self.plain.release)
+
+    async def __aenter__(self) -> Self:
+        from perdure.worker.worker import finish_in_thread
+
+        looks = self.plain.looks()
+        try:
+            pause = await finish_in_thread(lambda: next(looks, None))
+            while pause is not None:
+                await asyncio.sleep(pause)
+                pause = await finish_in_thread(lambda: next(looks, None))
+        except BaseException:
+            await self.release()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+
 class AsyncPerdure(_Async[Perdure]):
     """The verbs of `Perdure` for coroutines; see there for what each promises."""
 
     def __init__(self, app: Perdure) -> None:
         super().__init__(app)
         self.queues = AsyncQueues(app.queues)
+        self.schedules = AsyncSchedules(app.schedules)
+        self.templates = AsyncTemplates(app.templates)
 
     async def enqueue(
         self, kind: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[OptionFields]
@@ -98,9 +188,18 @@ class AsyncPerdure(_Async[Perdure]):
             found, pause = await asyncio.to_thread(next, looks)
         return found
 
+    def reserve(
+        self, queue: str = EVERY_QUEUE, *, wait: float | None = 30.0, expires: float = 600.0, by: str | None = None
+    ) -> AsyncReservation:
+        return AsyncReservation(self.plain.reserve(queue, wait=wait, expires=expires, by=by))
+
     jobs = _stepwise(Perdure.jobs)
     runs = _stepwise(Perdure.runs)
     logs = _stepwise(Perdure.logs)
+    archived_jobs = _stepwise(Perdure.archived_jobs)
+
+    reservations = _coroutine(Perdure.reservations)
+    run_direct = _coroutine(Perdure.run_direct)
 
     get = _coroutine(Perdure.get)
     explain = _coroutine(Perdure.explain)
@@ -117,3 +216,7 @@ class AsyncPerdure(_Async[Perdure]):
     pause_all = _coroutine(Perdure.pause_all)
     resume_all = _coroutine(Perdure.resume_all)
     retry_all = _coroutine(Perdure.retry_all)
+    trigger = _coroutine(Perdure.trigger)
+    purge = _coroutine(Perdure.purge)
+    archive = _coroutine(Perdure.archive)
+    archived = _coroutine(Perdure.archived)

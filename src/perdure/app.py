@@ -10,12 +10,13 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
-from perdure.checks import check_choice, check_list, check_number
+from perdure.checks import check_choice, check_list, check_number, check_whole
 from perdure.clock import Clock, SystemClock
 from perdure.config import Config, resolve_url
 from perdure.enqueue import common_tx, edited, new_job
@@ -27,8 +28,9 @@ from perdure.job.states import Verb
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade
 from perdure.lazy import lazy
-from perdure.listing import change_all, list_jobs, list_runs, pages
+from perdure.listing import change_all, checked_limit, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
 from perdure.options import OptionFields, Options, for_a_kind
+from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
 from perdure.worker.lifecycle import is_logged, log_enqueued, log_verb
 
 if TYPE_CHECKING:
@@ -38,8 +40,12 @@ if TYPE_CHECKING:
     from perdure.lock import Lock
     from perdure.ops.explain import Explanation
     from perdure.queues import Queues
+    from perdure.reservation import Reservation, ReservationRecord
+    from perdure.schedule.definition import Definition
+    from perdure.schedules import Declarations, ScheduleFields, Schedules
     from perdure.store.protocols import Store, StoreFactory
     from perdure.store.rows import LogLine
+    from perdure.templates import Templates
     from perdure.testing.kit import Kit
     from perdure.worker.context import JobContext
     from perdure.worker.options import Parts, WorkerFields
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
     from perdure.worker.worker import Worker
 
     M = TypeVar("M", bound=Middleware)
+    K = TypeVar("K", bound=Kind[..., Any, ..., Any])
 
 JobLike = Job | UUID | str
 End = Literal["front", "back"]
@@ -420,6 +427,48 @@ class Perdure:
         """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
         return change_all(self, Verb.RETRY, filters, limit)
 
+    def purge(self, /, *, older_than: timedelta = timedelta(0), limit: int | None = None, **filters: Any) -> int:
+        """Remove ended jobs for good, with runs, tags and log lines: at most `limit`; returns how many.
+
+        `state` is required: completed, failed, cancelled or skipped. `older_than`: only those that ended that long ago.
+        The other filters are those of `jobs`. Their idempotency keys stay taken.
+        """
+        refuse_none("purge", filters)
+        way = exit_to(self.store, self.clock, None)
+        return put_away(self, "purge", way, old_jobs(self, filters, older_than, limit))
+
+    def archive(
+        self,
+        /,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        older_than: timedelta = timedelta(0),
+        limit: int | None = None,
+        **filters: Any,
+    ) -> int:
+        """Move ended jobs into the archive, with runs, tags and log lines: at most `limit`; returns how many.
+
+        `to` is "table", a folder, or a file that ends in .jsonl; by default where `retention=` says, else the table.
+        The rest is as in `purge`.
+        """
+        refuse_none("archive", filters)
+        way = exit_to(self.store, self.clock, archive_of(self.config, to))
+        return put_away(self, "archive", way, old_jobs(self, filters, older_than, limit))
+
+    def archived(self, job: JobLike, *, at: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
+        """A job of the archive, with runs, outcomes and log lines, as JSON data. None: it is not there.
+
+        `at`: "table", a folder or a file; by default where `retention=` says, else the table.
+        """
+        return find_archived(self.store, archive_of(self.config, at), job_id_of(job))
+
+    def archived_jobs(
+        self, *, at: str | os.PathLike[str] | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """All jobs of the archive, lazily, the newest first."""
+        left = checked_limit(limit)
+        return islice(archived_jobs(self.store, archive_of(self.config, at)), left)
+
     # -- the rest ----------------------------------------------------------------------------------------------------
 
     @lazy
@@ -428,6 +477,13 @@ class Perdure:
         from perdure.queues import Queues
 
         return Queues(self)
+
+    @lazy
+    def templates(self) -> Templates:
+        """Jobs to be enqueued under a name: put, get, list, enqueue, archive."""
+        from perdure.templates import Templates
+
+        return Templates(self)
 
     @lazy
     def aio(self) -> AsyncPerdure:
@@ -441,6 +497,87 @@ class Perdure:
         from perdure.lock import Lock
 
         return Lock(self, name, ttl)
+
+    @lazy
+    def schedules(self) -> Schedules:
+        """What runs by the clock: put, get, list, enable, disable, remove, preview."""
+        from perdure.schedules import Schedules
+
+        return Schedules(self)
+
+    @lazy
+    def declared_schedules(self) -> Declarations:
+        """What `@app.schedule` has declared."""
+        from perdure.schedules import Declarations
+
+        return Declarations(self)
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        **fields: Unpack[ScheduleFields],
+    ) -> Callable[[K], K]:
+        """`@app.schedule("0 7 * * *", tz="Europe/Berlin")` above `@app.job`: workers make such a job at these times.
+
+        Also `every=timedelta(minutes=5)` or `at=datetime(…)`. `payload` are the arguments; `name` is the schedule's,
+        by default that of the kind. Each planned instant makes at most one job, however many workers there are. See
+        docs/schedules.md for what happens to instants that were missed, and for the other options.
+        """
+
+        def declare(kind: K) -> K:
+            self.declared_schedules.add(kind, name, cron, {} if payload is None else dict(payload), fields)
+            return kind
+
+        return declare
+
+    def trigger(self, name: str, scheduled_for: datetime | None = None) -> Job:
+        """Make the job of a schedule's slot now: the one planned for `scheduled_for`, by default one for this second.
+
+        It takes the slot as a worker does: if the slot is taken, its job is returned, marked `deduplicated`. Refused
+        (TransitionRefused) while an earlier job of the schedule is live and its overlap policy is "skip".
+        """
+        return self.schedules.trigger(name, scheduled_for)
+
+    def reserve(
+        self, queue: str = "*", *, wait: float | None = 30.0, expires: float = 600.0, by: str | None = None
+    ) -> Reservation:
+        """Hold a queue for direct work: `with app.reserve("gpu") as r: …`. Without a queue, every queue.
+
+        The block begins when the queue's running jobs have ended; until its end none starts, on any worker. `wait`:
+        seconds to wait for that, then ReservationBusy; None: for ever. `expires`: seconds after which it is over unless
+        `r.renew()` is called; a holder that died on this machine loses it at once. `by`: who it is, for others to read.
+        """
+        from perdure.reservation import Reservation
+
+        return Reservation(self, queue, wait, expires, by)
+
+    def reservations(self, *, limit: int = 100) -> list[ReservationRecord]:
+        """The reservations of queues, the newest first, closed ones too."""
+        from perdure.reservation import list_reservations
+
+        return list_reservations(self, check_whole(limit, "limit", 1, 10**6, code="limit_invalid"))
+
+    def run_direct(
+        self,
+        kind: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        wait: float | None = 30.0,
+        expires: float = 600.0,
+        **options: Unpack[OptionFields],
+    ) -> Job:
+        """Run a job in this process now, with its queue reserved meanwhile; returns it as it is after this attempt.
+
+        It is recorded, and rescued if this process dies, like any other; the jobs that wait in the queue keep their
+        order and continue afterwards. If the attempt fails, a retry is the queue's matter. With a key that is taken,
+        nothing runs, and the job that has it is returned.
+        """
+        from perdure.reservation import run_direct
+
+        return run_direct(self, self.draft(kind, arguments, options), wait, expires)
 
     def worker(
         self,
@@ -474,7 +611,12 @@ class Perdure:
         from perdure.worker.options import Parts
 
         self.import_kinds()
-        return Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
+        parts = Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
+        return parts._replace(owner=self.owner, declared=self._declared, retention=self.config.retention)
+
+    def _declared(self) -> Sequence[Definition]:
+        """The schedules of the code; nothing is loaded where there are none."""
+        return self.declared_schedules.all() if "declared_schedules" in self.__dict__ else ()
 
     def import_kinds(self) -> None:
         """Import the modules of `imports=`, which declare this app's kinds."""

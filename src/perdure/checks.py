@@ -73,7 +73,7 @@ def check_choice(
 ) -> T:
     """One of the known texts; the error says which was probably meant."""
     if value not in known:
-        raise error(not_among(what, value, known) + hint, code=code)
+        raise error(not_among(what, value, known) + hint, code=code, option=what)
     return value
 
 

@@ -3,17 +3,77 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
 from types import NoneType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from perdure.checks import ABOVE_ZERO, check_choice, check_known, check_name, check_number
+from perdure.checks import ABOVE_ZERO, check_choice, check_known, check_name, check_number, refused
 from perdure.errors import ConfigError, InvalidOption, Remedy, shown
 from perdure.store.protocols import StoreSettings
+from perdure.store.rows import Ended
 
 URL_VARIABLE = "PERDURE_URL"
 DURABILITIES = ("full", "normal")
 _LISTS = (tuple, list)
+
+
+_QUARTER = timedelta(days=90)
+_AGES = ("completed", "cancelled", "skipped", "failed", "logs", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what has ended is kept; None: for ever. The only list of what may be removed: docs/retention.md.
+
+    Templates, schedules, idempotency keys and every job that has not ended are not in it: they stay.
+    """
+
+    completed: timedelta | None = _QUARTER
+    cancelled: timedelta | None = _QUARTER
+    skipped: timedelta | None = _QUARTER
+    failed: timedelta | None = None
+    kinds: Mapping[str, timedelta | None] = field(default_factory=dict[str, "timedelta | None"])
+    """For jobs of these kinds that completed, were cancelled or skipped: instead of the three above."""
+    logs: timedelta | None = timedelta(days=7)
+    """For log lines, whatever job they are of."""
+    records: timedelta | None = _QUARTER
+    """For what is left of other things: workers that stopped, closed reservations, slots of built-in work, missed
+    instants, expired locks."""
+    archive: Literal["table"] | Path | None = None
+    """Where jobs go that are old enough: the archive table, files in this folder, or nowhere."""
+
+    def __post_init__(self) -> None:
+        archive = cast("Any", self.archive)
+        if not isinstance(cast("Any", self.kinds), Mapping):
+            raise ConfigError(f"retention: kinds must be a dict of names and time spans, not {shown(self.kinds)}")
+        ages = {
+            name: getattr(self, name) for name in ("completed", "cancelled", "skipped", "failed", "logs", "records")
+        }
+        ages |= {f"kinds[{name!r}]": age for name, age in self.kinds.items()}
+        for name, age in ages.items():
+            if age is not None and not (isinstance(age, timedelta) and age >= timedelta()):
+                must_be = "a timedelta, not negative, or None to keep it for ever"
+                raise refused(f"retention: {name}", must_be, age, error=ConfigError)
+        if archive not in (None, "table") and not isinstance(archive, Path):
+            must_be = 'None, "table", or the pathlib.Path of a folder'
+            raise refused("retention: archive", must_be, archive, error=ConfigError)
+
+    def age_of(self, end: Ended) -> timedelta | None:
+        """How long after its end a job is kept. None: for ever. One that a new job continues counts as completed."""
+        if end.state == "failed" and end.successor is None:
+            return self.failed
+        if end.kind in self.kinds:
+            return self.kinds[end.kind]
+        return {"cancelled": self.cancelled, "skipped": self.skipped}.get(end.state, self.completed)
+
+    @property
+    def shortest(self) -> timedelta | None:
+        """No job is removed sooner after its end than this. None: none ever is."""
+        ages = (self.completed, self.cancelled, self.skipped, self.failed, *self.kinds.values())
+        return min((age for age in ages if age is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +98,8 @@ class Config:
     """How long a node may be silent before its jobs are rescued."""
     imports: tuple[str, ...] = ()
     """Modules that declare kinds; imported by the worker."""
+    retention: Retention = field(default_factory=Retention)
+    """How long ended jobs and other records are kept; workers remove what is older."""
 
     @classmethod
     def of(cls, knobs: dict[str, Any]) -> Config:
@@ -65,6 +127,7 @@ class Config:
             ("auto_migrate", (bool, NoneType)),
             ("allow_network_filesystem", bool),
             ("imports", _LISTS),
+            ("retention", Retention),
         ):
             if not isinstance(getattr(self, knob), kinds):
                 raise ConfigError(f"{knob} cannot be {shown(getattr(self, knob))}; see the settings of Perdure(…)")

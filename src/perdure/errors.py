@@ -12,6 +12,10 @@ PerdureError
 ├── JobFailed               `wait` saw the job end without a result
 ├── WaitTimeout             `wait` gave up; the job continues
 ├── LockNotHeld             a named lease that is not, or no longer, ours
+├── ScheduleError           a schedule that is unknown, or cannot be what is asked of it
+├── TemplateError           a template that is unknown, archived, changed meanwhile, or does not fit its kind
+├── ReservationBusy         the queue could not be had for direct work in time; nothing is reserved
+├── ReservationExpired      a reservation that is over: jobs of its queue may run again
 └── StoreError              the database said no
     ├── DatabaseUnavailable     cannot be opened, read or written at all
     ├── DatabaseBusy            locked for longer than the time-out; nothing was written
@@ -145,6 +149,22 @@ class WaitTimeout(PerdureError, TimeoutError):
 
 class LockNotHeld(PerdureError):
     default_code = "lock_not_held"
+
+
+class ScheduleError(PerdureError):
+    default_code = "schedule_invalid"
+
+
+class TemplateError(PerdureError):
+    default_code = "template_invalid"
+
+
+class ReservationBusy(PerdureError, TimeoutError):
+    default_code = "reservation_busy"
+
+
+class ReservationExpired(PerdureError):
+    default_code = "reservation_expired"
 
 
 class StoreError(PerdureError):

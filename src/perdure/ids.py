@@ -23,6 +23,7 @@ from perdure.errors import ConfigError, InvalidInput, shown
 JobId = NewType("JobId", bytes)
 RunId = NewType("RunId", bytes)
 NodeId = NewType("NodeId", bytes)
+ReservationId = NewType("ReservationId", bytes)
 
 _IDS_PER_MS = 1 << 12
 _LAST_MS = (1 << 48) - 1

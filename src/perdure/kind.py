@@ -175,10 +175,11 @@ class Kind(Bound[P, R], Generic[P, R, Q, C]):
     def load(self, payload: str, secrets: str | None, version: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a stored job, upgraded to this version and checked, to call the function with."""
         if version < self.version and self.upgrades:
-            payload = self._upgraded(payload, version)
+            payload = self.upgraded(payload, version)
         return self.codec.decode(payload, secrets)
 
-    def _upgraded(self, payload: str, version: int) -> str:
+    def upgraded(self, payload: str, version: int) -> str:
+        """Stored arguments of an older version, as this version has them."""
         import json
 
         try:

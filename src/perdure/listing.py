@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from heapq import merge
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.checks import check_choice, check_known, check_time, check_whole
+from perdure.checks import check_choice, check_known, check_time, check_whole, refused
+from perdure.clock import Micros
 from perdure.errors import InvalidOption, JobNotFound, TransitionRefused, shown
 from perdure.ids import JobId, id_floor
-from perdure.job.states import TRANSITIONS, RunState, State, Verb
+from perdure.job.states import FINAL, TRANSITIONS, RunState, State, Verb
 from perdure.job.views import Job, Run
-from perdure.store.rows import FIRST_ID, LAST_ID, JobFilter, RunFilter, Spot
-from perdure.worker.lifecycle import logged_at_the_end
+from perdure.store.rows import FIRST_ID, LAST_ID, Ended, JobFilter, RunFilter, Spot
+from perdure.upkeep.archive import Exit
+from perdure.worker.lifecycle import log_removed, logged_at_the_end
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -154,7 +157,7 @@ def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int 
     """
     left = checked_limit(limit)
     wanted = job_filter(filters)
-    _refuse_nothing(verb, filters)
+    refuse_none(f"{verb}_all", filters)
     done = 0
     states = TAKEN[verb] if wanted.state is None else (State(wanted.state),)
     for state, one in product(states, under_all_names(app, wanted)):
@@ -169,11 +172,11 @@ def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int 
     return done
 
 
-def _refuse_nothing(verb: Verb, filters: Mapping[str, Any]) -> None:
+def refuse_none(verb: str, filters: Mapping[str, Any]) -> None:
     empty = [f"{name}=" for name, value in filters.items() if value is None]
     if empty:
         raise InvalidOption(
-            f"{verb}_all was given {' and '.join(f'{name}None' for name in empty)}, which would filter nothing;"
+            f"{verb} was given {' and '.join(f'{name}None' for name in empty)}, which would filter nothing;"
             f" give a value, or leave {' and '.join(empty)} out if every job is meant",
             code="filter_none",
         )
@@ -200,3 +203,48 @@ def _apply(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[Jo
             except (TransitionRefused, JobNotFound):
                 continue
     return done
+
+
+# -- removing --------------------------------------------------------------------------------------------------------
+
+
+def old_jobs(app: Perdure, filters: Mapping[str, Any], older_than: timedelta, limit: int | None) -> Iterator[Job]:
+    """The ended jobs that fit and ended that long ago, the newest first. `state` must be among the filters."""
+    check_choice(filters.get("state"), "state", sorted(FINAL), code="filter_invalid")
+    before = Micros(app.clock.now() - _span(older_than) // timedelta(microseconds=1))
+    # Created before it ended: ids that are younger need not be looked at.
+    wanted = job_filter(filters)
+    wanted = wanted._replace(below=min(wanted.below, id_floor(before + 1_000)))
+    left = checked_limit(limit)
+
+    def under(one: JobFilter) -> Iterator[Job]:
+        return pages(lambda spot, size: app.store.jobs(one, spot, size), None)
+
+    found = _merged([*map(under, under_all_names(app, wanted))], None, None)
+    return islice((job for job in found if (job.row.finished_at or before) <= before), left)
+
+
+def _span(older_than: object) -> timedelta:
+    if not isinstance(older_than, timedelta) or older_than < timedelta():
+        must_be = "a timedelta, not negative"
+        raise refused("older_than", must_be, older_than, code="older_than_invalid")
+    return older_than
+
+
+def put_away(app: Perdure, verb: str, way: Exit, jobs: Iterable[Job]) -> int:
+    """Take these ended jobs out of the queue's tables, some in each transaction; returns how many are gone.
+
+    A job that has changed meanwhile, or that someone else's transaction holds, stays.
+    """
+    done = 0
+    todo = iter(jobs)
+    while some := [_end(job) for job in islice(todo, way.at_once)]:
+        done += len(way.put(some))
+    if done:
+        log_removed(verb, done, in_transaction=app.store.in_transaction)
+    return done
+
+
+def _end(job: Job) -> Ended:
+    row = job.row
+    return Ended(row.id, row.life, row.state, row.finished_at or Micros(0), row.successor, row.kind)

@@ -30,10 +30,16 @@ class Queue:
     live: int
     more_queued: bool = False
     more_live: bool = False
+    reserved_until: datetime | None = None
+    """When the reservation of the queue ends, unless it is renewed; `app.reservations()` tells whose it is."""
 
     @property
     def paused(self) -> bool:
         return self.paused_at is not None
+
+    @property
+    def reserved(self) -> bool:
+        return self.reserved_until is not None
 
 
 class Queues:
@@ -59,4 +65,6 @@ class Queues:
 
 def _queue(row: QueueRow) -> Queue:
     paused_at = None if row.paused_at is None else to_datetime(row.paused_at)
-    return Queue(row.name, paused_at, row.queued, row.running, row.live, row.more_queued, row.more_live)
+    reserved_until = None if row.reserved_until is None else to_datetime(row.reserved_until)
+    more = (row.more_queued, row.more_live)
+    return Queue(row.name, paused_at, row.queued, row.running, row.live, *more, reserved_until)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from perdure import JobFailed, KeyConflict, KindError, Perdure, State, TransactionError, WaitTimeout
-from perdure.aio import AsyncPerdure, AsyncQueues
+from perdure.aio import AsyncPerdure, AsyncQueues, AsyncTemplates
 from perdure.queues import Queues
+from perdure.templates import Templates
 from tests.app import by_hand
 from tests.app.contents import jobs_in
 
@@ -30,7 +31,7 @@ def verbs_of(cls: type) -> set[str]:
     return {name for name, value in vars(cls).items() if not name.startswith("_") and inspect.isfunction(value)}
 
 
-DECLARATIONS = {"job", "middleware", "worker", "testing", "close"}
+DECLARATIONS = {"job", "schedule", "middleware", "worker", "testing", "close"}
 """What opens nothing or is called once. For a worker there is `async with app.worker().running()`."""
 
 STEPS = {
@@ -53,6 +54,7 @@ NOT_ASYNC = {"lock", "transaction"}
 def test_every_verb_has_its_coroutine() -> None:
     assert verbs_of(AsyncPerdure) == verbs_of(Perdure) - DECLARATIONS - STEPS - NOT_ASYNC
     assert verbs_of(AsyncQueues) == verbs_of(Queues)
+    assert verbs_of(AsyncTemplates) == verbs_of(Templates)
 
 
 def test_coroutines_take_what_the_verbs_take() -> None:

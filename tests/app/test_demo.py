@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -120,6 +121,52 @@ def test_a_run_after_one_that_did_not_fail_is_a_problem(played: Played, path: Pa
 
     with tampered(path, changed, job):
         assert played.problems == [f"1 jobs ran again without a recorded reason, such as {job}"]
+
+
+@pytest.fixture
+def ticked(app: Perdure, tmp_path: Path) -> Iterator[Played]:
+    """A minute of a schedule that was due every ten seconds: twice it was switched off, twice its last job waited."""
+
+    @app.job
+    def tick() -> None: ...
+
+    with app.testing(start=datetime(2030, 1, 1, tzinfo=UTC)) as t:
+        app.schedules.put("tick", kind=tick, every=10)
+        for switch in (app.schedules.disable, app.schedules.enable, app.schedules.disable):
+            t.advance(seconds=20)
+            t.drain()
+            switch("tick")
+        starts = tmp_path / "starts"
+        starts.write_text("".join(f"{run.id.hex}\n" for run in app.runs()))
+        yield Played(app, Figures(), starts)
+
+
+def test_planned_instants_are_counted_those_that_were_missed_with_the_reason(ticked: Played) -> None:
+    proof = prove(*ticked)
+
+    assert proof.problems == []
+    assert (proof.planned, proof.taken, proof.missed) == (6, 2, {"overlap": 2, "disabled": 2})
+    assert (proof.jobs, proof.completed, proof.children) == (2, 2, 0)
+
+
+def test_a_planned_instant_without_a_job_is_a_problem(ticked: Played) -> None:
+    (job,) = ticked.app.jobs(kind="tick", limit=1)
+    ticked.app.delete(job)
+
+    assert f"1 planned instants made no job, and no reason is recorded, such as {job.scheduled_for}" in ticked.problems
+
+
+def test_a_planned_instant_with_two_jobs_is_a_problem(ticked: Played) -> None:
+    (job,) = ticked.app.jobs(kind="tick", limit=1)
+    ticked.app.retry(job, as_new=True)
+
+    assert f"1 planned instants were taken more than once, such as {job.scheduled_for}" in ticked.problems
+
+
+def test_a_job_for_an_instant_that_was_not_planned_is_a_problem(ticked: Played) -> None:
+    job = ticked.app.trigger("tick", datetime(2030, 1, 1, 0, 0, 7, tzinfo=UTC))
+
+    assert f"1 jobs are for instants that were not planned, such as {job.scheduled_for}" in ticked.problems
 
 
 def test_what_the_doctor_finds_is_a_problem(played: Played, path: Path) -> None:

@@ -102,12 +102,25 @@ def test_a_pause_of_every_queue_is_named(rig: Rig) -> None:
 def test_a_reserved_queue_is_named(rig: Rig) -> None:
     job_id = rig.enqueue()
     worker(rig)
-    until = rig.now + 60_000_000
-    rig.execute("UPDATE {queue} SET reserved_until = :until WHERE name = :name", until=until, name=rig.queue)
+    held = rig.reserve(lasts_s=60)
 
-    assert why(rig, job_id).why == f"queue {rig.queue!r} is reserved until 2030-01-01 00:01:00 UTC"
+    found = why(rig, job_id)
+    since = "since 2030-01-01 00:00:00 UTC, until 2030-01-01 00:01:00 UTC unless it is renewed"
+    assert found.why == f"queue {rig.queue!r} is reserved by ann {since}"
+    assert found.next == "It continues when the reservation ends"
+    assert fact(found, "closed") == found.why
     rig.clock.advance(seconds=60)
+    assert why(rig, job_id).next == "A worker opens it soon, if its time is over"
+    rig.store.close_reservation(held.id, "expired", rig.now)
     assert why(rig, job_id).why.startswith("it is the next")
+
+
+def test_a_reservation_of_every_queue_is_named(rig: Rig) -> None:
+    job_id = rig.enqueue()
+    rig.reserve("*")
+
+    assert why(rig, job_id).why.startswith("every queue is reserved by ann since")
+    assert why(rig, job_id).remedy == "perdure reservations"
 
 
 def test_no_worker_at_all(rig: Rig) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from perdure import Perdure, State
 from perdure.cli.demo import report, shop
-from perdure.cli.demo.steps import PINGS
+from perdure.cli.demo.steps import PINGS, WAITING
 from perdure.ops.doctor import examine
 from tests.cli.terminal import SOURCE, Ran, process, surroundings
 
@@ -64,13 +64,20 @@ def figures(ran: Ran) -> dict[str, int]:
     return {name: int(value.replace(",", "")) for name, value in rows}
 
 
+def ticks(ran: Ran) -> int:
+    """How many planned instants made a job, according to the closing table."""
+    found = re.search(r"instants: (\d+) made one job each", sentences(ran))
+    assert found is not None
+    return int(found[1])
+
+
 def sentences(ran: Ran) -> str:
     return " ".join(ran.out.split())
 
 
 def test_it_ends_well_and_says_what_was_proven(ran: Ran) -> None:
     assert (ran.status, ran.err) == (0, "")
-    assert "no accepted job was lost, and none ran twice without a recorded reason." in sentences(ran)
+    assert "no accepted job was lost, none ran twice without a recorded reason" in sentences(ran)
     assert "The idempotency key order-17 was used twice, and there is one job of it." in sentences(ran)
     assert "no worker is registered" in sentences(ran)
     assert re.search(r"was behind 201 others. Moved to the front, it started \d+ ms after", sentences(ran))
@@ -80,8 +87,8 @@ def test_its_counts_add_up(ran: Ran) -> None:
     counts = figures(ran)
     parents = 1 + sum(draft.kind.name == "order" for draft in shop.drafts(JOBS))
 
-    assert counts["jobs accepted"] == JOBS + 2 + 1 + PINGS + JOBS
-    assert counts["jobs ended"] == counts["jobs accepted"] + parents
+    assert counts["jobs accepted"] == JOBS + 2 + 1 + PINGS + JOBS + WAITING
+    assert counts["jobs ended"] == counts["jobs accepted"] + parents + ticks(ran)
     assert counts["attempts"] == counts["jobs ended"] + counts["retried"]
     assert counts["handler starts"] <= counts["attempts"]
     assert counts["doctor"] == 0
@@ -97,6 +104,31 @@ def test_a_worker_was_killed_with_jobs_in_hand_and_all_of_them_were_rescued(ran:
     assert int(killed[2]) >= 1
     assert killed[2] == rescued[2] == rescued[3]
     assert f"All {killed[2]} rescued jobs were completed by worker {rescued[1]}." in sentences(ran)
+
+
+def test_a_schedule_went_on_though_a_worker_was_killed(ran: Ran, kept: Path) -> None:
+    killed = re.search(r"Killed worker (\d+)", sentences(ran))
+    made = re.search(r"Worker (\d+) made (none|\d+) of them .* the others went on and made (\d+)", sentences(ran))
+    app = Perdure(kept)
+    missed = sum(stretch.count or 0 for stretch in app.schedules.missed("tick"))
+
+    assert killed is not None
+    assert made is not None
+    assert killed[1] == made[1]
+    assert int(made[3]) >= 1
+    assert ticks(ran) == int(made[2].replace("none", "0")) + int(made[3]) == len(app.schedules.slots("tick"))
+    assert figures(ran)["planned"] == ticks(ran) + missed
+    assert "every planned instant is accounted for" in sentences(ran)
+    app.close()
+
+
+def test_a_queue_was_reserved_while_jobs_waited_in_it(ran: Ran, kept: Path) -> None:
+    app = Perdure(kept)
+    (reservation,) = app.reservations()
+
+    assert f"reserved the queue express, with {WAITING} jobs waiting," in sentences(ran)
+    assert (reservation.queue, reservation.status) == (shop.EXPRESS, "released")
+    app.close()
 
 
 def test_it_prints_plainly_where_there_is_no_terminal_and_fits_eighty_columns(ran: Ran) -> None:
@@ -205,6 +237,7 @@ def test_a_job_that_disappears_makes_it_exit_with_1(tmp_path: Path) -> None:
         (b"explain", signal.SIGTERM),  # starting two workers
         (b"reorder", signal.SIGINT),  # both at work
         (b"rescue", signal.SIGHUP),  # one dead, one at work, one starting
+        (b"sprint", signal.SIGTERM),  # reserving a queue
     ],
 )
 def test_a_signal_at_any_stage_leaves_nothing_behind(tmp_path: Path, stage: bytes, number: signal.Signals) -> None:

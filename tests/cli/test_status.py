@@ -26,6 +26,7 @@ from perdure.job.states import State
 from perdure.ops import doctor
 from perdure.ops.status import HOUR_US, status
 from perdure.testing.contract.rig import BROKEN, Rig
+from perdure.testing.contract.schedules import new_schedule
 from perdure.testing.contract.states import in_state
 from tests.cli.terminal import PROGRAM, SOURCE, Perdure, in_a_terminal, refusal, started, surroundings
 
@@ -236,11 +237,23 @@ def test_what_a_job_brought_along_cannot_talk_to_the_terminal(perdure: Perdure, 
     assert "\x1b" not in perdure("status", "--url", "jobs.db", cwd=tmp_path).out
 
 
+@pytest.mark.parametrize("queue", ["gpu", "*"])
+def test_a_reservation_is_shown_above_the_questions(perdure: Perdure, rig: Rig, tmp_path: Path, queue: str) -> None:
+    rig.reserve(queue, lasts_s=1_000)
+    first, *_ = perdure("status", "--url", "jobs.db", cwd=tmp_path).out.splitlines()
+
+    name = "Every queue" if queue == "*" else "Queue gpu"
+    assert re.fullmatch(rf"{name} is reserved by ann since 10 min, until \d+-\d+-\d+ \d+:\d+:\d+ UTC\.", first)
+
+
 def test_json_has_the_documented_keys(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     busy(rig)
+    rig.reserve("gpu")
+    assert rig.store.save_schedule(new_schedule(rig, next_trigger_at=Micros(rig.now - HOUR_US)), None)
     found = perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()
 
-    assert list(found) == ["at", "complete", "outstanding", "failed", "stuck", "durations", "duplicates", "ran"]
+    questions = ["outstanding", "failed", "stuck", "durations", "duplicates", "ran"]
+    assert list(found) == ["at", "complete", *questions, "reservations", "schedules"]
     assert found["complete"] is True
     page = (SOURCE.parent / "docs" / "status.md").read_text("utf-8")
     for question, rows in list(found.items())[2:]:

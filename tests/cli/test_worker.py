@@ -40,12 +40,12 @@ from perdure.clock import SystemClock
 class Stuck(SystemClock):
     calls = 0
 
-    def now(self):
+    def boottime(self):
         if threading.current_thread().name == "perdure-store":
             self.calls += 1
-            if self.calls > 3:
+            if self.calls > 9:
                 threading.Event().wait()
-        return super().now()
+        return super().boottime()
 
 app = Perdure("jobs.db", clock=Stuck(), lease_s=0.6, busy_timeout_s=0.2)
 """

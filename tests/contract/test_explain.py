@@ -68,6 +68,10 @@ def test_parked_jobs_are_claimed_from_their_index_and_nothing_is_sorted(connecti
         ("neighbours_before", "perdure_ready", "perdure_ready_claim"),
         ("neighbours_after", "perdure_ready", "perdure_ready_claim"),
         ("list_log", "perdure_job_log", "perdure_job_log_by_job"),
+        ("due_schedules", "perdure_schedule", "perdure_schedule_due"),
+        ("next_trigger", "perdure_schedule", "perdure_schedule_due"),
+        ("live_of_schedule", "perdure_job", "perdure_job_by_schedule"),
+        ("pending_of_schedule", "j", "perdure_job_by_schedule"),
     ],
 )
 def test_a_listing_or_a_look_uses_its_index(connection: sqlite3.Connection, name: str, table: str, index: str) -> None:

@@ -244,7 +244,17 @@ GUARDED = [
     name
     for name in STATEMENTS
     if re.match(r"list_|reach_|count_(queued|not_queued|ahead)|queues_of|kinds_of", name)
-    and name not in ("list_queues", "list_nodes", "list_log", "list_waited_for")
+    and name
+    not in (
+        "list_queues",
+        "list_nodes",
+        "list_log",
+        "list_waited_for",
+        "list_declarations",
+        "list_templates",
+        "list_template_versions",
+        "list_reservations",
+    )
 ]
 BOUNDED = (
     r"SCAN (f|d|g|e|c|w|s|a)",  # what a subquery gave, which had a bound
@@ -318,6 +328,19 @@ MANY_ROWS = (
     FROM perdure.job ORDER BY id DESC LIMIT 30000""",
     "INSERT INTO perdure.tag (job_id, tag) SELECT id, 'tag-' || random()::int FROM perdure.job",
     "INSERT INTO perdure.queue (name, next_position) SELECT DISTINCT queue, 0 FROM perdure.job",
+    """INSERT INTO perdure.schedule (id, name, owner, source, kind, kind_version, payload, plan, tz, policy, enabled,
+        next_trigger_at, created_at, updated_at, version)
+    SELECT id, 'schedule-' || id::text, 'shop', CASE WHEN random() < 0.1 THEN 'code' ELSE 'api' END, kind, 1, '{}',
+        '{}', 'UTC', '{}', 1, 0, 0, 0, 1 FROM perdure.job LIMIT 10000""",
+    """INSERT INTO perdure.slot (schedule_id, scheduled_for, job_id, created_at)
+    SELECT s.id, n, s.id, 0 FROM perdure.schedule AS s CROSS JOIN generate_series(1, 5) AS n""",
+    """INSERT INTO perdure.missed (schedule_id, first_at, recorded_at, last_at, instants, reason)
+    SELECT s.id, n, 0, n, 1, 'misfired' FROM perdure.schedule AS s CROSS JOIN generate_series(1, 5) AS n""",
+    """INSERT INTO perdure.declaration (name, node_id, digest, declared_at)
+    SELECT name, id, 'digest', 0 FROM perdure.schedule""",
+    """INSERT INTO perdure.archive (job_id, kind, owner, queue, state, created_at, finished_at, archived_at, document)
+    SELECT id, kind, owner, queue, 'completed', 0, 0, 0, '{}' FROM perdure.job LIMIT 10000""",
+    """INSERT INTO perdure.node (id, beat, started_at, beat_at) SELECT id, 0, 0, 0 FROM perdure.schedule""",
     "VACUUM ANALYZE",
 )
 LOWEST, HIGHEST = "'00000000-0000-0000-0000-000000000000'::uuid", "'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid"
@@ -326,6 +349,11 @@ ASKED = {
     **dict.fromkeys(("below", "to_id"), HIGHEST),
     **dict.fromkeys(("rank", "position"), f"'{-(2**63)}'::bigint"),
     **dict.fromkeys(("to_rank", "to_position"), f"{2**63 - 1}::bigint"),
+    **dict.fromkeys(("schedule_id", "node_id"), LOWEST),
+    "after_name": "'schedule-'",
+    "after_id": LOWEST,
+    "after_life": "0::bigint",
+    "before": "100::bigint",
     "page": "200::bigint",
     "scan": "2500::bigint",
     "groups": "100::bigint",

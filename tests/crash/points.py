@@ -16,6 +16,7 @@ from typing import Any
 
 from perdure import Perdure
 from perdure.ids import NodeId
+from perdure.schedule.scheduler import Scheduler
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.node import Node
 from perdure.worker.options import WorkerOptions
@@ -128,6 +129,17 @@ def whole_life(path: Path, nth: int, reached: Path) -> None:
     app.store.live_nodes()
     points.arm(nth, reached)
     raise SystemExit(app.worker(max_crashes=1_000).run(until_idle=True))
+
+
+def fire(path: Path, nth: int, reached: Path) -> None:
+    """Take the slots that are due."""
+    app = begin(path)
+    node, _ = node_of(app)
+    node.register()
+    parts = app.parts()
+    scheduler = Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared)
+    points.arm(nth, reached)
+    scheduler.look(node.id)
 
 
 def hold(path: Path, ready: Path) -> None:

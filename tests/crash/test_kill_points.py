@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
@@ -122,6 +123,24 @@ def test_a_rescue_is_whole_wherever_the_rescuer_dies(scene: Scene, left_behind: 
     boundaries = killed_everywhere(scene, points.take_back, look)
     assert any(line.startswith("before UPDATE perdure_node") for line in boundaries)
     assert any(line.startswith("before UPDATE perdure_run") for line in boundaries)
+    scene.drain()
+
+
+def test_a_slot_has_one_job_wherever_the_worker_that_takes_it_dies(scene: Scene) -> None:
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    for name in ("a", "b"):
+        scene.app.schedules.put(name, at=past, kind="work", payload={"ms": 0})
+
+    def look(scene: Scene) -> None:
+        assert [job.state for job in scene.app.jobs()] == [State.COMPLETED] * 2
+        for name in ("a", "b"):
+            [slot] = scene.app.schedules.slots(name)
+            assert (slot.scheduled_for, slot.status) == (past, "completed")
+            assert scene.app.schedules.missed(name) == []
+
+    boundaries = killed_everywhere(scene, points.fire, look)
+    for part in ("before UPDATE perdure_schedule", "before INSERT INTO perdure_slot", "before INSERT INTO perdure_job"):
+        assert any(line.startswith(part) for line in boundaries), part
     scene.drain()
 
 

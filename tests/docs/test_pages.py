@@ -9,14 +9,18 @@ import pytest
 from tests.docs import pages
 
 PAGES = {
-    "coming-from-apscheduler.md": 6,
+    "coming-from-apscheduler.md": 5,
     "coming-from-celery.md": 6,
     "doctor.md": 3,
     "handlers.md": 4,
     "jobs.md": 4,
-    "operations.md": 7,
+    "operations.md": 6,
     "processes.md": 1,
+    "reservations.md": 4,
+    "retention.md": 6,
+    "schedules.md": 12,
     "stores.md": 2,
+    "templates.md": 8,
     "tutorial.md": 22,
     "worker.md": 3,
 }

@@ -14,6 +14,8 @@ from perdure.config import Config
 from perdure.kind import Bound, Kind
 from perdure.options import OptionFields
 from perdure.queues import Queues
+from perdure.schedules import ScheduleFields, Schedules
+from perdure.templates import Template, Templates
 from perdure.testing import Kit
 from perdure.worker.health import Health
 from perdure.worker.options import OPTION_NAMES
@@ -25,8 +27,17 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 COMMANDS = {command.path: command for command in every(program().commands)}
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
-_CALL = re.compile(r"(?<![\w./])(app\.queues|app\.aio|app|ctx|t|send)\.(?!py\b)([a-z]\w*)")
-_OF = {"app": Perdure, "app.queues": Queues, "app.aio": AsyncPerdure, "ctx": JobContext, "t": Kit, "send": Kind}
+_CALL = re.compile(r"(?<![\w./])(app\.(?:queues|templates|schedules|aio)|app|ctx|t|send)\.(?!py\b)([a-z]\w*)")
+_OF = {
+    "app": Perdure,
+    "app.queues": Queues,
+    "app.templates": Templates,
+    "app.schedules": Schedules,
+    "app.aio": AsyncPerdure,
+    "ctx": JobContext,
+    "t": Kit,
+    "send": Kind,
+}
 
 
 def words(page: str) -> set[str]:
@@ -47,13 +58,15 @@ def test_every_option_setting_and_verb_is_explained() -> None:
         *(field.name for kind in (Retry, Unique, Config) for field in fields(kind)),
         *(name for name in public(Perdure) if not name.startswith(INNER)),
     }
-    elsewhere = words("worker.md") | words("handlers.md") | words("testing.md")
+    pages = ("worker.md", "handlers.md", "testing.md", "reservations.md", "schedules.md")
+    elsewhere = set().union(*map(words, pages))
     assert asked - said - elsewhere - {"clock", "ids", "store", "kinds", "config", "url"} == set()
 
 
 INNER = (
     "enqueue_arguments",
     "aenqueue_draft",
+    "declared_schedules",
     "draft",
     "existing",
     "kit",
@@ -67,8 +80,13 @@ INNER = (
 
 
 def test_every_field_of_a_job_is_explained() -> None:
-    inner = {"fresh", "pruned", "read", "row", "ended_well", "kind_version", "position", "waits_for", "scheduled_for"}
+    inner = {"fresh", "pruned", "read", "row", "ended_well", "kind_version", "position", "waits_for"}
     assert public(Job) - inner - {"node_id", "run_id"} - words("jobs.md") == set()
+
+
+def test_every_verb_and_field_of_a_template_is_explained() -> None:
+    assert public(Templates) - words("templates.md") == set()
+    assert {field.name for field in fields(Template)} - words("templates.md") == set()
 
 
 def test_everything_a_handler_can_ask_its_context_is_explained() -> None:
@@ -77,6 +95,10 @@ def test_everything_a_handler_can_ask_its_context_is_explained() -> None:
         public(JobContext) - inner - {"fit_record", "started_ns", "stats", "stop", "take_notes"} - words("handlers.md")
         == set()
     )
+
+
+def test_every_option_and_verb_of_schedules_is_explained() -> None:
+    assert {*ScheduleFields.__annotations__, *public(Schedules)} - words("schedules.md") == set()
 
 
 def test_every_option_and_health_field_of_a_worker_is_explained() -> None:
@@ -97,7 +119,7 @@ def has(owner: type, name: str) -> bool:
 
 
 KNOWN: dict[type, tuple[str, ...]] = {
-    AsyncPerdure: ("queues",),
+    AsyncPerdure: ("queues", "templates", "schedules"),
     JobContext: ("messages", "progressed", "measured", "artifacts", "enqueued"),  # of the kit's own context
     Kind: tuple(public(Bound)),
 }
@@ -116,8 +138,8 @@ def codes(text: str) -> list[str]:
 
 
 def typed(code: str) -> list[str] | None:
-    """The words of a `perdure …` command. None: it is something else."""
-    found = re.match(r"(?:\$ )?perdure ([a-z-].*)", code.partition(" #")[0])
+    """The words of a `perdure …` command, up to one of another program. None: it is something else."""
+    found = re.match(r"(?:\$ )?perdure ([a-z-].*)", code.partition(" #")[0].partition(" -- ")[0])
     return found[1].split() if found and not re.match(r"\d|demo: ", found[1]) else None
 
 

@@ -253,9 +253,24 @@ def test_people_read_uuids_and_iso_times(app: Perdure, send: Any, connection: ps
     assert runs == [(job.id, "completed", '{"to":"a"}')]
 
 
+def test_people_see_the_template_of_a_run_as_it_was(
+    app: Perdure, send: Any, connection: psycopg.Connection[Any]
+) -> None:
+    app.templates.put("news", "send", {"to": "a"}, queue="mail")
+    app.templates.enqueue("news")
+    by_hand.complete(app, '"ok"', "mail")
+    app.templates.put("news", "send", {"to": "b"}, queue="mail")
+    query = """
+        SELECT t.name, t.version, t.latest, t.payload, t.archived_at
+        FROM perdure.runs AS r
+        JOIN perdure.templates AS t ON t.id = r.template_id AND t.version = r.template_version
+    """
+    assert connection.execute(query).fetchall() == [("news", 1, 2, '{"to":"a"}', None)]
+
+
 def test_secrets_are_in_no_view(app: Perdure, connection: psycopg.Connection[Any]) -> None:
     app.store.upgrade()
-    for view in ("jobs", "runs"):
+    for view in ("jobs", "runs", "templates", "schedules", "slots"):
         shown = connection.execute(f"SELECT * FROM perdure.{view}".encode()).description or []
         assert "secrets" not in [column.name for column in shown]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.clock import Micros
 from perdure.ids import RunId
-from perdure.store.rows import NodeRow, Process
+from perdure.store.rows import NodeRow, Process, ReservationRow
 from perdure.worker.context import JobContext
 from perdure.worker.run import AnyKind, Assignment, Inbox, run_plain
 from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Skip, Snooze, Stop
@@ -60,7 +60,7 @@ class SimLiveness:
     def own(self) -> Process:
         return self._own
 
-    def is_gone(self, node: NodeRow) -> bool:
+    def is_gone(self, node: NodeRow | ReservationRow) -> bool:
         return node.host == self._machine.name and node.process_start not in self._machine.living
 
 

@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_history(tmp_path: Path, template: Path) ->
     notes: list[str] = []
     for copy in ("one", "other"):
         (tmp_path / copy).mkdir()
-        assert run_history(tmp_path / copy, template, 11, STEPS) == []
+        assert run_history(tmp_path / copy, template, 12, STEPS) == []
         notes.append((tmp_path / copy / "notes").read_text())
     assert notes[0] == notes[1]
     assert notes[0].count('"start"') > 10

@@ -9,28 +9,46 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Generator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from itertools import takewhile
+from operator import gt
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from perdure import KeyConflict, Perdure, Retry, TransitionRefused
+from perdure import KeyConflict, Perdure, Retention, Retry, TransitionRefused
 from perdure.clock import Micros
 from perdure.enqueue import new_job
-from perdure.errors import JobNotFound, StoreError
-from perdure.ids import IdFactory, JobId, NodeId, to_uuid
-from perdure.job.model import NewJob
+from perdure.errors import JobNotFound, ReservationExpired, StoreError
+from perdure.ids import IdFactory, JobId, NodeId, ReservationId, to_uuid
+from perdure.job.model import Claim, NewJob
 from perdure.job.states import FINAL, RunState, State
 from perdure.job.views import Job
 from perdure.kind import Draft, Registry
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.rows import USUAL_LEASE_US, NewNode
+from perdure.schedule.definition import trigger_of
+from perdure.schedule.scheduler import Scheduler
+from perdure.schedules import LAST
+from perdure.store.rows import (
+    USUAL_LEASE_US,
+    Missed,
+    NewNode,
+    ReservationRow,
+    ScheduleRow,
+    Turn,
+    Turned,
+    Until,
+)
 from perdure.store.store import SqlStore
 from perdure.upkeep.chore import Chore, Chores
 from perdure.upkeep.rescue import Rescuer
+from perdure.upkeep.reservations import ReservationWatch
+from perdure.upkeep.retention import Archive, Prune, Work
 from perdure.worker.context import JobContext
 from perdure.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
 from perdure.worker.node import Node
@@ -53,6 +71,14 @@ ACTS = {
     "skip": 1, "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
 }  # fmt: skip
 FOREVER_S = 10_000.0
+SOON = timedelta(seconds=0.5)
+RETENTION = Retention(SOON, SOON, 2 * SOON, 3 * SOON, logs=SOON, records=None)
+SWEEPS = ((Prune, RETENTION), (Archive, replace(RETENTION, archive="table")))
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "often": {"every": 4.0, "overlap": "allow"},
+    "alone": {"every": 9.0, "overlap": "skip", "catch_up": "none", "misfire_grace": 15},
+    "in line": {"every": 30.0, "overlap": "queue", "catch_up": "all", "catch_up_limit": 3, "jitter": 2},
+}
 
 
 @dataclass
@@ -86,6 +112,34 @@ class Proc:
         return not self.runner.dead
 
 
+@dataclass
+class Holder:
+    """Someone who has reserved a queue, in a process of its own."""
+
+    machine: Machine
+    start: str
+    lasts_s: float
+
+    @property
+    def alive(self) -> bool:
+        return self.start in self.machine.living
+
+    def until(self) -> Until:
+        lasts_us = round(self.lasts_s * 1_000_000)
+        at_us = round(self.machine.boottime() * 1_000_000)
+        return Until(Micros(self.machine.now() + lasts_us), at_us + lasts_us, lasts_us)
+
+
+@dataclass
+class Sweeps:
+    """What is being pruned or archived, and what is gone."""
+
+    work: Work | None = None
+    gone: set[UUID] = field(default_factory=set[UUID])
+    instants: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict[bytes, set[int]](set))
+    """Of each schedule, those whose slots went with their jobs."""
+
+
 class SimStore(SqlStore):
     """The real one; it tells the world who is said to be alive, and who is said to be dead."""
 
@@ -114,6 +168,25 @@ class SimStore(SqlStore):
             self._world.judge_silence(node_id)
         return stopped
 
+    def save_schedule(self, row: ScheduleRow, seen_version: int | None, missed: Sequence[Missed] = ()) -> bool:
+        planned = self._world.planned_from
+        planned[row.name] = max(planned.get(row.name, Micros(0)), row.next_trigger_at or Micros(0))
+        return super().save_schedule(row, seen_version, missed)
+
+    def turn(self, wanted: Turn, now: Micros) -> Turned:
+        turned = super().turn(wanted, now)
+        self._world.judge_claims(turned.claims)
+        return turned
+
+    def close_reservation(
+        self, reservation_id: ReservationId, status: str, now: Micros, seen_expires_at: Micros | None = None
+    ) -> bool:
+        held = [row for row in self._world.plain.store.active_reservations() if row.id == reservation_id]
+        closed = super().close_reservation(reservation_id, status, now, seen_expires_at)
+        if closed and status == "expired":
+            self._world.judge_expiry(held[0])
+        return closed
+
 
 class World:
     """A history as it happens. `live` lets it happen, `drain` brings it to its end, `problems` judges it."""
@@ -132,10 +205,14 @@ class World:
         self.inner = store.runner
         self.app = Perdure(self.path, clock=self.office, ids=self._ids(self.office), durability="normal")
         self.desk = FaultyRunner(self.inner, self._meanwhile, self._is_reachable)
-        self.app.__dict__["store"] = SqlStore(self.desk)
+        self.app.__dict__["store"] = SimStore(self.desk, self)
         self.kinds = [self.app.job(name=name)(work) for name in ("common", "late")]
         self.old_kinds = Registry()
         self.old_kinds.add(self.kinds[0])
+        self.planned_from: dict[str, Micros] = {}
+        """The first instant of each schedule that was planned when somebody last changed it."""
+        for name, said in SCHEDULES.items():
+            self.plain.schedules.put(name, kind=self.kinds[0], payload={"n": 0}, **said)
         self.procs: list[Proc] = []
         self.jobs: list[UUID] = []
         self.outage_until = 0.0
@@ -151,6 +228,8 @@ class World:
         self.locked_until = 0.0
         """Until then someone else holds the write lock: reading works, and no write does."""
         self.wronged: list[str] = []
+        self.sweeps = Sweeps()
+        self.holders: dict[ReservationId, Holder] = {}
         self._depth = 0
         self._processes = 0
 
@@ -207,13 +286,54 @@ class World:
             lambda: app.queues.pause(self.random.choice(QUEUES)),
             *[lambda: app.queues.resume(self.random.choice(QUEUES))] * 3,
             lambda: self._delete(job),
+            *self._verbs_on_schedules(),
         ]
         with suppress(StoreError, TransitionRefused, JobNotFound, KeyConflict):
             self.random.choice(verbs)()
 
+    def _verbs_on_schedules(self) -> list[Callable[[], object]]:
+        schedules, name = self.app.schedules, self.random.choice(list(SCHEDULES))
+        every, payload = self.random.choice((4.0, 9.0, 30.0)), {"n": self.random.randrange(2)}
+        said: dict[str, Any] = {**SCHEDULES[name], "every": every}
+        return [
+            *[lambda: self.app.trigger(name)] * 2,
+            lambda: schedules.disable(name, cancel_pending=self.random.random() < 0.5),
+            *[lambda: schedules.enable(name)] * 2,
+            lambda: schedules.put(name, kind=self.kinds[0], payload=payload, **said),
+        ]
+
     def _delete(self, job: UUID) -> None:
         self.plain.delete(job)
+        self._note_gone(job)
+
+    def _note_gone(self, job: UUID) -> None:
+        self.sweeps.gone.add(job)
         history.note(self.notes, "deleted", job=job)
+
+    def sweep(self) -> None:
+        """Pruning or archiving goes a little further, or begins anew. Others may come first, other sweeps too."""
+        work, self.sweeps.work = self.sweeps.work, None
+        if work is None or self.random.random() < 0.1:
+            sort, retention = self.random.choice(SWEEPS)
+            work = sort(self.app.store, self.office, retention)
+            work.begin(self.office.now())
+        with suppress(StoreError):
+            if all(self._step(work) for _ in range(self.random.randrange(1, 4))):
+                self.sweeps.work = work
+
+    def _step(self, work: Work) -> bool:
+        """False: that was the last one. What is gone afterwards had ended before."""
+        before = {job.id: job for job in self.plain.jobs()}
+        try:
+            return work.step() is None
+        finally:
+            left = {job.id for job in self.plain.jobs()}
+            for job in map(before.__getitem__, sorted(before.keys() - left - self.sweeps.gone)):
+                if job.state not in FINAL:
+                    self.wronged.append(f"job {job.id} was {job.state} and was removed")
+                if job.row.schedule_id is not None and job.row.scheduled_for is not None:
+                    self.sweeps.instants[job.row.schedule_id].add(job.row.scheduled_for)
+                self._note_gone(job.id)
 
     def _some_job(self) -> UUID:
         return self.random.choice(self.jobs[-12:])
@@ -274,6 +394,44 @@ class World:
         times = 1 if error is Refused else self.random.choice((1, 1, 2, 3))
         then = Fault(self.random.randrange(2), *self.random.choice(HOWS[:5])) if self.random.random() < 0.3 else None
         runner.fault = Fault(self.random.randrange(3), how, error, self.random.randrange(1, 12), times, then)
+
+    def reserve(self) -> None:
+        """Someone reserves a queue, or all of them, if nobody is in the way."""
+        self._processes += 1
+        machine, start = self.random.choice(self.machines), f"start {self._processes}"
+        holder = Holder(machine, start, self.random.choice((0.5, 10.0, 60.0)))
+        held = ReservationId(self.plain.ids.new())
+        queue = self.random.choice((*QUEUES, "*"))
+        process = SimLiveness(machine, self.random.randrange(100, 103), start).own()._asdict()
+        made_by = (held, queue, start, "active", machine.now(), None)
+        machine.living.add(start)
+        self.holders[held] = holder
+        with suppress(StoreError):
+            self.app.store.reserve(ReservationRow(*made_by, *holder.until(), **process))
+
+    def hold(self) -> None:
+        """One of those who have reserved a queue begins, renews it, releases it, or dies."""
+        living = [(held, holder) for held, holder in self.holders.items() if holder.alive]
+        if not living:
+            return
+        held, holder = self.random.choice(living)
+        store = self.app.store
+        acts: list[Callable[[], object]] = [
+            *[lambda: self._enter(held, holder)] * 3,
+            lambda: store.renew_reservation(held, holder.until()),
+            lambda: self._release(held, holder),
+            lambda: holder.machine.living.discard(holder.start),
+        ]
+        with suppress(StoreError, ReservationExpired):
+            self.random.choice(acts)()
+
+    def _enter(self, held: ReservationId, holder: Holder) -> None:
+        if self.app.store.enter_reservation(held, holder.until(), holder.machine.now()):
+            self.judge_quiet(held)
+
+    def _release(self, held: ReservationId, holder: Holder) -> None:
+        self.app.store.close_reservation(held, "released", holder.machine.now())
+        holder.machine.living.discard(holder.start)
 
     def suspend(self) -> None:
         """All machines sleep at once and wake up together."""
@@ -348,6 +506,28 @@ class World:
             self.wronged.append(
                 f"node {to_uuid(node_id)} (lease {lease_s} s) was declared dead after a silence of {silent_s} s{how}"
             )
+
+    def judge_claims(self, claims: Sequence[Claim]) -> None:
+        """No job of a reserved queue is claimed: this one was just now."""
+        closed = {row.queue for row in self.plain.store.active_reservations()} if claims else set()
+        for claim in claims:
+            if closed & {claim.live.queue, "*"}:
+                self.wronged.append(
+                    f"job {to_uuid(claim.job_id)} of queue {claim.live.queue} was claimed beside a holder"
+                )
+
+    def judge_quiet(self, held: ReservationId) -> None:
+        """When the holder begins, no job of its queue runs."""
+        queues = [row.queue for row in self.plain.store.active_reservations() if row.id == held]
+        running = [job for job in self.plain.jobs(state="running") if {job.queue, "*"} & {*queues}]
+        self.wronged += [f"job {job.id} runs beside a holder that begins" for job in running]
+
+    def judge_expiry(self, row: ReservationRow) -> None:
+        """A reservation expires when its holder has died, or its time is over by the true time, whatever clocks say."""
+        holder = self.holders[row.id]
+        left_s = row.expires_boot / 1_000_000 - holder.machine.boottime()
+        if holder.alive and left_s > 0.001:
+            self.wronged.append(f"the reservation {to_uuid(row.id)} expired {left_s} s too early")
 
     def _noticed(self, chore: Chore) -> int:
         """Judge what a chore did at once, and also a bug in it, which a worker would only log."""
@@ -466,8 +646,13 @@ class World:
             busy_timeout_s=0,  # so that the watchdog is as patient as the lease
         )
         node = Node(parts, options, executor, inbox, {"act": executor.act})
-        rescue = Rescuer(parts, options).chore(lambda: node.id)
-        chores = Chores([rescue._replace(run=lambda: self._noticed(rescue))], machine, node.look_again)
+        own = [
+            Rescuer(parts, options).chore(lambda: node.id),
+            ReservationWatch(store, machine, liveness).chore(),
+            Scheduler(store, machine, ids, parts.owner, parts.declared).chore(lambda: node.id),
+        ]
+        noticed = [chore._replace(run=partial(self._noticed, chore)) for chore in own]
+        chores = Chores(noticed, machine, node.look_again)
         heart = Heartbeat(node, parts._replace(store=SimStore(heart_runner, self)), options, lambda: None)
         proc = Proc(
             self._processes, machine, runner, heart_runner, node, heart, chores, executor, start, lease_s, {node.id}
@@ -515,7 +700,12 @@ class World:
             proc.frozen_until = min(proc.frozen_until, self.time.at + self.random.uniform(0, 2) * LEASE_S)
             for one in proc.executor.going.values():
                 one.ends_at = min(one.ends_at, proc.machine.boottime() + 60)
+        for holder in self.holders.values():
+            holder.machine.living.discard(holder.start)
         self.start()
+        self.wronged += self._slots_dropped()
+        for name in SCHEDULES:
+            self.plain.schedules.disable(name)
         for queue in QUEUES:
             self.plain.queues.resume(queue)
         for turn in range(2_000):
@@ -538,10 +728,13 @@ class World:
         for job in left:
             if job.state in (State.PAUSED, State.PARKED):
                 self.plain.resume(job.id)
-        if left and all(job.state == State.SCHEDULED for job in left):
-            ahead_us = min(job.row.run_at for job in left) - min(proc.machine.now() for proc in self._awake())
+        later = [job for job in left if job.state == State.SCHEDULED]
+        if later and all(job.state in (State.SCHEDULED, State.BLOCKED) for job in left):
+            ahead_us = min(job.row.run_at for job in later) - min(proc.machine.now() for proc in self._awake())
             self._sleep(max(0.0, ahead_us / 1_000_000))
         everyone = [proc for proc in self.procs if proc.alive]
+        if self.plain.store.active_reservations():
+            return False
         return not left and everyone == self._awake() and all(proc.node.is_empty for proc in everyone)
 
     def problems(self) -> list[str]:
@@ -611,6 +804,27 @@ class World:
         working = [proc for proc in self._awake() if proc.leaves_at is None]
         return [f"process {proc.number} works as a node that is gone" for proc in working if proc.node.id not in known]
 
+    def _slots_dropped(self) -> list[str]:
+        """Since a schedule was last changed every instant before its next one was taken, once, or recorded."""
+        found: list[str] = []
+        for name in SCHEDULES:
+            row = self.plain.store.schedule(name)
+            assert row is not None
+            slots = self.plain.store.slots(row.id, LAST, 100_000)
+            stretches = self.plain.store.missed(row.id, LAST, 100_000)
+            self.counts["slots"] += len(slots)
+            self.counts["missed"] += len(stretches)
+            if len({slot.job_id for slot in slots}) < len(slots):
+                found.append(f"schedule {name} gave one job to two slots")
+            taken = {slot.scheduled_for for slot in slots} | self.sweeps.instants[row.id]
+            planned = trigger_of(row).instants(Micros(self.planned_from.get(name, row.created_at) - 1))
+            found += [
+                f"schedule {name}: {at} was neither taken nor recorded"
+                for at in takewhile(partial(gt, row.next_trigger_at or 0), planned)
+                if at not in taken and not any(one.first_at <= at <= one.last_at for one in stretches)
+            ]
+        return found
+
     def close(self) -> None:
         self.plain.close()
 
@@ -625,6 +839,9 @@ THINGS: dict[Callable[[World], None], int] = {
     World.pass_time: 25,
     World.work: 10,
     World.operate: 9,
+    World.sweep: 6,
+    World.reserve: 2,
+    World.hold: 6,
     World.break_a_call: 12,
     World.spawn: 5,
     World.freeze: 3,

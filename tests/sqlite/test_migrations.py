@@ -145,7 +145,8 @@ def test_a_file_of_the_first_schema_becomes_what_a_new_one_is_and_keeps_its_jobs
         schema.upgrade(connection, first, KNOWN[:1], allowed=True)
         connection.execute("ATTACH ? AS newest", (str(path),))
         for table in ("job", "ready", "queue"):
-            connection.execute(f"INSERT INTO main.perdure_{table} SELECT * FROM newest.perdure_{table}")
+            known = ", ".join(name for _, name, *_ in connection.execute(f"PRAGMA main.table_info(perdure_{table})"))
+            connection.execute(f"INSERT INTO main.perdure_{table} SELECT {known} FROM newest.perdure_{table}")
     old = Perdure(first)
     assert [job.id for job in old.jobs(queue="old")] == [job.id for job in reversed(jobs)]
     assert [(queue.queued, queue.live) for queue in old.queues.list() if queue.name == "old"] == [(1, 2)]

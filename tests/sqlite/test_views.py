@@ -86,13 +86,28 @@ def test_runs_are_shown_with_what_they_were_given(app: Perdure, send: Any, rows:
     assert ISO.fullmatch(row["finished_at"])
 
 
+def test_a_run_names_the_template_as_it_was(app: Perdure, send: Any, rows: Rows) -> None:
+    made = app.templates.put("news", "send", {"to": "a"}, description="to all")
+    app.templates.enqueue("news")
+    by_hand.complete(app)
+    app.templates.put("news", "send", {"to": "b"})
+    (run,) = rows("perdure_runs")
+    newest, used = sorted(rows("perdure_templates"), key=lambda row: -row["version"])
+    assert (run["template_id"], run["template_version"]) == (used["id"], used["version"]) == (str(made.id), 1)
+    assert (used["name"], used["latest"], used["kind"], used["payload"]) == ("news", 2, "send", '{"to":"a"}')
+    assert (used["description"], used["archived_at"]) == ("to all", None)
+    assert (newest["version"], newest["payload"]) == (2, '{"to":"b"}')
+    assert ISO.fullmatch(used["written_at"])
+
+
 def test_no_view_has_the_secrets(app: Perdure, rows: Rows) -> None:
     @app.job
     def login(user: str, password: SecretStr) -> None: ...
 
     login.enqueue("ada", SecretStr("hunter2"))
     by_hand.complete(app)
-    for view in ("perdure_jobs", "perdure_runs"):
+    app.templates.put("ada", "login", {"user": "ada", "password": SecretStr("hunter2")})
+    for view in ("perdure_jobs", "perdure_runs", "perdure_templates"):
         (row,) = rows(view)
         assert "secrets" not in row
         assert "hunter2" not in str(row)

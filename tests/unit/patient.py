@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perdure import Perdure, Retry
+from perdure import Job, Perdure, Retry
 from perdure.clock import Micros
-from perdure.ids import JobId, NodeId, RunId, to_uuid
+from perdure.ids import JobId, NodeId, ReservationId, RunId, to_uuid
 from perdure.job.model import Claim, Failure
 from perdure.job.reports import (
     Cancelled,
@@ -24,7 +24,7 @@ from perdure.job.reports import (
     TimedOut,
     Unreadable,
 )
-from perdure.store.rows import Claimer, Lane, LogLine, NewNode
+from perdure.store.rows import Claimer, Lane, LogLine, NewNode, ReservationRow
 
 MISSING = b"\xee" * 16
 LEASE_US = 60_000_000
@@ -90,6 +90,9 @@ def populate(app: Perdure) -> dict[str, bytes]:
         ids |= {f"{name}{twin}": job_id for name, job_id in _waiting(app, kinds[0], twin).items()}
     ids["retired"] = _new_node(app)
     app.store.stop(NodeId(ids["retired"]), "shutdown", app.clock.now())
+    for twin in TWINS:
+        _reserve(app, f"gpu{twin}")
+        app.store.close_reservation(_reserve(app, f"side{twin}"), "released", app.clock.now())
     return ids
 
 
@@ -172,14 +175,30 @@ def _waiting(app: Perdure, work: Any, twin: str) -> dict[str, bytes]:
         "scheduled": work.options(delay=3600).enqueue(9).row.id,
         "keyed": keyed.enqueue(10).row.id,
         "aside": work.options(queue=f"side{twin}").enqueue(11).row.id,
-        "queued": work.options(tags=["x"]).enqueue(12).row.id,
+        "queued": _from_template(app, f"news{twin}").row.id,
     }
+
+
+def _from_template(app: Perdure, name: str) -> Job:
+    """A job of the first version of a template that has two."""
+    app.templates.put(name, "work", {"n": 12}, tags=["x"])
+    job = app.templates.enqueue(name)
+    app.templates.put(name, "work", {"n": 13}, tags=["x"])
+    return job
 
 
 def _new_node(app: Perdure) -> NodeId:
     node = NodeId(app.ids.new())
     app.store.register(NewNode(node, app.clock.now()))
     return node
+
+
+def _reserve(app: Perdure, queue: str) -> ReservationId:
+    held = ReservationId(app.ids.new())
+    now = app.clock.now()
+    made_by = (held, queue, "ann", "active", now, None)
+    assert app.store.reserve(ReservationRow(*made_by, Micros(now + LEASE_US), LEASE_US, LEASE_US)) is None
+    return held
 
 
 def _claim(app: Perdure, node: NodeId, kinds: dict[str, int] | None = None) -> Sequence[Claim]:
@@ -386,6 +405,15 @@ CASES: tuple[Case, ...] = (
          order_tie="scheduled queued"),
     case("UPDATE perdure_ready SET position = 7 WHERE job_id IN (:scheduled, :queued)",
          ready("paused", "position = 7, rank = -5"), order_tie="scheduled queued"),
+    # -- reservations --
+    case("UPDATE perdure_queue SET reserved_until = 1 WHERE name = 'side'", reserved_for_nobody="side"),
+    case("UPDATE perdure_reservation SET status = 'released' WHERE queue = 'gpu'", reserved_for_nobody="gpu"),
+    case("DELETE FROM perdure_reservation WHERE queue = 'gpu'", reserved_for_nobody="gpu"),
+    case("UPDATE perdure_queue SET reserved_until = NULL WHERE name = 'gpu'", reserved_but_open="gpu"),
+    case("DELETE FROM perdure_queue WHERE name = 'gpu'", reserved_but_open="gpu"),
+    case("UPDATE perdure_queue SET reserved_until = NULL WHERE name = 'gpu'",
+         "UPDATE perdure_queue SET reserved_until = 1 WHERE name = 'default'",
+         reserved_but_open="gpu", reserved_for_nobody="default"),
     # -- links --
     case("INSERT INTO perdure_edge VALUES (:queued, :missing)", edge_without_job="missing"),
     case("UPDATE perdure_edge SET depends_on = :missing WHERE job_id = :blocked", edge_without_job="blocked"),
@@ -404,6 +432,15 @@ CASES: tuple[Case, ...] = (
     case(job("queued", "retry_of = :missing"), ancestor_missing="queued"),
     case(job("queued", "root_id = :missing"), ancestor_missing="queued"),
     case(job("queued", "retry_of = :failed, parent_id = :failed, root_id = :failed")),
+    case("DELETE FROM perdure_template_version WHERE version = 2"
+         " AND template_id = (SELECT id FROM perdure_template WHERE name = 'news')", template_without_version="news"),
+    case("UPDATE perdure_template SET version = 3 WHERE name = 'news'", template_without_version="news"),
+    case("DELETE FROM perdure_template_version WHERE version = 1"
+         " AND template_id = (SELECT id FROM perdure_template WHERE name = 'news')", template_missing="queued"),
+    case(job("queued", "template_version = 3"), template_missing="queued"),
+    case(job("queued", "template_version = NULL"), template_missing="queued"),
+    case(job("queued", "template_id = :missing"), template_missing="queued"),
+    case(job("queued", "template_id = NULL")),
     # -- contents --
     case(ready("queued", "attempts = -1"), impossible_number="queued"),
     case(ready("queued", "crashes = -1"), impossible_number="queued"),

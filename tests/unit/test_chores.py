@@ -62,9 +62,13 @@ def test_a_worker_does_not_start_on_a_database_that_is_away_or_of_another_schema
     clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
     for error in (DatabaseUnavailable("away"), SchemaError("newer"), ZeroDivisionError("a bug")):
         with pytest.raises(type(error)):
-            Chores([Chore("rescue", 1, raising(error))], clock, bool).start()
+            Chores([Chore("rescue", 1, raising(error), is_needed=True)], clock, bool).start()
 
     ran: list[str] = []
-    chores = [Chore("rescue", 1, raising(PerdureError("no"))), Chore("next", 1, lambda: ran.append("next") or 0)]
+    chores = [
+        Chore("rescue", 1, raising(PerdureError("no")), is_needed=True),
+        Chore("schedules", 1, raising(DatabaseUnavailable("for a moment"))),
+        Chore("next", 1, lambda: ran.append("next") or 0),
+    ]
     Chores(chores, clock, bool).start()
     assert ran == ["next"]

@@ -108,7 +108,7 @@ def test_every_unique_key_of_the_schema_is_tried_by_the_contract(dialect: str) -
     for line in (line for step in migrate.migrations_of(dialect) for line in step.text.splitlines()):
         if made := re.match(r"CREATE TABLE \{(\w+)\}", line):
             table = made[1]
-        elif own := re.match(r"\s+(\w+) .*\bPRIMARY KEY", line):
+        elif own := re.match(r"\s+(\w+) .*\b(?:PRIMARY KEY|UNIQUE)\b", line):
             found.add((table, own[1]))
         elif several := re.match(r"\s+PRIMARY KEY \((.*)\)", line):
             found.add((table, *several[1].split(", ")))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Perdure, State
-from perdure.clock import Micros, SystemClock
+from perdure.clock import SystemClock
 from perdure.upkeep.rescue import LOOKS
 from perdure.worker.health import problem_of
 from perdure.worker.heartbeat import BEATS_PER_LEASE
@@ -24,10 +24,10 @@ class Stuck(SystemClock):
         self.stuck = threading.Event()
         self.freed = threading.Event()
 
-    def now(self) -> Micros:
+    def boottime(self) -> float:
         if self.stuck.is_set() and threading.current_thread().name == "perdure-store":
             self.freed.wait()
-        return super().now()
+        return super().boottime()
 
 
 class Ahead(SystemClock):

@@ -99,6 +99,22 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry("priority", "control", "Give a waiting job another priority.", ("priority 3fa2c1d0 10",)),
         Entry("delete", "control", "Remove ended jobs with their runs and logs.", ("delete 3fa2c1d0",)),
     ),
+    "Templates and schedules": (
+        Entry(
+            "templates",
+            "templates",
+            "List templates; show, put, enqueue, archive, restore and rename them.",
+            (
+                "templates",
+                "templates put news send subject=News --description 'to every customer' --app shop.jobs:app",
+                "templates enqueue news to=ann@example.org --app shop.jobs:app",
+                "templates show news",
+                "templates archive news",
+                "templates restore news",
+                "templates rename news newsletter",
+            ),
+        ),
+    ),
     "Queues and workers": (
         Entry(
             "queues",
@@ -106,13 +122,60 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
             "List queues and what is in them; pause and resume them.",
             ("queues", "queues pause mail", "queues resume mail"),
         ),
+        Entry(
+            "reserve",
+            "reserve",
+            "Run a command while no job of a queue runs.",
+            ("reserve --queue gpu -- python train.py", "reserve --wait 600 -- ./migrate.sh"),
+        ),
+        Entry("reservations", "reserve", "List who holds, or held, a queue for direct work."),
         Entry("nodes", "nodes", "List the workers that live, and the last ones that stopped."),
         Entry("kinds", "kinds", "List the kinds of an app, and of the jobs stored.", ("kinds --app shop.jobs:app",)),
         Entry(
             "health", "health", "Tell whether the database answers and a worker lives.", ("health --max-beat-age 30",)
         ),
     ),
+    "By the clock": (
+        Entry(
+            "schedules",
+            "schedules",
+            "List schedules; show, preview, add, switch and remove them.",
+            (
+                "schedules",
+                "schedules show daily",
+                'schedules preview "0 7 * * MON-FRI" --tz Europe/Berlin',
+                'schedules add daily "0 7 * * *" --kind send to=ann@example.org --app shop.jobs:app',
+                "schedules disable daily --cancel-pending",
+                "schedules enable daily",
+                "schedules remove daily",
+            ),
+        ),
+        Entry(
+            "trigger",
+            "trigger",
+            "Make the job of a schedule now, or for a planned instant.",
+            ("trigger daily", "trigger daily --for 2026-01-31T06:00Z"),
+        ),
+        Entry(
+            "backfill",
+            "trigger",
+            "Make the jobs of all planned instants of a stretch of time.",
+            ("backfill daily --from 2026-01-01T00:00Z --to 2026-02-01T00:00Z", "backfill daily --from 7d"),
+        ),
+    ),
     "Look after it": (
+        Entry(
+            "archive",
+            "archive",
+            "List the jobs of the archive; show one; move jobs there.",
+            ("archive", "archive show 3fa2c1d0", "archive put --state completed --older-than 90d --to old.jsonl"),
+        ),
+        Entry(
+            "purge",
+            "archive",
+            "Remove ended jobs for good, with their runs and logs.",
+            ("purge --state failed --older-than 30d", "purge --state completed --kind send --yes"),
+        ),
         Entry("doctor", "doctor", "Look for broken promises in the database.", ("doctor", "doctor --repair")),
         Entry(
             "db",
@@ -136,10 +199,15 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure job ID": "show get view describe",
     "perdure explain ID": "why",
     "perdure nodes": "ps workers processes",
+    "perdure reserve": "exclusive direct hold",
     "perdure retry": "requeue rerun redo again redrive",
     "perdure cancel": "stop kill abort revoke",
     "perdure delete": "remove rm del",
+    "perdure purge": "prune clean cleanup clear trim",
     "perdure health": "ping live alive",
+    "perdure schedules": "schedule cron crontab beat scheduler recurring periodic",
+    "perdure trigger NAME": "fire",
+    "perdure backfill NAME": "catchup",
     "perdure db upgrade": "migrate upgrade create setup",
     "perdure db backup": "backup dump",
 }
@@ -149,6 +217,22 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("db", name): "perdure db check" for name in ("show", "status", "info", "version", "verify")},
     **{("db", name): "perdure db backup" for name in ("copy", "dump", "save", "export")},
     ("db", "schema"): "perdure db sql",
+    **{("templates", name): "perdure templates" for name in ("list", "ls")},
+    **{("templates", name): "perdure templates put" for name in ("add", "create", "new", "edit", "update", "set")},
+    **{("templates", name): "perdure templates archive" for name in ("remove", "rm", "delete", "disable")},
+    **{("templates", name): "perdure templates enqueue" for name in ("run", "use", "start")},
+    **{("archive", name): "perdure archive" for name in ("list", "ls", "jobs")},
+    **{("archive", name): "perdure archive show" for name in ("job", "get", "view")},
+    **{("archive", name): "perdure archive put" for name in ("add", "move", "run")},
+    **{("schedules", name): "perdure schedules" for name in ("list", "ls", "status")},
+    **{("schedules", name): "perdure schedules show NAME" for name in ("get", "view", "describe", "info")},
+    **{("schedules", name): "perdure schedules preview NAME" for name in ("next", "test")},
+    **{("schedules", name): "perdure schedules add" for name in ("put", "new", "create", "set", "edit", "update")},
+    **{("schedules", name): "perdure schedules enable NAME" for name in ("on", "resume", "start", "unpause")},
+    **{("schedules", name): "perdure schedules disable NAME" for name in ("off", "pause", "stop", "suspend")},
+    **{("schedules", name): "perdure schedules remove NAME" for name in ("delete", "rm", "del")},
+    **{("schedules", name): "perdure trigger NAME" for name in ("trigger", "run", "fire")},
+    ("schedules", "backfill"): "perdure backfill NAME",
     **{("queues", name): "perdure queues" for name in ("list", "ls", "show", "status")},
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
@@ -179,7 +263,8 @@ class Command(_Own, TyperCommand):
             return super().invoke(ctx)
         except PerdureError as error:
             for param in self.params:
-                if param.name == error.option and param.param_type_name == "option":
+                is_it = param.name == error.option and param.param_type_name == "option"
+                if is_it and error.message.startswith(f"{param.name} "):
                     error.args = (_name(param) + error.message.removeprefix(param.name),)
             raise
 
@@ -235,6 +320,12 @@ class Program(Commands):
                 formatter.write_dl([(entry.name.ljust(widest), entry.summary) for entry in entries])
 
 
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "priority": {"ignore_unknown_options": True},  # a priority such as -5 is a number, not an option
+    "reserve": {"allow_interspersed_args": False},  # from the command on, options are the command's
+}
+
+
 def build(entry: Entry) -> Any:
     found = getattr(import_module(f"perdure.cli.{entry.module}"), entry.name)
     title = "Example" if len(entry.examples) == 1 else "Examples"
@@ -244,9 +335,7 @@ def build(entry: Entry) -> Any:
         group.name, group.epilog = entry.name, epilog
         return group
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    # A priority such as -5 is a number, not an option.
-    settings = {"ignore_unknown_options": True} if entry.name == "priority" else None
-    single.command(entry.name, cls=Command, epilog=epilog, context_settings=settings)(found)
+    single.command(entry.name, cls=Command, epilog=epilog, context_settings=_SETTINGS.get(entry.name))(found)
     return typer.main.get_command(single)
 
 

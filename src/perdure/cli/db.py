@@ -12,7 +12,7 @@ import typer
 
 from perdure.cli.commands import Command, Commands
 from perdure.cli.render import Json, one_line, print_json, print_table, visible
-from perdure.cli.target import App, Url, database
+from perdure.cli.target import App, Url, database, existing_database
 from perdure.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,6 +74,17 @@ def backup(
     with database(url, app) as store:
         store.back_up(target)
     print(visible(f"Copied to {target} ({target.stat().st_size} bytes)."))
+
+
+@db.command(cls=Command)
+def vacuum(url: Url = None, app: App = None) -> None:
+    """Write an SQLite file anew, without free space in it. Stop workers first: nobody can write meanwhile.
+
+    Files made by this version give space back by themselves after pruning; older ones do so from then on.
+    """
+    with existing_database(url, app) as store:
+        store.vacuum()
+    print("done")
 
 
 def _schema_sql(dialect: str) -> Iterator[str]:

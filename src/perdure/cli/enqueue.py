@@ -85,16 +85,8 @@ def enqueue(
     if perdure is None:
         needs = "enqueue checks the arguments against the kind, so it needs the app that declares it"
         raise no_app(f"{needs}; give --app MODULE:APP")
-    wanted: dict[str, Any] = {
-        "queue": queue,
-        "delay": None if delay is None else span_of(delay, "--delay"),
-        "run_at": None if run_at is None else moment_of(run_at, "--run-at"),
-        "priority": priority,
-        "idempotency_key": idempotency_key,
-        "business_key": business_key,
-        "tags": tag or None,
-    }
-    options: Any = {name: value for name, value in wanted.items() if value is not None}
+    keys: Any = given(idempotency_key=idempotency_key, business_key=business_key)
+    options: Any = given(queue=queue, priority=priority, tags=tag or None) | start_of(delay, run_at) | keys
     try:
         job = _enqueued(perdure, kind, values or (), payload, options)
     finally:
@@ -104,23 +96,40 @@ def enqueue(
 
         print_json(job_json(job) | {"deduplicated": job.deduplicated})
     else:
-        print(visible(_result(job)))
+        print(visible(enqueued_line(job)))
+
+
+def given(**options: object) -> dict[str, Any]:
+    """Those that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def start_of(delay: str | None, run_at: str | None) -> dict[str, Any]:
+    """When the job may start, as an option."""
+    if delay is not None and run_at is not None:
+        raise typer.BadParameter("give --delay or --run-at, not both: each says when the job may start")
+    if delay is not None:
+        return {"delay": span_of(delay, "--delay")}
+    return {} if run_at is None else {"run_at": moment_of(run_at, "--run-at")}
 
 
 def _enqueued(perdure: Perdure, name: str, values: Sequence[str], payload: str | None, options: OptionFields) -> Job:
     kind = perdure.kinds.get(name)
-    if options.get("delay") is not None and options.get("run_at") is not None:
-        raise typer.BadParameter("give --delay or --run-at, not both: each says when the job may start")
-    if payload is not None and values:
-        raise typer.BadParameter("give the arguments as name=value or with --payload, not both")
-    arguments = _from_json(kind, payload) if payload is not None else _by_name(kind, values)
+    arguments = arguments_of(kind, values, payload)
     try:
         return perdure.enqueue(name, arguments, **options)
     except InvalidPayload as error:
-        raise _in_one_sentence(error) from error
+        raise in_one_sentence(error) from error
 
 
-def _in_one_sentence(error: InvalidPayload) -> InvalidPayload:
+def arguments_of(kind: Kind[..., Any, ..., Any], values: Sequence[str], payload: str | None) -> dict[str, object]:
+    """The arguments that were typed, by name or as JSON."""
+    if payload is not None and values:
+        raise typer.BadParameter("give the arguments as name=value or with --payload, not both")
+    return _from_json(kind, payload) if payload is not None else _by_name(kind, values)
+
+
+def in_one_sentence(error: InvalidPayload) -> InvalidPayload:
     """The same refusal of a job's arguments, in one sentence that names each of them and says what there is."""
     if error.kind is None:
         return error
@@ -208,7 +217,7 @@ def _json_or_text(value: str) -> object:
         return value
 
 
-def _result(job: Job) -> str:
+def enqueued_line(job: Job) -> str:
     if job.deduplicated:
         return f"{job.id} {job.kind}: was enqueued before, {job.state}"
     when = f", due {ago(job.run_at)}" if job.state == "scheduled" else ""

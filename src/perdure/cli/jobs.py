@@ -225,32 +225,47 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
     Its fields, its payload with secrets hidden, its runs, why it is where it is, and the traceback of the last attempt
     that raised.
     """
+    from perdure.ops.explain import schedule_of
     from perdure.ops.forms import job_json, payload_json, run_json
     from perdure.ops.lookup import find_job
 
     with existing_app(url, app) as perdure:
         found = find_job(perdure.store, id)
         payload = payload_json(perdure.store, found)
+        template = None if found.template_id is None else perdure.templates.of(found)
         runs = list(perdure.runs(found))
         why = perdure.explain(found)
+        schedule = schedule_of(perdure.store, found)
     remedy = None if why.remedy is None else completed(why.remedy, url, app)
     if json:
         print_json(
             job_json(found)
             | {
                 "payload": payload,
+                "template": None if template is None else template.name,
+                "schedule": schedule,
                 "explanation": {"why": why.why, "next": why.next, "command": remedy},
                 "runs": list(map(run_json, runs)),
             }
         )
         return
-    print_fields([*_fields(found), ("why", sentence(one_line(why.why))), ("next", remedy or f"{why.next}.")])
+    made_from = None if template is None else f"{template.name} (version {template.version})"
+    made_for = None if schedule is None else f"{schedule}, for {moment(found.scheduled_for)}"
+    print_fields(
+        [
+            *_fields(found),
+            ("template", made_from),
+            ("schedule", made_for),
+            ("why", sentence(one_line(why.why))),
+            ("next", remedy or f"{why.next}."),
+        ]
+    )
     if payload is not None:
         print_heading("payload")
-        print_fields(_values(payload))
+        print_fields(values_of(payload))
     if "params" not in found.unreadable and found.params:
         print_heading("params")
-        print_fields(_values(found.params))
+        print_fields(values_of(found.params))
     if runs:
         print_heading("runs")
         _print_runs(runs, of_one=True)
@@ -283,7 +298,7 @@ def _fields(job: Job) -> Iterator[tuple[str, str | None]]:
     yield "error", ": ".join(filter(None, (job.error_type, job.error))) if job.error else None
 
 
-def _values(payload: dict[str, object]) -> Iterator[tuple[str, str]]:
+def values_of(payload: dict[str, object]) -> Iterator[tuple[str, str]]:
     """Texts as they are, if nothing is lost by that; everything else as JSON."""
     for name, value in payload.items():
         is_text = isinstance(value, str) and value != "" and value == value.strip()

@@ -44,13 +44,15 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
         shown = print_table(columns, rows, keep=columns[1:], drop=("running", "others"))
         if "others" in shown and any(row[-1] != "0" for row in rows):
             print("others: scheduled, paused, blocked, held or parked; perdure status counts each.")
+        if any(queue.reserved for queue in found):
+            print("reserved: held for direct work; perdure reservations says by whom.")
 
 
 @queues.command(cls=Command)
 def pause(name: Name, *, new: New = False, url: Url = None, app: App = None, json: Json = False) -> None:
     """Claim nothing more from this queue. Running jobs continue; `resume` opens it again."""
     with existing_app(url, app) as perdure:
-        _check(perdure, name, new=new)
+        check_used(perdure, name, new=new)
         perdure.queues.pause(name)
         _print_state(perdure, name, json=json)
 
@@ -59,29 +61,31 @@ def pause(name: Name, *, new: New = False, url: Url = None, app: App = None, jso
 def resume(name: Name, *, url: Url = None, app: App = None, json: Json = False) -> None:
     """Open a paused queue again."""
     with existing_app(url, app) as perdure:
-        _check(perdure, name, new=False)
+        check_used(perdure, name, new=False)
         perdure.queues.resume(name)
         _print_state(perdure, name, json=json)
 
 
-def _check(perdure: Perdure, name: str, *, new: bool) -> None:
-    """A mistyped name would pause a queue that nobody uses, and look as if it had worked."""
+def check_used(perdure: Perdure, name: str, *, new: bool) -> None:
+    """A mistyped name would pause or reserve a queue that nobody uses, and look as if it had worked."""
     known = queue_names(perdure)
     if name not in (*known, EVERY_QUEUE) and not new:
         raise InvalidOption(no_queue_called(name, known), code="queue_unknown")
 
 
 def _read(perdure: Perdure) -> list[Queue]:
-    """All queues; `*` counts the jobs of all of them, and while it is paused, so are they."""
+    """All queues; `*` counts the jobs of all of them, and while it is paused or reserved, so are they."""
     found = perdure.queues.list()
     all_of_them = next((queue for queue in found if queue.name == EVERY_QUEUE), None)
     if all_of_them is None:
         return found
     jobs: dict[str, Any] = {of: sum(getattr(queue, of) for queue in found) for of in ("queued", "running", "live")}
     jobs |= {of: any(getattr(queue, of) for queue in found) for of in ("more_queued", "more_live")}
-    stopped = all_of_them.paused_at
+    paused, reserved = all_of_them.paused_at, all_of_them.reserved_until
     return [
-        replace(queue, **jobs) if queue is all_of_them else replace(queue, paused_at=queue.paused_at or stopped)
+        replace(queue, **jobs)
+        if queue is all_of_them
+        else replace(queue, paused_at=queue.paused_at or paused, reserved_until=queue.reserved_until or reserved)
         for queue in found
     ]
 
@@ -104,7 +108,9 @@ def _print_state(perdure: Perdure, name: str, *, json: bool) -> None:
 
 def _row(queue: Queue) -> tuple[str, ...]:
     name = "* (all queues)" if queue.name == EVERY_QUEUE else queue.name
-    state = f"paused {ago(queue.paused_at)}" if queue.paused else "open"
+    state = "reserved" if queue.reserved else "open"
+    if queue.paused:
+        state = f"paused {ago(queue.paused_at)}"
     others = queue.live - queue.queued - queue.running
     more = queue.more_live and not queue.more_queued
     return name, state, _number(queue.queued, queue.more_queued), str(queue.running), _number(others, more)

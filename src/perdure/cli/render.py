@@ -51,6 +51,7 @@ _PIPED = 200
 _STYLES = {  # can be read on black and on white; yellow cannot
     "failed": "red",
     "problem": "red",
+    "overdue": "red",
     "violation": "red",
     "lost": "red",
     "timed_out": "red",
@@ -127,6 +128,11 @@ def print_json_line(value: object) -> None:
 def moment(at: datetime | None) -> str | None:
     """A time as people read it, in UTC to the second."""
     return None if at is None else utc(to_micros(at))
+
+
+def local(at: datetime) -> str:
+    """A time on the clocks of this machine; without seconds where it has none."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}".removesuffix(":00")
 
 
 def ago(at: datetime | None, now: datetime | None = None) -> str:

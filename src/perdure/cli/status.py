@@ -19,8 +19,8 @@ import typer
 from perdure.cli.render import Json, console, error_line, print_json, print_json_line, put, visible
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.ids import to_uuid
-from perdure.store.rows import DuplicateReason, Duplicates, StuckReason
-from perdure.text import length, measured
+from perdure.store.rows import EVERY_QUEUE, DuplicateReason, Duplicates, StuckReason
+from perdure.text import length, measured, moment
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -47,6 +47,9 @@ _LEAST = 8
 _ENOUGH = 14
 """Names are cut first, but not below this."""
 _GAP = 2
+_ABOUT_SCHEDULES = 3
+"""Lines below the six questions, where there is something to say."""
+_SHOWN = 3
 _CUT = "  (perdure status shows more)"
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
 _STUCK_BECAUSE = {
@@ -114,8 +117,9 @@ def _show_live(ask: Callable[[], Status], options: str) -> None:
     out = console()
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            space = space_in(out.width, out.height)._replace(options=options)
-            live.update(screen(ask(), space), refresh=True)
+            found = ask()
+            height = out.height - (_ABOUT_SCHEDULES if found.schedules else 0)
+            live.update(screen(found, space_in(out.width, height)._replace(options=options)), refresh=True)
             time.sleep(EVERY_S)
 
 
@@ -130,18 +134,31 @@ def screen(found: Status, space: Space) -> Group:
     """All six, one below the other."""
     from rich.console import Group
 
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = list(_reserved(found, space))
     for question, answer in _QUESTIONS:
         given = list(answer(found, space))
         if space.tight:
             parts += [_tight_heading(question, space, cut=len(given) > 1), given[0]]
         else:
             parts += [line(f"\n{question}" if parts else question, "bold"), *given]
+    parts += _schedules(found, space)
     if not found.is_complete:
         parts.append(
             line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
         )
     return Group(*parts)
+
+
+def _reserved(found: Status, space: Space) -> Section:
+    """What keeps the jobs of whole queues waiting, whatever else is shown; one line where there is little room."""
+    shown = found.reservations[: 1 if space.tight else 3]
+    for row in shown:
+        name = "Every queue" if row.queue == EVERY_QUEUE else f"Queue {row.queue}"
+        since = length(found.at - row.reserved_at)
+        text = f"{name} is reserved by {row.reserved_by} since {since}, until {moment(row.expires_at)}."
+        yield line(text[: space.width] if space.tight else text, "magenta")
+    if len(found.reservations) > len(shown) and not space.tight:
+        yield line(f"And {len(found.reservations) - len(shown)} more: perdure reservations{space.options}", "magenta")
 
 
 def _tight_heading(question: str, space: Space, *, cut: bool) -> RenderableType:
@@ -216,6 +233,30 @@ def _ran(found: Status, space: Space) -> Section:
     kinds = sorted(found.ran, key=lambda row: -row.runs)
     rows = [(row.kind, *(number(getattr(row, column)) for column in columns[1:])) for row in kinds]
     return table(columns, rows, space, none="Nothing.")
+
+
+def _schedules(found: Status, space: Space) -> Section:
+    """Those that someone should look at; nothing where all is well."""
+    if not found.schedules:
+        return
+    resting = [row.name for row in found.schedules if row.problem is not None]
+    overdue = [row.name for row in found.schedules if row.problem is None]
+    parts = [
+        f"{_few(names)} {'is' if len(names) == 1 else 'are'} {what}"
+        for names, what in ((overdue, "overdue: no worker takes the instants"), (resting, "at rest with a problem"))
+        if names
+    ]
+    text = f"Schedules: {'; '.join(parts)}."
+    if space.tight:
+        yield line(text[: space.width], "magenta")
+    else:
+        yield line(f"\n{text}", "magenta")
+        yield from hints(["perdure schedules"], space)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 _QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Section]], ...] = (

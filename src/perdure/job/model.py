@@ -48,9 +48,10 @@ class JobRow(NamedTuple):
     auto_retry_of: JobId | None
     chain_attempt: int
     created_at: Micros
+    template_version: int | None = None
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 class LiveJob(NamedTuple):
@@ -115,6 +116,36 @@ class Plan(NamedTuple):
     """Plain, without a key, and to start at once."""
 
 
+def plan_json(plan: Plan) -> str:
+    """The text in which templates and schedules keep a plan."""
+    return json.dumps(plan._asdict(), ensure_ascii=False, separators=(",", ":"))
+
+
+def plan_of(text: str) -> Plan:
+    """The plan that `plan_json` wrote, in this or another release.
+
+    Fields that only a newer release knows are ignored; those that an older one did not know get their default.
+    ValueError: it cannot be read, or a field without a default is missing.
+    """
+    read = json_of(text)
+    stored = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+    known: dict[str, Any] = Plan._field_defaults | {name: stored[name] for name in Plan._fields if name in stored}
+    missing = [name for name in Plan._fields if name not in known]
+    if missing:
+        raise ValueError(f"the stored plan {_cut(text)} has no {', '.join(missing)}")
+    known |= {name: tuple(known[name]) for name in ("tags", "names")}
+    return Plan(**known)
+
+
+class Origin(NamedTuple):
+    """What a job was made from: a template as it was, a slot of a schedule, or both."""
+
+    template_id: bytes | None = None
+    template_version: int | None = None
+    schedule_id: bytes | None = None
+    scheduled_for: Micros | None = None
+
+
 class NewJob(NamedTuple):
     """A job that does not exist yet. The store gives it its place in the queue."""
 
@@ -131,9 +162,10 @@ class NewJob(NamedTuple):
     waits_for: int = 0
     parent_id: JobId | None = None
     """The job whose handler asked for this one."""
+    origin: Origin | None = None
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 class JobView(NamedTuple):
@@ -150,6 +182,9 @@ class JobView(NamedTuple):
     principal: str | None
     idempotency_key: str | None
     business_key: str | None
+    template_id: bytes | None
+    template_version: int | None
+    schedule_id: bytes | None
     scheduled_for: Micros | None
     parent_id: JobId | None
     root_id: JobId | None
@@ -249,7 +284,7 @@ class Claim(NamedTuple):
         return self.live.run_id
 
     def __repr__(self) -> str:
-        return _without_secrets(self)
+        return without_secrets(self)
 
 
 _NEW = {"attempts": 0, "crashes": 0, "life": 1, "chain_attempt": 1, "paused": 0, "cancel_requested": 0, "version": 1}
@@ -258,15 +293,15 @@ _NEW = {"attempts": 0, "crashes": 0, "life": 1, "chain_attempt": 1, "paused": 0,
 def row_of_new(sort: type[R], new: NewJob, **known: object) -> R:
     """The row of this type for a new job. Unknown columns are None."""
     fields = {**_NEW, **new.plan._asdict(), **new._asdict(), "job_id": new.id, "queued_at": new.created_at}
-    fields |= {"updated_at": new.created_at, **known}
+    fields |= {"updated_at": new.created_at, **(new.origin._asdict() if new.origin else {}), **known}
     make: Any = sort
     row: R = make._make(map(fields.get, make._fields))
     return row
 
 
-def _without_secrets(row: JobRow | NewJob | Claim) -> str:
-    """The repr for logs and tracebacks: it hides the secret arguments."""
-    fields = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
+def without_secrets(row: Any) -> str:
+    """The repr of a named tuple for logs and tracebacks: it hides the secret arguments."""
+    fields: dict[str, object] = row._asdict() | {"secrets": None if row.secrets is None else "hidden"}
     return f"{type(row).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 

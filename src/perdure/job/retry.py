@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
 from perdure.checks import check_choice, check_number, check_type, check_whole, refused
+
+MAX_RUNTIME = "MaxRuntime"
+"""The type of the error of a job that used up the time of its slot. The listing of slots knows it."""
 
 Backoff = Literal["none", "fixed", "linear", "exponential"]
 
@@ -114,3 +118,14 @@ def _are_exception_classes(value: object) -> bool:
         return False
     items = cast("tuple[object, ...]", value)
     return all(isinstance(item, type) and issubclass(item, Exception) for item in items)
+
+
+def max_runtime_ms(options: str | None) -> int | None:
+    """For how long the job of a slot may be at work, from its first start on, by its stored options. None: no limit."""
+    if options is None or "max_runtime_ms" not in options:
+        return None
+    try:
+        limit = json.loads(options)["max_runtime_ms"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return limit if isinstance(limit, int) else None

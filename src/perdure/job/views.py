@@ -191,10 +191,15 @@ class Job:
     finished_at = _Column(_time)
     scheduled_for = _Column(_time)
 
+    template_id = _Column(_uuid)
+    """The template it was made from, at `template_version`; `app.templates.of(job)` shows it."""
+    template_version = _Column[int | None]()
     retry_of = _Column(_uuid)
     root_id = _Column(_uuid)
     """The first job of a chain of retries; None for a job that is no retry."""
     parent_id = _Column(_uuid)
+    schedule_id = _Column(_uuid)
+    """The schedule that has made it, for the instant `scheduled_for`."""
     superseded_by = _Column(_uuid)
     successor = _Column(_uuid)
     """The job that continues this one's work (`Retry(as_new_job=True)`)."""

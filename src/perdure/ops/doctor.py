@@ -178,6 +178,12 @@ queue_counter_behind violation raise_queue_counters
     A queue's counter is not beyond its last job, so new jobs overtake it; the repair raises the counter.
 order_tie info
     Jobs have the same place in their queue; the older id goes first, so their order is still certain.
+# reservations
+reserved_for_nobody violation settle_reservations
+    A queue is closed by a reservation, but none of it is active, so nothing will ever open it; the repair opens it.
+reserved_but_open violation settle_reservations
+    A reservation is active but does not close its queue, so jobs run beside its holder; the repair closes the queue
+    until the reservation ends.
 # links
 edge_without_job violation recount_waits
     A dependency names a job that is not there, so what waits for it waits for ever; the repair removes the dependency
@@ -187,11 +193,11 @@ edge_on_ended_job violation recount_waits
 waits_for_differs violation recount_waits
     A job waits for more or fewer jobs than it depends on, so it starts too late or too early; the repair counts anew.
 superseded_by_missing warning
-    The job that took another one's place is not there; unless you deleted it, its work was lost: restore it from a
-    backup.
+    The job that took another one's place is not there; unless it was deleted or old enough to go, its work was lost:
+    restore it from a backup.
 successor_missing warning
-    The job that continues a retried one's work is not there; unless you deleted it, its work was lost: retry the
-    ended job with as_new=True.
+    The job that continues a retried one's work is not there; unless it was deleted or old enough to go, its work was
+    lost: retry the ended job with as_new=True.
 successor_not_linked violation
     A job and its automatic retry do not name each other, so the work may be done twice; look at both and cancel one.
 two_successors violation
@@ -199,6 +205,12 @@ two_successors violation
     because a unique index is missing.
 ancestor_missing info
     The job this one came from (retry_of, parent or root) is not there any more: deleted or pruned.
+template_without_version violation
+    A template's newest version is not there, so the template cannot be used; restore its row in template_version from a
+    backup.
+template_missing warning
+    The template that a job was made from, or that version of it, is not there; the job has all it needs, but nobody can
+    see what it was made from.
 # contents
 impossible_number violation
     A value of a job or run is of the wrong type, or a number or time that it cannot be, so a worker sets the job aside
@@ -221,12 +233,23 @@ log_without_job violation remove_orphan_logs
 )
 
 
+_OF_LIVE = re.findall(
+    r"\w+",
+    """live_without_job ended_and_live live_copy_differs running_without_run running_without_node
+    running_on_unknown_node running_on_stopped_node running_half_claimed waiting_but_held pause_disagrees
+    block_disagrees queued_too_early overdue held_without_limit park_reason_disagrees business_key_without_job
+    business_key_of_ended_job business_key_not_its_own business_key_not_reserved queue_missing queue_counter_behind
+    edge_without_job edge_on_ended_job waits_for_differs""",
+)
+QUICK = tuple(check for check in CHECKS if check.name in _OF_LIVE)
+"""Those that read only jobs that live, however many have ended."""
+
 EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be. `examples`: a few ids (of jobs, or names of queues), as text."""
+    """Something that is not as it should be. `examples`: a few ids of jobs, or names of queues or templates."""
 
     name: str
     severity: Severity
@@ -236,14 +259,14 @@ class Finding:
     repair: str | None
 
 
-def examine(store: Store, now: Micros | None = None) -> list[Finding]:
-    """Everything that is wrong, in the order of `CHECKS`. Empty: nothing is.
+def examine(store: Store, now: Micros | None = None, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """Everything that is wrong, in the order of these checks. Empty: nothing is.
 
     Only reads. Each check sees one consistent snapshot, so jobs that change meanwhile give no false findings.
     """
     at = SystemClock().now() if now is None else now
     try:
-        looked = [_finding(check, store.check(check.name, at, EXAMPLES)) for check in CHECKS]
+        looked = [_finding(check, store.check(check.name, at, EXAMPLES)) for check in checks]
     except NotImplementedError as reason:
         raise InvalidInput(
             f"the doctor cannot look into this store: {type(store).__name__} has no check() ({reason})",

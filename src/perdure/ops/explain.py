@@ -56,11 +56,15 @@ def closure(gate: QueueHold, now: Micros) -> Explanation | None:
             f"app.queues.resume({gate.name!r}) lets it continue",
             remedy=f"perdure queues resume {quote(gate.name)}",
         )
-    if gate.reserved_until is not None and gate.reserved_until > now:
+    if gate.reserved_until is not None:
+        by = gate.reserved_by or "nobody that is known"
+        since = "" if gate.reserved_at is None else f" since {moment(gate.reserved_at)}"
+        is_late = gate.reserved_until <= now
         return Explanation(
             State.QUEUED,
-            f"{name} is reserved until {moment(gate.reserved_until)}",
-            "It continues when the reservation ends",
+            f"{name} is reserved by {by}{since}, until {moment(gate.reserved_until)} unless it is renewed",
+            "A worker opens it soon, if its time is over" if is_late else "It continues when the reservation ends",
+            remedy="perdure reservations",
         )
     return None
 
@@ -300,7 +304,19 @@ def ended(job: Job) -> Explanation:
 def explain(store: Store, job: Job, now: Micros) -> Explanation:
     """Why the job is where it is: from the database, and from the workers of this machine whether they still run."""
     found = _explained(store, job, now)
-    return found._replace(facts=(*_common(job), *found.facts))
+    return found._replace(facts=(*_common(job), *_origin(store, job), *found.facts))
+
+
+def _origin(store: Store, job: Job) -> Facts:
+    name, planned = schedule_of(store, job), job.row.scheduled_for
+    return () if name is None or planned is None else (("schedule", f"{name}, for {moment(planned)}"),)
+
+
+def schedule_of(store: Store, job: Job) -> str | None:
+    """The name of the schedule that made the job; its id, should there be no such schedule. None: none made it."""
+    schedule_id = job.row.schedule_id
+    schedule = None if schedule_id is None else store.schedule_by_id(schedule_id)
+    return schedule.name if schedule is not None else None if schedule_id is None else str(to_uuid(schedule_id))
 
 
 def _common(job: Job) -> Facts:

@@ -5,7 +5,7 @@ Secret arguments are in none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from perdure.ops.doctor import Finding
     from perdure.ops.status import Status
     from perdure.queues import Queue
+    from perdure.schedule.policy import Policy
+    from perdure.schedule.trigger import Trigger
+    from perdure.schedules import MissedSlots, Schedule, Slot
     from perdure.store.protocols import Store
-    from perdure.store.rows import LogLine, NodeRow, StoredKind
+    from perdure.store.rows import LogLine, NodeRow, ReservationRow, StoredKind
+    from perdure.templates import Template
 
 HIDDEN = "***"
 """Shown instead of a secret argument."""
@@ -29,13 +33,36 @@ JOB_KEYS = (
     "id", "kind", "kind_version", "owner", "queue", "state", "priority", "position", "payload", "params", "tags",
     "attempts", "max_attempts", "crashes", "life", "result", "error_type", "error", "park_reason", "cancel_requested",
     "waits_for", "created_at", "queued_at", "run_at", "started_at", "finished_at", "idempotency_key", "business_key",
-    "principal", "parent_id", "root_id", "retry_of", "superseded_by", "successor", "node_id", "run_id", "version",
+    "principal", "template_id", "template_version", "parent_id", "root_id", "retry_of", "superseded_by", "successor",
+    "schedule_id", "scheduled_for",
+    "node_id", "run_id", "version",
 )  # fmt: skip
 RUN_KEYS = (
     "id", "job_id", "kind", "state", "attempt", "life", "node_id", "started_at", "finished_at", "wait_ms",
     "duration_ms", "exit_code", "error_type", "error_message", "traceback", "artifacts", "log_path", "metrics",
 )  # fmt: skip
-_QUEUE_KEYS = ("name", "paused", "paused_at", "queued", "running", "live", "more_queued", "more_live")
+_QUEUE_KEYS = (
+    "name",
+    "paused",
+    "paused_at",
+    "reserved",
+    "reserved_until",
+    "queued",
+    "running",
+    "live",
+    "more_queued",
+    "more_live",
+)
+_TEMPLATE_KEYS = (
+    "id", "name", "version", "latest", "kind", "kind_version", "payload", "queue", "priority", "tags", "params",
+    "principal", "max_attempts", "description", "created_at", "written_at", "archived_at", "problem",
+)  # fmt: skip
+_SCHEDULE_KEYS = (
+    "id", "name", "kind", "words", "enabled", "disabled_reason", "problem", "description", "source", "owner",
+    "last_trigger_at", "next_trigger_at", "created_at", "version",
+)  # fmt: skip
+_SLOT_KEYS = ("scheduled_for", "status", "job_id", "node_id", "taken_at", "previous", "following")
+_MISSED_KEYS = ("first", "last", "count", "reason", "recorded_at")
 _FINDING_KEYS = ("name", "severity", "explanation", "count", "examples", "repair")
 _QUESTIONS = ("outstanding", "failed", "stuck", "durations", "duplicates", "ran")
 _INSTANTS = ("since", "last")
@@ -56,7 +83,12 @@ def payload_json(store: Store, job: Job) -> dict[str, object] | None:
         return None
     row = store.row(job.row.id)
     secrets = None if row is None else row.secrets
-    return None if job.payload is None else {**job.payload, **dict.fromkeys(_names(secrets), HIDDEN)}
+    return None if job.payload is None else with_stars(job.payload, secrets)
+
+
+def with_stars(payload: Mapping[str, object], secrets: str | None) -> dict[str, object]:
+    """The arguments, and stars for those in the column `secrets`."""
+    return {**payload, **dict.fromkeys(_names(secrets), HIDDEN)}
 
 
 def log_json(line: LogLine) -> dict[str, object]:
@@ -90,7 +122,7 @@ def node_json(node: NodeRow, state: str, running: int) -> dict[str, object]:
         "beat_at": _instant(node.beat_at),
         "stopped_at": _instant(node.stopped_at),
         "stop_reason": node.stop_reason,
-        "lease_s": None if node.lease_us is None else node.lease_us / 1_000_000,
+        "lease_s": _seconds(node.lease_us),
     }
 
 
@@ -135,10 +167,83 @@ def queue_json(queue: Queue) -> dict[str, object]:
     return _read(queue, _QUEUE_KEYS)
 
 
+def template_json(template: Template) -> dict[str, Any]:
+    """The arguments with stars instead of secret ones."""
+    timeout = None if template.timeout is None else template.timeout.total_seconds()
+    payload = template.payload | dict.fromkeys(template.secrets, HIDDEN)
+    return _read(template, _TEMPLATE_KEYS) | {"payload": payload, "timeout_s": timeout}
+
+
+def schedule_json(schedule: Schedule, now: Micros) -> dict[str, object]:
+    """Spans in seconds. `trigger` is null where the row cannot be understood."""
+    from perdure.ops.status import schedule_state
+
+    return {
+        **_read(schedule, _SCHEDULE_KEYS[:2]),
+        "state": schedule_state(schedule, now).value,
+        **_read(schedule, _SCHEDULE_KEYS[2:]),
+        "payload": dict(schedule.payload),
+        "trigger": _trigger_json(schedule.trigger),
+        "policy": _policy_json(schedule.policy),
+    }
+
+
+def _trigger_json(trigger: Trigger | None) -> dict[str, object] | None:
+    if trigger is None:
+        return None
+    bounds = {"at": trigger.at, "start": trigger.start, "end": trigger.end}
+    return {
+        "cron": trigger.cron,
+        "every_s": _seconds(trigger.every_us),
+        "tz": trigger.tz,
+        **{name: _instant(at) for name, at in bounds.items()},
+    }
+
+
+def _policy_json(policy: Policy) -> dict[str, object]:
+    return {
+        "catch_up": policy.catch_up,
+        "overlap": policy.overlap,
+        "misfire_grace_s": _seconds(policy.misfire_grace_us),
+        "catch_up_limit": policy.catch_up_limit,
+        "catch_up_window_s": _seconds(policy.catch_up_window_us),
+        "jitter_s": _seconds(policy.jitter_us),
+        "max_runtime_s": _seconds(policy.max_runtime_us),
+        "at_most_once": policy.at_most_once,
+    }
+
+
+def slot_json(slot: Slot) -> dict[str, object]:
+    return _read(slot, _SLOT_KEYS) | {"note": dict(slot.note)}
+
+
+def missed_json(missed: MissedSlots) -> dict[str, object]:
+    return _read(missed, _MISSED_KEYS)
+
+
 def status_json(found: Status) -> dict[str, object]:
     """What is going on; the keys of each row are its fields in the store."""
     rows = {name: [_row_json(row._asdict()) for row in getattr(found, name)] for name in _QUESTIONS}
-    return {"at": _instant(found.at), "complete": found.is_complete, **rows}
+    reserved = [reservation_json(row) for row in found.reservations]
+    schedules = [_row_json(row._asdict()) for row in found.schedules]
+    found_at = {"at": _instant(found.at), "complete": found.is_complete}
+    return {**found_at, **rows, "reservations": reserved, "schedules": schedules}
+
+
+def reservation_json(row: ReservationRow) -> dict[str, object]:
+    """Who holds, or held, a queue; `*` means every queue."""
+    return {
+        "id": str(to_uuid(row.id)),
+        "queue": row.queue,
+        "by": row.reserved_by,
+        "status": row.status,
+        "reserved_at": _instant(row.reserved_at),
+        "entered_at": _instant(row.entered_at),
+        "expires_at": _instant(row.expires_at),
+        "closed_at": _instant(row.closed_at),
+        "host": row.host,
+        "pid": row.pid,
+    }
 
 
 def finding_json(found: Finding) -> dict[str, object]:
@@ -171,6 +276,10 @@ def _row_json(row: dict[str, object]) -> dict[str, object]:
         elif isinstance(value, bytes):
             shown[name] = str(to_uuid(value))
     return shown
+
+
+def _seconds(micros: int | None) -> float | None:
+    return None if micros is None else micros / 1_000_000
 
 
 def _instant(at: Micros | None) -> str | None:

@@ -42,6 +42,7 @@ REPAIRS: tuple[Repair, ...] = (
     Repair("free_business_keys", "free business keys without a live owner"),
     Repair("reserve_business_keys", "reserve the business keys that live jobs lack"),
     Repair("raise_queue_counters", "raise the counters of queues beyond their last job"),
+    Repair("settle_reservations", "close queues that are reserved, and open those that are reserved for nobody"),
     Repair("remove_orphan_runs", "remove runs without a job"),
     Repair("remove_orphan_outcomes", "remove outcomes without a job"),
     Repair("remove_orphan_tags", "remove tags without a job"),

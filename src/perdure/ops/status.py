@@ -1,15 +1,19 @@
-"""What is going on: six questions, and which kinds the stored jobs are of. Called by `perdure status`, `kinds` and
-`check`; asks the store one query each and changes nothing."""
+"""What is going on: six questions, which schedules need a look, and which kinds the stored jobs are of. Called by
+`perdure status`, `schedules`, `kinds` and `check`; asks the store one query each and changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.clock import Micros
+from perdure.clock import Micros, to_micros
 from perdure.ids import id_floor
 from perdure.store.protocols import Store
-from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, StoredKind, Stuck
+from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, ReservationRow, StoredKind, Stuck
+
+if TYPE_CHECKING:
+    from perdure.schedules import Schedule
 
 HOUR_US = 3_600 * 1_000_000
 DAY_US = 24 * HOUR_US
@@ -25,7 +29,20 @@ SAMPLED = 10_000
 """How many of the newest runs, or jobs, percentiles and duplicates are taken from."""
 DUPLICATES_SHOWN = 20
 
+LATE_AFTER_US = 60 * 1_000_000
+"""How long an instant may wait for a worker, which looks every second, before its schedule counts as overdue."""
+SCHEDULES_SHOWN = 20
+
 Asked = Callable[[], Sequence[Any]]
+
+
+class Troubled(NamedTuple):
+    """A schedule that someone should look at: one that rests because of a `problem`, or whose instant `since` then
+    nobody has taken."""
+
+    name: str
+    problem: str | None
+    since: Micros | None
 
 
 class Status(NamedTuple):
@@ -41,6 +58,10 @@ class Status(NamedTuple):
     ran: Sequence[Ran]
     failed_lives: int
     """How many lives failed in the last 24 hours, retried or not; never more than are looked at."""
+    reservations: Sequence[ReservationRow] = ()
+    """Queues that are held for direct work."""
+
+    schedules: Sequence[Troubled] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -54,7 +75,49 @@ class Status(NamedTuple):
 def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> Status:
     """All six questions. Each result is consistent in itself; jobs may change between two of them."""
     found = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
-    return Status(now, **found, failed_lives=store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT))
+    failed_lives = store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT)
+    held, in_trouble = _reservations(store), troubled(store, now)
+    return Status(now, **found, failed_lives=failed_lives, reservations=held, schedules=in_trouble)
+
+
+def _reservations(store: Store) -> Sequence[ReservationRow]:
+    try:
+        return store.active_reservations()
+    except NotImplementedError:
+        return ()
+
+
+class ScheduleState(StrEnum):
+    """Whether a schedule makes jobs."""
+
+    ON = "on"
+    OFF = "off"
+    PROBLEM = "problem"
+    """It rests until someone changes it."""
+    OVERDUE = "overdue"
+    """No worker takes its instants."""
+    OVER = "over"
+    """No instant is left."""
+
+
+def schedule_state(schedule: Schedule, now: Micros) -> ScheduleState:
+    if not schedule.enabled:
+        return ScheduleState.OFF
+    if schedule.problem is not None:
+        return ScheduleState.PROBLEM
+    if schedule.next_trigger_at is None:
+        return ScheduleState.OVER
+    is_late = to_micros(schedule.next_trigger_at) <= now - LATE_AFTER_US
+    return ScheduleState.OVERDUE if is_late else ScheduleState.ON
+
+
+def troubled(store: Store, now: Micros) -> list[Troubled]:
+    """The first `SCHEDULES_SHOWN` schedules that are overdue or have a problem. None of a store without schedules."""
+    try:
+        rows = store.schedules_in_trouble(Micros(now - LATE_AFTER_US), SCHEDULES_SHOWN)
+    except NotImplementedError:
+        return []
+    return [Troubled(row.name, row.problem, row.next_trigger_at) for row in rows]
 
 
 def asked(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> dict[str, Asked]:

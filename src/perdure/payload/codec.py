@@ -8,6 +8,8 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple, Never, NoReturn, NotRequired, cast, get_args
 
@@ -114,14 +116,25 @@ class Codec:
 
         Raises InvalidPayload: `payload_unreadable` if it is not JSON at all, `payload_invalid` if it does not fit.
         """
+        return self.signature.call(self.values(payload, secrets))
+
+    def values(self, payload: str, secrets: str | None) -> dict[str, object]:
+        """The same by name, as `encode` takes them."""
         text = payload if secrets is None else to_json(self._merged(payload, secrets))
         try:
-            values = cast("dict[str, object]", self._form.read(text))
+            return cast("dict[str, object]", self._form.read(text))
         except ValidationError as error:
             refusal = self._unreadable() if _is_not_json(error) else self._unfit(error)
-        else:
-            return self.signature.call(values)
         raise refusal
+
+    @lazy
+    def part(self) -> Codec:
+        """The same for a part of the arguments: any of them may be left out. For templates and schedules."""
+        part = copy(self)
+        part.signature = replace(self.signature, required=frozenset())
+        found = {name: traits(annotation) for name, annotation in self.signature.annotations.items()}
+        part._form = _arguments_form(part.signature, found, self.secret_names)
+        return part
 
     def fingerprint(self, payload: str, secrets: str | None) -> str:
         """SHA-256 of the arguments, in hex: the same for equal arguments in any order."""

@@ -97,10 +97,10 @@ def _head(lane: Lane, claimer: Claimer, now: Micros, most: Suspicion, aside: lis
     Fewer if very many had to be parked: the jobs behind them are found next time.
     """
     more = _up_to(most, claimer)
-    parked = yield from _parked(lane, claimer, now, more)
+    parked = yield from _parked(lane, claimer, more)
     count = 0
     while True:
-        queued = yield from _read("claim_head", lane, claimer, now, more)
+        queued = yield from _read("claim_head", lane, claimer, more)
         kinds = claimer.kinds
         strangers = [] if kinds is None else [row for row in queued if kinds.get(row[_KIND], 0) < row[_VERSION]]
         if strangers:
@@ -112,7 +112,7 @@ def _head(lane: Lane, claimer: Claimer, now: Micros, most: Suspicion, aside: lis
         return sorted([*parked, *queued], key=_place) if parked else queued
 
 
-def _parked(lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object]) -> Op[list[Row]]:
+def _parked(lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:
     """Jobs another node set aside that this one can run."""
     found: list[Row] = []
     kind: tuple[object, ...] = ("", 0)
@@ -124,7 +124,7 @@ def _parked(lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object
         name, version = cast("tuple[str, int]", kind)
         if claimer.kinds is None or claimer.kinds.get(name, 0) >= version:
             of_kind = {**more, "kind": name, "kind_version": version}
-            found += yield from _read("claim_parked", lane, claimer, now, of_kind)
+            found += yield from _read("claim_parked", lane, claimer, of_kind)
 
 
 def knows_a_parked_kind(queue: str, kinds: Kinds | None) -> Op[bool]:
@@ -139,8 +139,8 @@ def knows_a_parked_kind(queue: str, kinds: Kinds | None) -> Op[bool]:
             return True
 
 
-def _read(name: str, lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object]) -> Op[list[Row]]:
-    params = {"queue": lane.queue, "room": lane.room, "now": now, "node_id": claimer.node_id, **more}
+def _read(name: str, lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:
+    params = {"queue": lane.queue, "room": lane.room, "node_id": claimer.node_id, **more}
     return (yield Call(name, params)).rows
 
 

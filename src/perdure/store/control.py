@@ -20,6 +20,7 @@ from perdure.job.views import Job
 from perdure.store import read
 from perdure.store.engine import Call, Op, Serialization
 from perdure.store.enqueue import enqueue, holder_of, take_place
+from perdure.store.retention import Going, take_out
 from perdure.store.rows import Edit, Place, not_found
 from perdure.store.write import apply_to_read, copy, insert_live, place, replace
 
@@ -286,7 +287,7 @@ def never_claimed(live: LiveJob) -> None:
 
 
 def delete(job_id: JobId) -> Op[Seen]:
-    """Remove an ended job with its runs, outcomes, tags and log lines. Its idempotency key stays taken for ever."""
+    """Remove an ended job with its runs, outcomes, tags, log lines and slot. Its idempotency key stays taken."""
     yield from read.row(job_id)  # locks it, if the database locks rows: nobody revives the job meanwhile
     job = yield from seen(job_id)
     if isinstance(job, PerdureError):
@@ -296,11 +297,7 @@ def delete(job_id: JobId) -> Op[Seen]:
             f"cannot delete job {job.id}: it is {job.state}; cancel it first", code="delete_refused"
         )
     row = job.row
-    if row.idempotency_key is not None:
-        settled = {"final_state": row.state, "key": row.idempotency_key, "job_id": job_id}
-        yield Call("settle_idempotency_key", settled)
-    for statement in ("delete_logs", "delete_runs", "delete_outcomes", "delete_tags", "delete_waits", "delete_job"):
-        yield Call(statement, {"job_id": job_id})
+    yield from take_out([Going(job_id, row.life, row.state, row.idempotency_key)])
     return job
 
 

@@ -7,32 +7,39 @@ the same time. The contract suite (`perdure.testing.contract`) has one file per 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.clock import Micros
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from perdure.ids import IdFactory, JobId, NodeId, RunId
+from perdure.ids import IdFactory, JobId, NodeId, ReservationId, RunId
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
 from perdure.job.reports import Finish
 from perdure.job.states import Verb
 from perdure.job.views import Job, Run
 from perdure.store.rows import (
+    Archived,
     Claimer,
     Duplicates,
     Durations,
     Edit,
+    Ended,
     Fact,
     Failures,
     Finished,
+    Fired,
+    Firing,
     Glance,
     JobFilter,
     Kinds,
     Lane,
     LogLine,
+    Missed,
     NewNode,
+    NewSlot,
+    NewTemplate,
     NodeRow,
     Outstanding,
     Page,
@@ -41,12 +48,17 @@ from perdure.store.rows import (
     QueueRow,
     Ran,
     Rescued,
+    ReservationRow,
     RunFilter,
+    ScheduleRow,
+    SlotRow,
     Spot,
     StoredKind,
     Stuck,
+    TemplateRow,
     Turn,
     Turned,
+    Until,
 )
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
@@ -164,7 +176,7 @@ class TurnOperations(Protocol):
         """Finish, note, promote and claim in one transaction; each part like the method of that name."""
         ...
 
-    def glance(self, node_id: NodeId, kinds: Kinds | None, now: Micros) -> Glance:
+    def glance(self, node_id: NodeId, kinds: Kinds | None) -> Glance:
         """What a turn of this node would find to do. Writes nothing and waits for no lock."""
         ...
 
@@ -316,6 +328,232 @@ class LockOperations(Protocol):
         ...
 
 
+class ScheduleOperations(Protocol):
+    """What happens by the clock. A schedule's row is the lock of its slots: each planned instant is taken once.
+
+    A store may raise NotImplementedError for all of these: then it has no schedules.
+    """
+
+    def save_schedule(self, row: ScheduleRow, seen_version: int | None, missed: Sequence[Missed] = ()) -> bool:
+        """Insert a schedule (no version seen), or replace the one with this id, and record what it has missed.
+
+        False: its name is taken, or it has another version by now; nothing was written.
+        """
+        ...
+
+    def schedule(self, name: str) -> ScheduleRow | None:
+        """The schedule of this name, disabled ones too. None: there is none."""
+        ...
+
+    def schedule_by_id(self, schedule_id: bytes) -> ScheduleRow | None:
+        """The same by its id, which stays when it is renamed."""
+        ...
+
+    def schedules(self, after: str, size: int) -> list[ScheduleRow]:
+        """Up to `size` schedules in the order of their names, from behind the name `after`."""
+        ...
+
+    def declared_schedules(self, owner: str) -> list[ScheduleRow]:
+        """The enabled schedules that the code of this app has declared."""
+        ...
+
+    def due_schedules(self, now: Micros, limit: int) -> list[ScheduleRow]:
+        """Enabled schedules whose next instant has come, the longest due first."""
+        ...
+
+    def schedules_in_trouble(self, late: Micros, limit: int) -> list[ScheduleRow]:
+        """Enabled schedules, by name, that have a problem, or whose next instant was due at `late` or before."""
+        ...
+
+    def next_trigger(self) -> Micros | None:
+        """When the next instant of any enabled schedule comes. None: nothing is planned."""
+        ...
+
+    def fire(self, firings: Sequence[Firing], node_id: NodeId | None, now: Micros) -> list[Fired]:
+        """Take the due instants of these schedules, with their jobs, and set their next ones.
+
+        For each schedule all of it or nothing: nothing if it is not as it was read. An instant that is taken already is
+        passed over. While an earlier job of the schedule is live, `overlap` of the slot decides.
+        """
+        ...
+
+    def take_slot(self, schedule_id: bytes, slot: NewSlot, now: Micros) -> Job:
+        """Take one instant by hand. If it is taken already, its job is returned, marked `deduplicated`.
+
+        TransitionRefused: an earlier job of the schedule is live, and the slot's `overlap` is "skip".
+        """
+        ...
+
+    def note_slot(self, schedule_id: bytes, scheduled_for: Micros, status: str, note: str | None) -> bool:
+        """How the upkeep that took this slot ended. False: there is no such slot."""
+        ...
+
+    def slot_of(self, job_id: JobId) -> SlotRow | None:
+        """The slot that this job, or the job whose work it continues, was made for. None: no slot."""
+        ...
+
+    def slots(self, schedule_id: bytes, below: Micros, size: int) -> list[SlotRow]:
+        """Up to `size` slots that were taken, newest first, from before the instant `below`."""
+        ...
+
+    def missed(self, schedule_id: bytes, below: Micros, size: int) -> list[Missed]:
+        """Up to `size` stretches that nobody took, newest first, from before the instant `below`."""
+        ...
+
+    def pending_of(self, schedule_id: bytes, limit: int) -> list[JobId]:
+        """Up to `limit` jobs of this schedule that wait."""
+        ...
+
+    def declare(self, node_id: NodeId, digests: Mapping[str, str], now: Micros) -> dict[str, set[str]]:
+        """Record which schedules the code of this node declares. Returns what the code of other live nodes declares."""
+        ...
+
+
+class TemplateOperations(Protocol):
+    """Jobs to be enqueued under a name. What is once written as a version never changes.
+
+    Where None is returned, there is no template of that name. A store may raise NotImplementedError for all of them.
+    """
+
+    def put_template(self, new: NewTemplate, now: Micros, expect_version: int | None = None) -> TemplateRow | None:
+        """Make the template, or its next version; the same as its newest version changes nothing.
+
+        With `expect_version` it must exist, and of several callers that expect the same version one writes the next.
+        TemplateError: it is at another version (`version_changed`), or archived; nothing was written.
+        """
+        ...
+
+    def archive_template(self, name: str, archived_at: Micros | None, now: Micros) -> TemplateRow | None:
+        """Set it aside since then; None restores it. A repeat changes nothing."""
+        ...
+
+    def rename_template(self, name: str, new_name: str, now: Micros) -> TemplateRow | None:
+        """Give it another name; id and versions stay. TemplateError: the name is taken (`template_taken`)."""
+        ...
+
+    def template(self, name: str, version: int | None = None) -> TemplateRow | None:
+        """As it is now, or as it was at this version; None also if it has no such version."""
+        ...
+
+    def template_by_id(self, template_id: bytes, version: int | None = None) -> TemplateRow | None:
+        """The same by its id, which never changes; under the name that it has now."""
+        ...
+
+    def templates(self) -> list[TemplateRow]:
+        """All of them, archived ones too, at their newest version, by name."""
+        ...
+
+    def template_versions(self, name: str) -> list[TemplateRow]:
+        """Every version of one, the newest first. Empty: there is no such template."""
+        ...
+
+
+class ReservationOperations(Protocol):
+    """Queues that are held for direct work. A store may raise NotImplementedError for what it does not have."""
+
+    def reserve(self, new: ReservationRow) -> ReservationRow | None:
+        """Close the queue (`*`: every queue) to claims, from the commit on. A repeat with the same id changes nothing.
+
+        None: it is reserved. Every claim that began before has committed, so its jobs are seen running, and each one
+        that begins later finds the queue closed, until the reservation is closed; time alone opens nothing. Otherwise
+        nothing was changed, and the result is the active reservation that is in the way: of the same queue, or one of
+        the two is of `*`. Locked: claims were under way for longer than a moment; try again.
+        """
+        ...
+
+    def enter_reservation(self, reservation_id: ReservationId, until: Until, now: Micros) -> bool:
+        """The holder's work begins. False: a job of the queue still runs. ReservationExpired: it is closed."""
+        ...
+
+    def renew_reservation(self, reservation_id: ReservationId, until: Until) -> bool:
+        """It lasts until then. False: it is closed; nothing was changed."""
+        ...
+
+    def close_reservation(
+        self, reservation_id: ReservationId, status: str, now: Micros, seen_expires_at: Micros | None = None
+    ) -> bool:
+        """End it as `released` or `expired`, and open its queue to claims: as one. The row stays, as a record.
+
+        With `seen_expires_at` only if it was not renewed since that was read. False: it was, or it is closed already.
+        """
+        ...
+
+    def active_reservations(self) -> list[ReservationRow]:
+        """Those that close a queue now."""
+        ...
+
+    def reservations(self, limit: int) -> list[ReservationRow]:
+        """The newest first, closed ones too."""
+        ...
+
+    def start_reserved(
+        self, new: NewJob, reservation_id: ReservationId, claimer: Claimer, now: Micros
+    ) -> tuple[Job, Claim | None]:
+        """Enqueue a job and claim it for the holder of its queue, past the jobs that wait there: as one.
+
+        Without a claim: one of its keys was taken, and this is the job that has it. ReservationExpired: the reservation
+        is closed, or of another queue.
+        """
+        ...
+
+
+class RetentionOperations(Protocol):
+    """What is old goes. A store may raise NotImplementedError for these; then nothing is ever removed from it.
+
+    The caller decides what is old enough. Each call is one short transaction that waits only a moment for locks
+    (`Locked`: nothing was written) and can be repeated.
+    """
+
+    def ended(self, after: Ended | None, below: bytes, size: int) -> list[Ended]:
+        """One page of ends, by job and life, of jobs whose id is less than `below`, and so created before then.
+
+        Shorter than `size`: the last page. Each job appears once per life; `live` says that it lives again.
+        """
+        ...
+
+    def remove(self, old: Sequence[Ended], written: Mapping[JobId, str] | None = None) -> list[JobId]:
+        """Remove these jobs with runs, outcomes, tags, log lines and slots; returns those that are gone.
+
+        Their idempotency keys stay taken. A job that lives again or has ended once more stays, and so does one that
+        someone else's transaction holds. With `written`, documents by job, only those are removed that are still as
+        their document says.
+        """
+        ...
+
+    def archive(self, old: Sequence[Ended], now: Micros) -> list[JobId]:
+        """Move these jobs into the archive; returns those that were moved. The others stay, as in `remove`."""
+        ...
+
+    def documents(self, old: Sequence[Ended], now: Micros) -> list[Archived]:
+        """These jobs as the archive would keep them, without those that live again or are gone."""
+        ...
+
+    def archived(self, job_id: JobId) -> Archived | None:
+        """The job in the archive. None: it is not there."""
+        ...
+
+    def archived_jobs(self, below: bytes, size: int) -> list[Archived]:
+        """One page of the archive, the newest jobs first. Shorter than `size`: the last page."""
+        ...
+
+    def remove_logs(self, before: Micros, limit: int) -> int:
+        """Remove up to `limit` log lines older than that, whatever job they are of. Fewer: there are no more."""
+        ...
+
+    def remove_records(self, before: Micros, limit: int) -> dict[str, int]:
+        """Remove up to `limit` each of what was closed before then, and say how many: slots of built-in work, stretches
+        of missed instants, closed reservations, expired locks. Fewer than `limit` of all: there are no more."""
+        ...
+
+    def remove_nodes(self, after: NodeId | None, before: Micros, size: int) -> Page[NodeId]:
+        """Of the next `size` nodes that stopped before then, remove those that nothing names any more."""
+        ...
+
+    def give_back(self) -> bool:
+        """Give some space that nothing needs any more back to the file system. True: there is more to give."""
+        ...
+
+
 class StatusQueries(Protocol):
     """What happens in the queue.
 
@@ -371,7 +609,8 @@ class HealthOperations(Protocol):
     def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
         """Up to `limit` cases that the check of this name (docs/doctor.md) finds. Empty: all is well.
 
-        Each is an example (an id, or the name of a queue), how many there are in all, and what else the check needs.
+        Each is an example (an id, or the name of a queue or template), how many there are in all, and what else the
+        check needs.
         """
         ...
 
@@ -389,6 +628,10 @@ class HealthOperations(Protocol):
 
     def back_up(self, target: Path) -> None:
         """Copy the database to a new file, readable by its owner only. Workers may run meanwhile."""
+        ...
+
+    def vacuum(self) -> None:
+        """Write the file anew without free space in it. Nobody else can write meanwhile."""
         ...
 
 
@@ -446,6 +689,10 @@ class Store(
     QueueOperations,
     NodeOperations,
     LockOperations,
+    ScheduleOperations,
+    TemplateOperations,
+    ReservationOperations,
+    RetentionOperations,
     StatusQueries,
     HealthOperations,
     StoreLifecycle,

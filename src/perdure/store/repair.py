@@ -265,6 +265,7 @@ _REPAIRS: Mapping[str, Treat] = {
     "free_business_keys": by_statement("free_unowned_business_keys"),
     "reserve_business_keys": reserve_business_keys,
     "raise_queue_counters": by_statement("add_missing_queues", "raise_queue_counters"),
+    "settle_reservations": by_statement("add_reserved_queues", "close_reserved_queues", "open_unreserved_queues"),
     "remove_orphan_runs": by_statement("remove_orphan_runs"),
     "remove_orphan_outcomes": by_statement("remove_orphan_outcomes"),
     "remove_orphan_tags": by_statement("remove_orphan_tags"),

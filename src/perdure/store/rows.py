@@ -11,8 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
-from perdure.ids import JobId, NodeId, RunId, to_uuid
-from perdure.job.model import Claim, JobRow, LiveJob
+from perdure.ids import JobId, NodeId, ReservationId, RunId, to_uuid
+from perdure.job.model import Claim, JobRow, LiveJob, NewJob, without_secrets
 from perdure.job.reports import Finish
 from perdure.job.states import State, Suspicion
 
@@ -148,6 +148,45 @@ class QueueRow(NamedTuple):
     more_live: bool = False
 
 
+class NewTemplate(NamedTuple):
+    """A template, or a new version of one, to be written. `payload` is a part of the kind's arguments as JSON text,
+    `plan` the text of `plan_json`. `id` counts only if there is no template of this name yet."""
+
+    id: bytes
+    name: str
+    kind: str
+    kind_version: int
+    payload: str
+    secrets: str | None
+    plan: str
+    description: str | None = None
+
+    def __repr__(self) -> str:
+        return without_secrets(self)
+
+
+class TemplateRow(NamedTuple):
+    """A template at one of its versions; `latest` is its newest one. From `version` on, the fields never change."""
+
+    id: bytes
+    name: str
+    latest: int
+    created_at: Micros
+    updated_at: Micros
+    archived_at: Micros | None
+    version: int
+    kind: str
+    kind_version: int
+    payload: str
+    secrets: str | None
+    plan: str
+    description: str | None
+    written_at: Micros
+
+    def __repr__(self) -> str:
+        return without_secrets(self)
+
+
 class LogLine(NamedTuple):
     """One captured line; `fields` is JSON text."""
 
@@ -158,6 +197,32 @@ class LogLine(NamedTuple):
     level: str
     message: str
     fields: str | None = None
+
+
+class Ended(NamedTuple):
+    """How a life of a job ended, to decide whether it is old enough to go. `live`: its state, if it lives again."""
+
+    job_id: JobId
+    life: int
+    state: str
+    finished_at: Micros
+    successor: JobId | None
+    kind: str
+    live: str | None = None
+
+
+class Archived(NamedTuple):
+    """A job in the archive; `document` is JSON text with everything that was known about it, but its secrets."""
+
+    job_id: JobId
+    kind: str
+    owner: str
+    queue: str
+    state: str
+    created_at: Micros
+    finished_at: Micros
+    archived_at: Micros
+    document: str
 
 
 class NodeRow(NamedTuple):
@@ -206,6 +271,39 @@ class NewNode(NamedTuple):
     kinds: str | None = None
     queues: str | None = None
     lease_us: int | None = None
+
+
+class ReservationRow(NamedTuple):
+    """Who holds, or held, a queue (`*`: every queue) for direct work. `status`: active, released or expired.
+
+    `entered_at` None: it still waits for running jobs to end. `expires_at` is by the holder's wall clock, for display;
+    what counts is `expires_boot`, in microseconds of the boot clock of its machine, and elsewhere `lasts_us`, the time
+    for which it was taken or last renewed.
+    """
+
+    id: ReservationId
+    queue: str
+    reserved_by: str
+    status: str
+    reserved_at: Micros
+    entered_at: Micros | None
+    expires_at: Micros
+    expires_boot: int
+    lasts_us: int
+    closed_at: Micros | None = None
+    host: str | None = None
+    pid: int | None = None
+    process_start: str | None = None
+    boot_id: str | None = None
+    pid_namespace: str | None = None
+
+
+class Until(NamedTuple):
+    """How long a reservation lasts, as its row has it."""
+
+    expires_at: Micros
+    expires_boot: int
+    lasts_us: int
 
 
 class Turn(NamedTuple):
@@ -262,8 +360,109 @@ class Glance(NamedTuple):
     cancelled: tuple[RunId, ...]
 
 
+class ScheduleRow(NamedTuple):
+    """When jobs are to be made, and which. `plan` and `policy` are JSON text; one of cron, every_us and at is set.
+
+    `next_trigger_at` None: nothing more is planned, or nobody knows when (`problem` says why).
+    """
+
+    id: bytes
+    name: str
+    owner: str
+    source: str
+    template_id: bytes | None
+    kind: str
+    kind_version: int
+    payload: str
+    secrets: str | None
+    plan: str
+    cron: str | None
+    every_us: int | None
+    at: Micros | None
+    tz: str
+    starts_at: Micros | None
+    ends_at: Micros | None
+    policy: str
+    description: str | None
+    digests: str | None
+    declared_at: Micros | None
+    enabled: int
+    disabled_reason: str | None
+    disabled_at: Micros | None
+    problem: str | None
+    last_trigger_at: Micros | None
+    next_trigger_at: Micros | None
+    created_at: Micros
+    updated_at: Micros
+    version: int
+
+
+class NewSlot(NamedTuple):
+    """A planned instant to take. `job` None: a worker's own upkeep takes it.
+
+    `overlap` says what to do while an earlier job of the schedule is live: "skip" takes nothing, "queue" lets the job
+    wait for that one, "allow" does not care.
+    """
+
+    scheduled_for: Micros
+    previous_at: Micros | None
+    following_at: Micros | None
+    job: NewJob | None
+    overlap: str = "allow"
+
+
+class Missed(NamedTuple):
+    """A stretch of planned instants that nobody took. `instants` None: too many to count."""
+
+    first_at: Micros
+    last_at: Micros
+    instants: int | None
+    reason: str
+    recorded_at: Micros
+
+
+class Firing(NamedTuple):
+    """What to do with the instants of a schedule that are due. Written only if the schedule is as it was read."""
+
+    schedule: ScheduleRow
+    slots: Sequence[NewSlot]
+    missed: Sequence[Missed]
+    next_at: Micros | None
+    problem: str | None = None
+
+
+class Fired(NamedTuple):
+    """What became of a firing. `applied` False: the schedule had changed meanwhile, and nothing was written."""
+
+    applied: bool
+    jobs: tuple[JobId, ...] = ()
+    slots: tuple[Micros, ...] = ()
+    """The instants that were taken, with or without a job."""
+    overlapped: tuple[Micros, ...] = ()
+
+
+class SlotRow(NamedTuple):
+    """A planned instant that was taken. `status`: of the upkeep, or the state of its job.
+
+    `successor`: the job has ended, and this one continues its work.
+    """
+
+    schedule_id: bytes
+    scheduled_for: Micros
+    previous_at: Micros | None
+    following_at: Micros | None
+    job_id: JobId | None
+    node_id: NodeId | None
+    note: str | None
+    created_at: Micros
+    status: str | None = None
+    successor: JobId | None = None
+
+
 def not_found(job_id: JobId) -> JobNotFound:
-    return JobNotFound(f"there is no job {to_uuid(job_id)}; it may have been deleted, or belong to another database")
+    return JobNotFound(
+        f"there is no job {to_uuid(job_id)}; it may have been deleted or archived, or belong to another database"
+    )
 
 
 EVERY_QUEUE = "*"
@@ -271,11 +470,14 @@ EVERY_QUEUE = "*"
 
 
 class QueueHold(NamedTuple):
-    """What may stop the jobs of a queue from being claimed."""
+    """What may stop the jobs of a queue from being claimed. While `reserved_until` is set, also in the past, it is
+    reserved."""
 
     name: str
     paused_at: Micros | None
     reserved_until: Micros | None
+    reserved_by: str | None = None
+    reserved_at: Micros | None = None
 
 
 class Outstanding(NamedTuple):

@@ -9,7 +9,7 @@ text
 ON CONFLICT DO NOTHING
 
 -- fragment: unless_known
--- The same for queues.
+-- The same for tables whose rows have a name.
 ON CONFLICT DO NOTHING
 
 -- fragment: take_over_lock

@@ -15,7 +15,7 @@ from textwrap import fill
 
 from perdure.job.model import Claim, JobRow, JobView, LiveJob, OutcomeRow
 from perdure.store.engine import Statement, Statements
-from perdure.store.rows import NodeRow
+from perdure.store.rows import Archived, NodeRow, ReservationRow, ScheduleRow
 
 PLAIN_READY = (
     *("job_id", "queue", "kind", "kind_version", "state", "rank", "position", "run_at", "queued_at"),
@@ -28,6 +28,7 @@ BROUGHT = {
     "new_job": (
         *("id", "kind", "kind_version", "owner", "queue", "payload", "secrets", "params", "options", "principal"),
         *("idempotency_key", "business_key", "parent_id", "created_at"),
+        *("template_id", "template_version", "schedule_id", "scheduled_for"),
     ),
 }
 """The columns of a new job, in the order in which `write` gives them. The others are NULL, or start as below."""
@@ -65,6 +66,10 @@ SHOWN = {
 }
 """The columns of a job's view that are not simply a column of its row, its live row, or its last outcome."""
 
+GROUP = 50
+"""How many jobs a statement about several of them names."""
+_GROUP = tuple(f"id_{first}{second}" for first in "abcdefghij" for second in "abcde")
+
 PLAIN_OUTCOME = (*OutcomeRow._fields[:13], "version")
 """The columns of an outcome without error and successor."""
 
@@ -85,6 +90,14 @@ def column_lists() -> dict[str, str]:
         "plain_outcome_columns": _listed(PLAIN_OUTCOME),
         "plain_outcome_values": _values(PLAIN_OUTCOME),
         "node_columns": _listed(NodeRow._fields),
+        "schedule_columns": _listed(ScheduleRow._fields),
+        "schedule_values": _values(ScheduleRow._fields),
+        "schedule_changes": _listed(f"{name} = :{name}" for name in ScheduleRow._fields[1:]),
+        "reservation_columns": _listed(ReservationRow._fields),
+        "reservation_values": _values(ReservationRow._fields),
+        "archive_columns": _listed(Archived._fields),
+        "archive_values": _values(Archived._fields),
+        "these": _values(_GROUP),
     }
     for sort, brought in BROUGHT.items():
         rest = {name: value for name, value in AT_FIRST[sort.split("_")[1]].items() if name not in brought}
@@ -176,5 +189,5 @@ def _compile(
         return marker.format(names.index(match[1]) + 1)
 
     sql = _PARAMETER.sub(parameter, text)
-    returns_rows = sql.startswith("SELECT") or "RETURNING" in sql
+    returns_rows = sql.startswith(("SELECT", "PRAGMA")) or "RETURNING" in sql
     return Statement(name, sql, tuple(names), returns_rows, verb[1] if verb else None)

@@ -15,10 +15,13 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVa
 
 from perdure.clock import Micros
 from perdure.errors import ConfigError, PerdureError, StoreError
-from perdure.store import admin, control, read
+from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
 from perdure.store import enqueue as _enqueue
 from perdure.store import repair as _repair
+from perdure.store import reservation as _reservation
+from perdure.store import schedule as _schedule
+from perdure.store import template as _template
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
 from perdure.store.protocols import Bell
@@ -70,6 +73,8 @@ class FileRunner(Protocol):
     def facts(self) -> list[Fact]: ...
 
     def back_up(self, target: Path) -> None: ...
+
+    def vacuum(self) -> None: ...
 
 
 class Within:
@@ -236,6 +241,51 @@ class SqlStore:
     release_lock = writes(admin.release_lock)
     lock_holder = reads(admin.lock_holder)
 
+    # ScheduleOperations
+    save_schedule = writes(_schedule.save_schedule)
+    schedule = reads(_schedule.schedule)
+    schedule_by_id = reads(_schedule.schedule_by_id)
+    schedules = reads(_schedule.schedules)
+    declared_schedules = reads(_schedule.declared_schedules)
+    due_schedules = reads(_schedule.due_schedules)
+    schedules_in_trouble = reads(_schedule.schedules_in_trouble)
+    next_trigger = reads(_schedule.next_trigger)
+    fire = writes(_schedule.fire)
+    take_slot = writes(_schedule.take_slot)
+    note_slot = writes(_schedule.note_slot)
+    slot_of = reads(_schedule.slot_of)
+    slots = reads(_schedule.slots)
+    missed = reads(_schedule.missed)
+    pending_of = reads(_schedule.pending_of)
+    declare = writes(_schedule.declare)
+    # TemplateOperations
+    put_template = writes(_template.put_template)
+    archive_template = writes(_template.archive_template)
+    rename_template = writes(_template.rename_template)
+    template = reads(_template.template)
+    template_by_id = reads(_template.template_by_id)
+    templates = reads(_template.templates)
+    template_versions = reads(_template.template_versions)
+    # ReservationOperations
+    reserve = briefly(_reservation.reserve)
+    enter_reservation = writes(_reservation.enter)
+    renew_reservation = writes(_reservation.renew)
+    close_reservation = writes(_reservation.close)
+    active_reservations = reads(_reservation.active)
+    reservations = reads(_reservation.newest)
+    start_reserved = writes(_reservation.start_job)
+    # RetentionOperations
+    ended = reads(retention.ended)
+    remove = briefly(retention.remove)
+    archive = briefly(retention.archive)
+    documents = reads(retention.documents)
+    archived = reads(retention.archived)
+    archived_jobs = reads(retention.archived_jobs)
+    remove_logs = briefly(retention.remove_logs)
+    remove_records = briefly(retention.remove_records)
+    remove_nodes = briefly(retention.remove_nodes)
+    give_back = briefly(retention.give_back)
+
     # StatusQueries
     outstanding = reads(read.outstanding)
     failures = reads(read.failures)
@@ -267,6 +317,14 @@ class SqlStore:
                 code="backup_unsupported",
             )
         self.runner.back_up(target)
+
+    def vacuum(self) -> None:
+        if not isinstance(self.runner, FileRunner):
+            raise ConfigError(
+                "perdure db vacuum is for SQLite files; a server does this by itself (PostgreSQL: autovacuum)",
+                code="vacuum_unsupported",
+            )
+        self.runner.vacuum()
 
     # StoreLifecycle
     @property

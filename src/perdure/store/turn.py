@@ -231,10 +231,10 @@ def _listed(known: str | None) -> list[str]:
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-def glance(node_id: NodeId, kinds: Kinds | None, now: Micros) -> Op[Glance]:
+def glance(node_id: NodeId, kinds: Kinds | None) -> Op[Glance]:
     """What a turn of this node would find to do."""
-    queues: list[str] = [name for (name,) in (yield Call("queues_with_work", {"now": now})).rows]
-    parked = (yield Call("queues_with_parked", {"now": now})).rows
+    queues: list[str] = [name for (name,) in (yield Call("queues_with_work")).rows]
+    parked = (yield Call("queues_with_parked")).rows
     for (name,) in parked:
         if name not in queues and (yield from claim.knows_a_parked_kind(name, kinds)):
             queues.append(name)

@@ -12,7 +12,7 @@ from typing import cast
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
 from perdure.job import transitions
-from perdure.job.model import GAP, Claim, LiveJob, NewJob, OutcomeRow, RunClosing, Transition
+from perdure.job.model import GAP, Claim, LiveJob, NewJob, Origin, OutcomeRow, RunClosing, Transition
 from perdure.job.views import Job
 from perdure.store import read
 from perdure.store.engine import Blob, Call, Op, Serialization
@@ -57,6 +57,7 @@ def _is_plain(new: NewJob) -> bool:
         new.plan.plain
         and new.secrets is None
         and new.parent_id is None
+        and new.origin is None
         and new.idempotency_key is None
         and new.business_key is None
         and not new.waits_for
@@ -70,7 +71,8 @@ def _plain_job_row(new: NewJob) -> tuple[object, ...]:
 def _job_row(new: NewJob) -> tuple[object, ...]:
     plan = new.plan
     head, shown, keys_of = plan[:4], plan[4:7], (new.idempotency_key, new.business_key)
-    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at)
+    origin = new.origin or Origin()
+    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at, *origin)
 
 
 def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:

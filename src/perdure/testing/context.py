@@ -16,6 +16,7 @@ from perdure.job.transitions import claim
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Draft, Kind
 from perdure.options import Options
+from perdure.store.rows import SlotRow
 from perdure.worker.context import JobContext, Services, current, entered
 from perdure.worker.run import AnyKind
 from perdure.worker.services import StoreServices
@@ -105,6 +106,10 @@ class DetachedServices:
     def get_run(self, ctx: JobContext) -> Run:
         del ctx
         return self._run
+
+    def get_slot(self, ctx: JobContext) -> SlotRow | None:
+        del ctx
+        return None
 
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
         return StoreServices(self._app.parts()).new_job(draft, ctx)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.checks import check_time, check_whole
 from perdure.clock import ManualClock, Micros, SystemClock, to_datetime, to_micros
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError, shown
-from perdure.ids import IdFactory
+from perdure.ids import IdFactory, NodeId
 from perdure.job.views import Job
 from perdure.kind import Kind
 from perdure.store.open import open_store
@@ -31,6 +31,7 @@ from perdure.worker.worker import is_at_work
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.schedule.scheduler import Scheduler
 
 
 class KitClock(ManualClock):
@@ -249,9 +250,10 @@ class Kit:
         minutes: float = 0,
         seconds: float = 0,
     ) -> datetime:
-        """Let time pass, or jump to an instant: `t.advance(minutes=5)`, `t.advance(to=job.run_at)`. Runs nothing.
+        """Let time pass, or go to an instant: `t.advance(minutes=5)`, `t.advance(to=job.run_at)`. Returns the new time.
 
-        Returns the new time.
+        Runs nothing, but schedules make their jobs: each planned instant on the way is taken at its own time. While
+        the job of an instant waits for `drain`, the next ones are skipped, unless the schedule's overlap= says else.
         """
         self._check_open()
         passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -266,8 +268,30 @@ class Kit:
                 f"time cannot pass backwards: advance() was given {passed.total_seconds()} s; give a later time",
                 code="clock_backwards",
             )
-        self._clock.advance(days=passed.days, seconds=passed.seconds, milliseconds=passed.microseconds / 1_000)
+        self._pass(Micros(self._clock.now() + passed // timedelta(microseconds=1)))
         return self.now
+
+    def _pass(self, until: Micros) -> None:
+        """Stop at every planned instant on the way."""
+        scheduler = self._scheduler()
+        while scheduler is not None and (at := self.app.store.next_trigger()) is not None and at <= until:
+            self._move_to(max(at, self._clock.now()))
+            scheduler.fire(None)
+        self._move_to(until)
+
+    def _move_to(self, at: Micros) -> None:
+        self._clock.advance(milliseconds=(at - self._clock.now()) / 1_000)
+
+    def _scheduler(self) -> Scheduler | None:
+        """None: there are no schedules."""
+        parts = self.app.parts()
+        if not parts.declared() and self.app.store.next_trigger() is None:
+            return None
+        from perdure.schedule.scheduler import Scheduler  # loads cronsim and the time zones
+
+        scheduler = Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared)
+        scheduler.declare(NodeId(parts.ids.new()))
+        return scheduler
 
     # -- what was enqueued -------------------------------------------------------------------------------------------
 

@@ -17,12 +17,18 @@ class Chore(NamedTuple):
     """Something that every worker does, about every `every_s` seconds, in its store thread.
 
     `run` returns how much work it found for this node, as a number or as True. Whatever it does, another worker may do
-    at the same time. `name` is what the log calls it.
+    at the same time. `name` is what the log calls it. `every_s` is a function where the rest after a run varies.
     """
 
     name: str
-    every_s: float
+    every_s: float | Callable[[], float]
     run: Callable[[], int]
+    is_needed: bool = False
+    """Without its first run the worker does not start."""
+
+    def rest_s(self) -> float:
+        """For how long it has nothing to do after a run."""
+        return self.every_s() if callable(self.every_s) else self.every_s
 
 
 class Chores:
@@ -39,13 +45,15 @@ class Chores:
         self._next = 0.0
 
     def start(self) -> None:
-        """Before the first turn: run each once. An outage or a wrong schema is raised, as no worker can start then."""
+        """Before the first turn: run each once. A wrong schema is raised; so is an outage, if the chore is needed."""
         for chore in self._chores:
             try:
                 chore.run()
-            except (*OUTAGES, SchemaError):
+            except SchemaError:
                 raise
             except PerdureError as error:
+                if chore.is_needed and isinstance(error, OUTAGES):
+                    raise
                 _log_failure(chore, error)
 
     def run_due(self) -> float:
@@ -54,8 +62,8 @@ class Chores:
         if at >= self._next:
             for number, chore in enumerate(self._chores):
                 if at >= self._due_at[number]:
-                    self._due_at[number] = at + chore.every_s
                     self._run(chore)
+                    self._due_at[number] = at + chore.rest_s()
             self._next = min(self._due_at)
         return self._next - at
 
@@ -66,8 +74,8 @@ class Chores:
         except PerdureError as error:
             _log_failure(chore, error)
         except Exception:
-            logger.exception("the chore %s failed; it runs again in %g s", chore.name, chore.every_s)
+            logger.exception("the chore %s failed; it runs again in %g s", chore.name, chore.rest_s())
 
 
 def _log_failure(chore: Chore, error: PerdureError) -> None:
-    logger.warning("the chore %s failed; it runs again in %g s: %s", chore.name, chore.every_s, error)
+    logger.warning("the chore %s failed; it runs again in %g s: %s", chore.name, chore.rest_s(), error)

@@ -15,6 +15,7 @@ from perdure.errors import PerdureError
 from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.model import Failure, LiveJob
 from perdure.job.reports import Finish, TimedOut
+from perdure.job.retry import MAX_RUNTIME, max_runtime_ms
 from perdure.store.protocols import OUTAGES, Locked
 from perdure.store.rows import USUAL_LEASE_US, FinishStatus, NodeRow, Rescued
 from perdure.upkeep.chore import Chore
@@ -178,7 +179,7 @@ class Rescuer:
 
     def chore(self, own: Callable[[], NodeId]) -> Chore:
         """`own`: the id that the worker's node has at the time."""
-        return Chore("rescue", self._every_s, lambda: self.look(own()))
+        return Chore("rescue", self._every_s, lambda: self.look(own()), is_needed=True)
 
     def look(self, own: NodeId) -> int:
         """Declare dead nodes dead, and take back what they left behind. Returns how many jobs that were."""
@@ -233,13 +234,22 @@ class Rescuer:
             logger.error("job %s (%s) could not %s: %s", to_uuid(live.job_id), live.kind, be_done, error)
             self._refused.add(live.run_id)
 
+    def _failure_of(self, live: LiveJob) -> Failure:
+        """A job that has used up the time of its slot is not retried."""
+        row = self._store.row(live.job_id)
+        limit_ms = None if row is None else max_runtime_ms(row.options)
+        message = "the run went past its deadline and its node did not close it"
+        if limit_ms is None or (live.timeout_ms or 0) < limit_ms:
+            return Failure("JobTimeout", message)
+        return Failure(MAX_RUNTIME, message, permanent=True)
+
     def _close_overdue(self, nodes: Mapping[NodeId, NodeRow]) -> int:
         """The deadline in the row is by another wall clock: it says which runs to watch, not when to act."""
         watched = self._store.overdue(_EVER, WATCHED)
         closed = 0
         at, is_attentive = self._clock.boottime(), self._watch.is_attentive
         for live in self._overtime.look(watched, nodes, at, is_attentive=is_attentive):
-            failure = Failure("JobTimeout", "the run went past its deadline and its node did not close it")
+            failure = self._failure_of(live)
             finish = Finish(live, TimedOut(failure), JobId(self._ids.new()))
             try:
                 (finished,) = self._store.finish([finish], self._clock.now())

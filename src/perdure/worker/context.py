@@ -18,18 +18,19 @@ from collections.abc import Callable, Generator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from perdure.checks import check_number
-from perdure.clock import Micros
+from perdure.clock import Micros, to_datetime
 from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError
 from perdure.ids import to_uuid
 from perdure.job.model import Claim, NewJob, RunStats
 from perdure.job.views import Job, Run
 from perdure.kind import Bound, Draft, Kind
 from perdure.payload.signature import field_names
-from perdure.store.rows import LogLine
+from perdure.store.rows import LogLine, SlotRow
 from perdure.worker.signals import Interrupted, Stop
 from perdure.worker.texts import Redactor, shortened, storable
 
@@ -48,6 +49,8 @@ class Services(Protocol):
     def get_job(self, ctx: JobContext) -> Job: ...
 
     def get_run(self, ctx: JobContext) -> Run: ...
+
+    def get_slot(self, ctx: JobContext) -> SlotRow | None: ...
 
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob: ...
 
@@ -134,6 +137,28 @@ class JobContext:
     def run(self) -> Run:
         """This attempt as it is recorded, read from the database."""
         return self._services.get_run(self)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The planned instant that the job was made for, read from the database. None: no schedule made it."""
+        slot = self._services.get_slot(self)
+        return None if slot is None else to_datetime(slot.scheduled_for)
+
+    @property
+    def data_interval(self) -> tuple[datetime | None, datetime | None]:
+        """From the planned instant before this job's to its own: the time that its work is about. Both None: no
+        schedule made it; the first one None: there was none before."""
+        slot = self._services.get_slot(self)
+        if slot is None:
+            return None, None
+        before = slot.previous_at
+        return None if before is None else to_datetime(before), to_datetime(slot.scheduled_for)
+
+    @property
+    def next_scheduled_for(self) -> datetime | None:
+        """The planned instant after this job's, as it was planned when the job was made."""
+        slot = self._services.get_slot(self)
+        return None if slot is None or slot.following_at is None else to_datetime(slot.following_at)
 
     @property
     def attempt(self) -> int:

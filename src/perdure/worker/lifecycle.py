@@ -19,8 +19,8 @@ from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Sn
 from perdure.job.states import Park, State
 from perdure.job.transitions import INTERRUPTED
 from perdure.job.views import Job
-from perdure.store.rows import Finished, FinishStatus, Rescued
-from perdure.text import measured
+from perdure.store.rows import EVERY_QUEUE, Finished, FinishStatus, Rescued, ReservationRow
+from perdure.text import counted, measured
 
 if TYPE_CHECKING:
     from perdure.worker.run import Ended  # which loads asyncio, and `app` imports this module
@@ -55,6 +55,41 @@ def log_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None
 def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_queue", "queue": queue}
     _say_by_hand(f"{verb} of queue {queue} by hand", facts, in_transaction)
+
+
+def log_removed(verb: str, jobs: int, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": verb, "jobs": jobs}
+    _say_by_hand(f"{verb} of {counted(jobs, 'job')} by hand", facts, in_transaction)
+
+
+def log_template(verb: str, name: str, version: int, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_template", "template": name, "version": version}
+    _say_by_hand(f"{verb} of template {name} by hand, version {version}", facts, in_transaction)
+
+
+def log_reserved(row: ReservationRow) -> None:
+    _say(
+        logging.INFO, f"{_reservation(row)} is reserved by {row.reserved_by}", _reservation_facts("queue_reserved", row)
+    )
+
+
+def log_released(row: ReservationRow) -> None:
+    message = f"{_reservation(row)} is released by {row.reserved_by}, and continues"
+    _say(logging.INFO, message, _reservation_facts("queue_released", row))
+
+
+def log_reservation_expired(row: ReservationRow, why: str) -> None:
+    """Someone else has ended it."""
+    message = f"the reservation of {_reservation(row)} by {row.reserved_by} has expired: {why}; its jobs continue"
+    _say(logging.WARNING, message, _reservation_facts("reservation_expired", row) | {"reason": why})
+
+
+def _reservation(row: ReservationRow) -> str:
+    return "every queue" if row.queue == EVERY_QUEUE else f"queue {row.queue}"
+
+
+def _reservation_facts(event: str, row: ReservationRow) -> dict[str, Any]:
+    return {"event": event, "reservation_id": str(to_uuid(row.id)), "queue": row.queue, "by": row.reserved_by}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What identifies a process, and whether another one on this machine still runs. Reads /proc; used by rescue."""
+"""What identifies a process, and whether another one on this machine still runs. Reads /proc; used by `upkeep`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import socket
 from pathlib import Path
 from typing import Protocol
 
-from perdure.store.rows import NodeRow, Process
+from perdure.store.rows import NodeRow, Process, ReservationRow
 
 
 class Liveness(Protocol):
-    """Identifies this process, and tells which nodes are gone."""
+    """Identifies this process, and tells which nodes and holders of reservations are gone."""
 
     def own(self) -> Process:
         """What identifies this process among all others."""
         ...
 
-    def is_gone(self, node: NodeRow) -> bool:
-        """True only where it is certain: the node ran on this machine, under this kernel, and its process has ended."""
+    def is_gone(self, node: NodeRow | ReservationRow) -> bool:
+        """True only where it is certain: it ran on this machine, under this kernel, and its process has ended."""
         ...
 
 
@@ -37,7 +37,7 @@ class ProcLiveness:
             pid_namespace=self._pid_namespace(),
         )
 
-    def is_gone(self, node: NodeRow) -> bool:
+    def is_gone(self, node: NodeRow | ReservationRow) -> bool:
         """A node of a host of the same name under another boot is not certain to be gone: names repeat, and so do the
         numbers of pid namespaces. It is declared dead when it is silent."""
         if node.pid is None or node.process_start is None or node.boot_id is None or node.pid_namespace is None:

@@ -215,7 +215,7 @@ class Node:
                 log_parked(turned.parked)
             if is_logged(logging.DEBUG):
                 log_claims(turned.claims)
-            self._begin(turned.claims)
+            self.begin(turned.claims)
         if turned.promoted or turned.finished or turned.again:  # what has ended may have queued more: a retry, a child
             self._must_look = True
 
@@ -279,7 +279,8 @@ class Node:
             for ended, next_id in zip(reports, ids, strict=True)
         ]
 
-    def _begin(self, claims: Sequence[Claim]) -> None:
+    def begin(self, claims: Sequence[Claim]) -> None:
+        """Hand claimed jobs to their executors."""
         tasks: defaultdict[Executor, list[Assignment]] = defaultdict(list)
         parts = self._parts
         for claim in claims:
@@ -304,7 +305,7 @@ class Node:
         at = self._at()
         if not self._wants_a_look(at):
             return
-        self._glance = self._store.glance(self.id, self._parts.kinds.versions(), self._now())
+        self._glance = self._store.glance(self.id, self._parts.kinds.versions())
         self._must_look = self._dry = False
         self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._options.poll_s)
         for run_id in self._glance.cancelled:

@@ -8,9 +8,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast, get_args
 
-from perdure.checks import check_choice, check_function, check_known, check_name, check_names, check_number, check_whole
+from perdure.checks import (
+    check_choice,
+    check_function,
+    check_known,
+    check_name,
+    check_names,
+    check_number,
+    check_type,
+    check_whole,
+)
 from perdure.clock import Clock
-from perdure.config import Config
+from perdure.config import Config, Retention
 from perdure.errors import InvalidOption, shown
 from perdure.ids import IdFactory
 from perdure.job.model import NewJob
@@ -20,6 +29,7 @@ from perdure.store.protocols import Store
 from perdure.worker.liveness import Liveness, ProcLiveness
 
 if TYPE_CHECKING:
+    from perdure.schedule.definition import Definition
     from perdure.worker.run import Middleware
 
 CONCURRENCY_LIMIT = 10_000
@@ -40,6 +50,7 @@ class WorkerFields(TypedDict, total=False):
     after_stop: Hook | Sequence[Hook]
     lifespan: Callable[[], object] | None
     exclusive: str | None
+    schedules: bool
 
 
 OPTION_NAMES = ("queues", "concurrency", *WorkerFields.__annotations__)
@@ -64,6 +75,8 @@ class WorkerOptions:
     after_stop: Sequence[Hook] = ()
     lifespan: Callable[[], object] | None = None
     exclusive: str | None = None
+    schedules: bool = True
+    """Whether it takes the slots of schedules that are due."""
     lease_s: float = 60.0
     busy_timeout_s: float = 5.0
     """The longest that a call to the database may take; the watchdog is more patient than that."""
@@ -104,6 +117,11 @@ class Parts(NamedTuple):
     middleware: Sequence[Middleware] = ()
     liveness: Liveness = ProcLiveness()
     jitter: Callable[[], float] = random.random
+    owner: str = "perdure"
+    """The name of the app."""
+    declared: Callable[[], Sequence[Definition]] = tuple
+    """The schedules that its code declares."""
+    retention: Retention = Retention()
 
 
 # -- the checks ------------------------------------------------------------------------------------------------------
@@ -140,6 +158,11 @@ def _hooks(hooks: object, what: str) -> tuple[Hook, ...]:
     return tuple(listed)
 
 
+def _flag(value: object, what: str) -> bool:
+    check_type(value, what, bool, "True or False")
+    return value is True
+
+
 def _lifespan(lifespan: object, what: str) -> Callable[[], object] | None:
     hint = "; decorate it with contextlib.asynccontextmanager and pass the function itself"
     if lifespan is None:
@@ -156,4 +179,5 @@ _CHECKS: dict[str, Callable[[object, str], object]] = {
     "after_stop": _hooks,
     "lifespan": _lifespan,
     "exclusive": lambda value, name: None if value is None else check_name(value, name, EXCLUSIVE_LIMIT),
+    "schedules": _flag,
 }

@@ -38,7 +38,7 @@ from perdure.job.reports import (
     TimedOut,
     Unreadable,
 )
-from perdure.job.retry import Retry
+from perdure.job.retry import MAX_RUNTIME, Retry, max_runtime_ms
 from perdure.kind import Kind
 from perdure.uninterrupted import Mark
 from perdure.worker.context import JobContext, entered
@@ -200,6 +200,10 @@ async def run_async(task: Assignment) -> Ended:
 def prepare(task: Assignment) -> Arguments | Report:
     """Decode, upgrade and validate the stored arguments. Returns a report if the handler cannot be called."""
     claim, kind = task.claim, task.kind
+    if claim.options is not None and (limit_ms := max_runtime_ms(claim.options)) is not None:
+        spent_ms = _spent_ms(task)
+        if spent_ms >= limit_ms:
+            return TimedOut(_out_of_time(limit_ms))
     try:
         args, kwargs = kind.load(claim.payload, claim.secrets, claim.live.kind_version)
         if kind.codec.takes_context:
@@ -340,7 +344,7 @@ COMPLETED = Completed()
 def report_of_error(task: Assignment, error: BaseException) -> Report:
     """What an exception means for the run."""
     try:
-        return _too_late(task, error) if task.ctx.closed else _report_of(task, error)
+        return _too_late(task, error) if task.ctx.closed else _within_its_slot(task, _report_of(task, error))
     except Interrupted:
         raise
     except BaseException as worse:  # noqa: BLE001 - the user's exception cannot even be described
@@ -393,18 +397,45 @@ def timed_out(task: Assignment, error: BaseException | None = None) -> Report:
     message = f"the run took longer than its time-out of {task.timeout_s or 0:g} s"
     trace = None if error is None else _traceback(task, error)
     failure = Failure("JobTimeout", message, trace)
-    return TimedOut(failure, _delay_us(task))
+    return _within_its_slot(task, TimedOut(failure, _delay_us(task)))
 
 
 def failed(task: Assignment, failure: Failure) -> Report:
     """A failure that is not an exception of the handler: which exceptions are retried does not matter."""
-    return Failed(failure, 0 if failure.permanent else _delay_us(task))
+    return _within_its_slot(task, Failed(failure, 0 if failure.permanent else _delay_us(task)))
 
 
 def _failed(task: Assignment, error: BaseException) -> Report:
     asked_for = isinstance(error, (Interrupted, asyncio.CancelledError))  # not by us: an error like any other
     permanent = not asked_for and not policy_of(task.claim, task.kind).retries(error)
     return Failed(failure_of(task, error, permanent=permanent), 0 if permanent else _delay_us(task))
+
+
+# -- the job of a slot -------------------------------------------------------------------------------------------------
+
+
+def _within_its_slot(task: Assignment, report: Report) -> Report:
+    """A job that has used up the time of its slot is not retried: the next slot goes on."""
+    limit_ms = max_runtime_ms(task.claim.options)
+    if limit_ms is None or not isinstance(report, (Failed, TimedOut)) or report.failure.permanent:
+        return report
+    if _spent_ms(task) + report.delay_us // 1000 < limit_ms:
+        return report
+    if isinstance(report, TimedOut):
+        return TimedOut(_out_of_time(limit_ms)._replace(traceback=report.failure.traceback))
+    return Failed(report.failure._replace(permanent=True))
+
+
+def _spent_ms(task: Assignment) -> int:
+    """Since the first start of the job."""
+    live = task.claim.live
+    before_us = 0 if live.started_at is None or live.claimed_at is None else live.claimed_at - live.started_at
+    return before_us // 1000 + (task.ctx.stats().duration_ms or 0)
+
+
+def _out_of_time(limit_ms: int) -> Failure:
+    message = f"the job of this slot was at work for longer than its max_runtime of {limit_ms / 1000:g} s"
+    return Failure(MAX_RUNTIME, message, permanent=True)
 
 
 def _delay_us(task: Assignment) -> int:

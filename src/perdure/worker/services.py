@@ -22,7 +22,7 @@ from perdure.job.reports import Completed, Finish
 from perdure.job.views import Job, Run
 from perdure.kind import Draft
 from perdure.store.protocols import Store
-from perdure.store.rows import FinishStatus, RunFilter, not_found
+from perdure.store.rows import FinishStatus, RunFilter, SlotRow, not_found
 from perdure.uninterrupted import interruptible, uninterrupted
 from perdure.worker.context import JobContext
 from perdure.worker.options import Parts
@@ -149,6 +149,9 @@ class StoreServices:
             if run.row.id == ctx.claim.run_id:
                 return run
         raise JobNotFound(f"there is no run {ctx.run_id}")
+
+    def get_slot(self, ctx: JobContext) -> SlotRow | None:
+        return self._store.slot_of(ctx.claim.job_id)
 
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
         new = self._new_job(draft)

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
@@ -23,6 +23,7 @@ from perdure.kind import Registry
 from perdure.store.protocols import Bell
 from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
+from perdure.upkeep.reservations import ReservationWatch
 from perdure.worker.context import capturing
 from perdure.worker.executors.loop import LoopExecutor
 from perdure.worker.executors.threads import ThreadExecutor
@@ -35,6 +36,11 @@ from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import AnyKind, Executor, Inbox
 from perdure.worker.signals import Stop
+
+if TYPE_CHECKING:
+    from perdure.schedule.scheduler import Scheduler
+
+T = TypeVar("T")
 
 SIGNAL_WITHIN_S = 0.5
 """How late a signal may be noticed at worst."""
@@ -260,8 +266,22 @@ class Worker:
         self._thread.start()
 
     def _chores(self, node: Node) -> Chores:
-        rescue = Rescuer(self._parts, self._options).chore(lambda: node.id)
-        return Chores([rescue], self._parts.clock, node.look_again)
+        parts = self._parts
+        chores = [
+            Rescuer(parts, self._options).chore(lambda: node.id),
+            ReservationWatch(parts.store, parts.clock, parts.liveness).chore(),
+        ]
+        if self._options.schedules:
+            chores.append(self._scheduler().chore(lambda: node.id))
+        return Chores(chores, parts.clock, node.look_again)
+
+    def _scheduler(self) -> Scheduler:
+        from perdure.schedule.scheduler import Scheduler  # loads cronsim and the time zones
+        from perdure.upkeep.retention import built_in
+
+        parts = self._parts
+        upkeep = built_in(parts.store, parts.clock, parts.retention, parts.kinds)
+        return Scheduler(parts.store, parts.clock, parts.ids, parts.owner, parts.declared, upkeep)
 
     def _prepare_kinds(self) -> None:
         """Read their signatures now: it takes time that the first job of each would pay for."""
@@ -443,7 +463,7 @@ class Running:
 
     async def __aenter__(self) -> Worker:
         try:
-            await _finish_in_thread(self._worker.start)
+            await finish_in_thread(self._worker.start)
         except asyncio.CancelledError:
             await self.__aexit__(None, None, None)
             raise
@@ -454,18 +474,19 @@ class Running:
     ) -> None:
         if not self._worker.is_forked:
             self._worker.stop()
-            await _finish_in_thread(self._worker.join)
+            await finish_in_thread(self._worker.join)
 
 
-async def _finish_in_thread(act: Callable[[], None]) -> None:
+async def finish_in_thread(act: Callable[[], T]) -> T:
     """Call it in a new thread while the event loop runs. A cancel of this task takes effect afterwards."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
+    results: list[T] = []
 
     def serve() -> None:
         raised: BaseException | None = None
         try:
-            act()
+            results.append(act())
         except BaseException as error:  # noqa: BLE001 - raised in the task that waits
             raised = error
         loop.call_soon_threadsafe(done.set_result, raised)
@@ -482,3 +503,4 @@ async def _finish_in_thread(act: Callable[[], None]) -> None:
         raise raised
     if cancelled is not None:
         raise cancelled
+    return results[0]

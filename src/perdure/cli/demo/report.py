@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -27,8 +28,10 @@ from rich.text import Text
 
 from perdure.app import Perdure
 from perdure.cli.render import visible
+from perdure.clock import to_datetime
 from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
+from perdure.schedules import Schedule
 from perdure.text import span
 
 
@@ -173,6 +176,12 @@ class Proof:
     failures: int = 0
     """Runs that failed, and after which the job ran again."""
     lost: int = 0
+    planned: int = 0
+    """Instants of schedules."""
+    taken: int = 0
+    """Those of them that made a job."""
+    missed: Counter[str] = field(default_factory=Counter[str])
+    """Those that did not, by the recorded reason."""
     checks: int = 0
     violations: int = 0
     remarks: list[str] = field(default_factory=list[str])
@@ -190,7 +199,7 @@ def prove(app: Perdure, figures: Figures, starts: Path) -> Proof:
         jobs=len(jobs),
         completed=states[State.COMPLETED],
         failed=states[State.FAILED],
-        children=len(jobs.keys() - figures.accepted),
+        children=len(_children(jobs, figures)),
         runs=sum(map(len, runs.values())),
         starts=noted.total(),
         lost=sum(run.state is RunState.LOST for every in runs.values() for run in every),
@@ -199,6 +208,7 @@ def prove(app: Perdure, figures: Figures, starts: Path) -> Proof:
     proof.problems += figures.surprises
     proof.problems += _about_jobs(jobs, figures)
     proof.problems += _about_runs(runs, noted)
+    proof.problems += _about_instants(app, jobs, proof)
     proof.problems += _doctor(app, proof)
     return proof
 
@@ -212,6 +222,11 @@ def _by_job(app: Perdure) -> dict[UUID, list[Run]]:
     return runs
 
 
+def _children(jobs: Mapping[UUID, Job], figures: Figures) -> set[UUID]:
+    """Neither enqueued by us nor by the clock."""
+    return {job.id for job in jobs.values() if job.schedule_id is None} - figures.accepted
+
+
 def _about_jobs(jobs: Mapping[UUID, Job], figures: Figures) -> Iterator[str]:
     if missing := figures.accepted - jobs.keys():
         yield f"{len(missing)} accepted jobs are missing, such as {min(missing)}"
@@ -222,7 +237,7 @@ def _about_jobs(jobs: Mapping[UUID, Job], figures: Figures) -> Iterator[str]:
         yield f"{len(unmeant)} jobs failed that should not have, such as {min(unmeant)}"
     if unfailed := figures.doomed - failed:
         yield f"{len(unfailed)} jobs did not fail that should have, such as {min(unfailed)}"
-    if (children := len(jobs.keys() - figures.accepted)) != figures.parents:
+    if (children := len(_children(jobs, figures))) != figures.parents:
         yield f"{figures.parents} jobs were to enqueue one child each, but there are {children} children"
 
 
@@ -239,6 +254,34 @@ def _about_runs(runs: Mapping[UUID, Sequence[Run]], noted: Counter[UUID]) -> Ite
     silent = [run.id for run in known.values() if run.state is not RunState.LOST and run.id not in noted]
     if silent:
         yield f"{len(silent)} runs are recorded whose handler never began, such as {min(silent)}"
+
+
+def _about_instants(app: Perdure, jobs: Mapping[UUID, Job], proof: Proof) -> Iterator[str]:
+    """Each planned instant has made one job, or is in a stretch that is recorded as missed."""
+    for schedule in app.schedules.list():
+        made = Counter(job.scheduled_for for job in jobs.values() if job.schedule_id == schedule.id)
+        stretches = app.schedules.missed(schedule.name, limit=10_000)
+        planned = list(_planned(app, schedule))
+        missed = {at: [one.reason for one in stretches if one.first <= at <= one.last] for at in planned}
+        proof.planned += len(planned)
+        proof.taken += sum(made[at] > 0 for at in planned)
+        proof.missed.update(reason for reasons in missed.values() for reason in reasons)
+        if lost := [at for at in planned if not made[at] and not missed[at]]:
+            yield f"{len(lost)} planned instants made no job, and no reason is recorded, such as {lost[0]}"
+        if twice := [at for at in planned if made[at] + len(missed[at]) > 1]:
+            yield f"{len(twice)} planned instants were taken more than once, such as {twice[0]}"
+        if unplanned := made.keys() - planned:
+            yield f"{len(unplanned)} jobs are for instants that were not planned, such as {min(map(str, unplanned))}"
+
+
+def _planned(app: Perdure, schedule: Schedule) -> Iterator[datetime]:
+    """What its trigger says, from the time when it was made to the first instant that nobody has settled yet."""
+    row = app.store.schedule(schedule.name)
+    if row is not None and row.next_trigger_at is not None and schedule.trigger is not None:
+        for at in schedule.trigger.instants(row.created_at):
+            if at >= row.next_trigger_at:
+                return
+            yield to_datetime(at)
 
 
 def _doctor(app: Perdure, proof: Proof) -> Iterator[str]:
@@ -268,8 +311,8 @@ def print_table(screen: Screen, figures: Figures, proof: Proof, seconds: float) 
     for problem in proof.problems:
         screen.say("PROBLEM", problem, "bold red")
     if not proof.problems:
-        claim = "no accepted job was lost, and none ran twice without a recorded reason."
-        screen.say("proven", f"In {seconds:.0f} s, {claim}", "bold green")
+        claim = "no accepted job was lost, none ran twice without a recorded reason"
+        screen.say("proven", f"In {seconds:.0f} s, {claim}, and every planned instant is accounted for.", "bold green")
 
 
 def print_next_steps(screen: Screen, kept: Path | None) -> None:
@@ -296,6 +339,8 @@ def _program() -> str:
 def _counts(figures: Figures, proof: Proof) -> Iterator[Row]:
     asked = len(figures.accepted)
     yield "jobs accepted", f"{asked:,}", f"and {proof.children} more that jobs enqueued themselves"
+    missed = ", ".join(f"{count} {reason}" for reason, count in proof.missed.items()) or "none"
+    yield "planned", f"{proof.planned:,}", f"instants: {proof.taken} made one job each, {missed} missed"
     yield "jobs ended", f"{proof.completed + proof.failed:,}", f"{proof.failed} of them failed, as it was meant to"
     yield "attempts", f"{proof.runs:,}", "each recorded, with its end"
     again = f"{proof.failures} after an error, {proof.lost} lost with the killed worker"

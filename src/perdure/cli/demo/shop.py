@@ -82,6 +82,11 @@ async def receipt(number: int) -> int:
     return number
 
 
+@app.job(queue=POST)
+async def tick() -> None:
+    """Made by the clock, while the other jobs run."""
+
+
 @app.job(queue=SHOP, isolation="process")
 def report(month: int) -> int:
     """In a process of its own, which could be killed without harm to the worker."""

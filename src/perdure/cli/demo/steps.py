@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+from uuid import UUID
 
 from perdure.cli.demo import COULD_NOT_RUN, DemoStopped, Interrupts, shop
 from perdure.cli.demo.report import (
@@ -31,8 +32,9 @@ from perdure.cli.demo.report import (
 )
 from perdure.cli.demo.shop import app
 from perdure.clock import Micros
+from perdure.errors import ReservationBusy, ReservationExpired
 from perdure.ids import NodeId, to_uuid
-from perdure.job.states import RunState
+from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
 from perdure.kind import Draft
 from perdure.text import span
@@ -50,6 +52,9 @@ PINGS = 150
 PING_EVERY_S = 0.008
 START_S = 30.0
 STOP_S = 10.0
+WAITING = 500
+"""Jobs that wait in a queue while it is reserved."""
+HOLD_S = 0.3
 PATIENCE_S = 60.0
 """If no job ends for this long, the demo continues, and finds the jobs that have not ended."""
 LOOK_S = 0.02
@@ -85,6 +90,7 @@ def run(count: int, keep: Path | None, interrupts: Interrupts, *, plain: bool) -
 def _run_steps(demo: Demo, count: int) -> None:
     last = enqueue(demo, count)
     demo.screen.say("explain", f'Why does job {tail(last)} not run? app.explain says: "{app.explain(last)}"')
+    start_clock()
     first, second = start_workers(demo)
     watch = QueueWatch(demo, len(demo.figures.accepted), shop.SHOP, shop.POST)
     reorder(demo, watch, last)
@@ -92,9 +98,11 @@ def _run_steps(demo: Demo, count: int) -> None:
     third = demo.workers.start(shop.EXPRESS, concurrency=EXPRESS_AT_ONCE)
     await_rescue(demo, watch, first, second, killed_at)
     drain(demo, watch, second)
+    stop_clock(demo, watch, first, killed_at)
     demo.workers.await_start(third)
     latency(demo)
     sprint(demo, count)
+    reserve(demo)
     demo.workers.stop()
 
 
@@ -315,6 +323,11 @@ def _enqueue_all(demo: Demo, drafts: Sequence[Draft]) -> Job:
     return last
 
 
+def start_clock() -> None:
+    """Plan a job for every second. Nobody makes it yet: a worker that comes later makes up for what was due."""
+    app.schedules.put(shop.tick.name, kind=shop.tick, every=1, catch_up="all", overlap="allow")
+
+
 def start_workers(demo: Demo) -> tuple[WorkerProcess, WorkerProcess]:
     """Start two workers; the shop is closed until both are there."""
     for queue in (shop.SHOP, shop.POST, shop.EXPRESS):
@@ -338,7 +351,7 @@ def reorder(demo: Demo, watch: QueueWatch, job: Job) -> None:
     if not runs:
         return
     run = runs[-1]
-    before = sum(other.started_at < run.started_at for other in app.runs())
+    before = sum(other.started_at < run.started_at for other in _shop_runs())
     if before > 2 * AT_ONCE:  # more than both workers could have taken at the same moment
         demo.figures.surprises.append(f"{before} jobs started before the one that was moved to the front")
     demo.screen.say(
@@ -392,11 +405,11 @@ def await_rescue(demo: Demo, watch: QueueWatch, victim: WorkerProcess, other: Wo
 def drain(demo: Demo, watch: QueueWatch, other: WorkerProcess) -> None:
     watch.until_ended()
     figures = demo.figures
-    runs = [run for run in app.runs() if run.kind not in (shop.ping.name, shop.nothing.name)]
+    runs = _shop_runs()
     figures.mixed, figures.mixed_rate = watch.total, watch.rate(runs)
     failed = sum(run.state is RunState.FAILED for run in runs)
     demo.screen.say("retry", f"{failed} attempts failed; all but the one meant to fail for good were retried.")
-    rescued = [run for run in runs if run.job_id in figures.in_hand and run.row.node_id == other.node_id]
+    rescued = [run for run in app.runs() if run.job_id in figures.in_hand and run.row.node_id == other.node_id]
     ended = {run.job_id for run in rescued if run.state is RunState.COMPLETED}
     demo.screen.say(
         "drain",
@@ -408,6 +421,35 @@ def drain(demo: Demo, watch: QueueWatch, other: WorkerProcess) -> None:
 
 def _lost(victim: WorkerProcess) -> list[Run]:
     return [run for run in app.runs(state=RunState.LOST.value) if run.row.node_id == victim.node_id]
+
+
+def _shop_runs() -> list[Run]:
+    """The runs that are not of the other steps."""
+    return [run for run in app.runs() if run.kind not in (shop.tick.name, shop.ping.name, shop.nothing.name)]
+
+
+def stop_clock(demo: Demo, watch: QueueWatch, victim: WorkerProcess, killed_at: Micros) -> None:
+    """Switch the schedule off, once all that was planned until now, and for a second after the kill, is settled."""
+    until = max(app.clock.now(), killed_at + 1_000_000)
+    while not (settled := _is_settled(until)) and not watch.is_stuck:
+        watch.look()
+    if not settled:
+        demo.figures.surprises.append("planned instants are due, and no worker has taken them")
+    app.schedules.disable(shop.tick.name)
+    watch.until_ended()
+    takers = [slot.node_id for slot in app.schedules.slots(shop.tick.name, limit=10_000)]
+    before = takers.count(to_uuid(victim.node_id))
+    demo.screen.say(
+        "schedule",
+        f"All the while, a schedule made a job every second. Worker {victim.pid} made {before or 'none'} of them before"
+        f" it was killed; the others went on and made {len(takers) - before}.",
+    )
+
+
+def _is_settled(until: int) -> bool:
+    """Whether all instants up to then were taken, or recorded as missed."""
+    following = app.store.next_trigger()
+    return following is not None and following > until
 
 
 def latency(demo: Demo) -> None:
@@ -452,3 +494,44 @@ def sprint(demo: Demo, count: int) -> None:
     watch.until_ended()
     figures.empty, figures.empty_rate = count, watch.rate(app.runs(kind=shop.nothing.name))
     demo.screen.say("sprint", f"{count:,} empty jobs at {figures.empty_rate:,.0f} jobs/s, by one worker process.")
+
+
+def reserve(demo: Demo) -> None:
+    """Hold the queue while jobs wait in it: none of them starts beside us, and they keep their order."""
+    figures = demo.figures
+    app.queues.pause(shop.EXPRESS)
+    accepted = app.enqueue_many([shop.nothing.options(priority=number % 3).new() for number in range(WAITING)])
+    figures.accepted.update(job.id for job in accepted)
+    order = _waiting()
+    try:
+        during = _hold(demo)
+    except (ReservationBusy, ReservationExpired) as error:
+        figures.surprises.append(f"the queue {shop.EXPRESS} was not reserved: {error}")
+        return
+    QueueWatch(demo, WAITING, shop.EXPRESS).until_ended()
+    started = [run.job_id for run in app.runs(kind=shop.nothing.name, limit=WAITING)][::-1]
+    if during != order:
+        figures.surprises.append(f"{len(order) - len(during)} jobs of a reserved queue ran beside its holder")
+    elif started != order:
+        figures.surprises.append("the jobs of a reserved queue started in another order than they had waited in")
+    else:
+        demo.screen.say(
+            "reserve",
+            f"This process reserved the queue {shop.EXPRESS}, with {len(order)} jobs waiting, and held it for"
+            f" {span(HOLD_S)}: none of them started meanwhile, and then all did, in the order that they had before.",
+        )
+
+
+def _hold(demo: Demo) -> list[UUID]:
+    """Reserve the queue and open it: nothing else is in the worker's way. Returns what still waits at the end."""
+    with app.reserve(shop.EXPRESS, wait=PATIENCE_S) as reservation:
+        app.queues.resume(shop.EXPRESS)
+        demo.interrupts.sleep(HOLD_S)
+        waiting = _waiting()
+        reservation.check()  # it was still held when they were read
+        return waiting
+
+
+def _waiting() -> list[UUID]:
+    """In the order in which they will start."""
+    return [job.id for job in app.jobs(queue=shop.EXPRESS, state=State.QUEUED)]

@@ -17,7 +17,8 @@ SELECT pg_advisory_xact_lock(1869767794, hashtext(:queue))
 -- fragment: lane_open
 -- The node and the lane are locked until the claim commits, and read as they are then: a pause, a reservation or a
 -- declared death that commits first is obeyed, one that comes later waits. (Only a pause that makes the row it is
--- written in, as the first ever of '*' does, can be outrun by claims under way.) A lane that somebody is pausing or
+-- written in, as the first ever of '*' does, can be outrun by claims under way; a reservation cannot: see
+-- lock_out_claims.) A lane that somebody is pausing or
 -- resuming is passed over until he commits: he may take his time. MATERIALIZED: lock first, look afterwards.
 EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL FOR SHARE)
     AND (SELECT COUNT(*) FROM {queue} AS q WHERE q.name IN (:queue, '*')) = (
@@ -30,8 +31,19 @@ EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL
         )
         SELECT COUNT(*)
         FROM lane
-        WHERE lane.paused_at IS NULL AND (lane.reserved_until IS NULL OR lane.reserved_until <= :now)
+        WHERE lane.paused_at IS NULL AND lane.reserved_until IS NULL
     )
+
+-- name: lock_reservations
+-- Its number is "rsvn" in ASCII.
+SELECT pg_advisory_xact_lock(1920169582)
+
+-- name: lock_out_claims
+-- Every claim locks its node's row, so it locks the table before its snapshot is taken: one that has it has committed
+-- when this returns, and one that comes later sees what is committed here, even a queue's row that is new. A lock on that
+-- row alone could be outrun, and claims that overlap all the time could keep it waiting for ever. Nobody else holds the
+-- table for long: only workers write it.
+LOCK TABLE {node} IN EXCLUSIVE MODE
 
 -- name: take_places
 -- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
@@ -98,7 +110,7 @@ WHERE f.name IS NOT NULL
     AND NOT EXISTS (
         SELECT 1
         FROM {queue} AS q
-        WHERE q.name IN (f.name, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until > :now)
+        WHERE q.name IN (f.name, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until IS NOT NULL)
     )
 
 -- name: queues_with_work

@@ -8,7 +8,7 @@ JOIN {job} AS j ON j.id = r.job_id
 NOT EXISTS (
         SELECT 1
         FROM {queue} AS q
-        WHERE q.name IN (:queue, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until > :now)
+        WHERE q.name IN (:queue, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until IS NOT NULL)
     )
     AND EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
 

@@ -241,3 +241,17 @@ WHERE (state <> 'parked' AND park_reason IS NOT NULL)
 -- name: read_revision
 SELECT MAX(revision)
 FROM {schema_version}
+
+-- name: reserved_for_nobody
+SELECT q.name, COUNT(*) OVER ()
+FROM {queue} AS q
+WHERE q.reserved_until IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM {reservation} AS v WHERE v.queue = q.name AND v.status = 'active')
+{shown}
+
+-- name: reserved_but_open
+SELECT v.queue, COUNT(*) OVER ()
+FROM {reservation} AS v
+WHERE v.status = 'active'
+    AND NOT EXISTS (SELECT 1 FROM {queue} AS q WHERE q.name = v.queue AND q.reserved_until IS NOT NULL)
+{shown}

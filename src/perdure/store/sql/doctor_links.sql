@@ -175,6 +175,7 @@ attempt NOT BETWEEN 1 AND 2147483647 OR life NOT BETWEEN 1 AND 2147483647
 -- fragment: impossible_job_numbers
 chain_attempt NOT BETWEEN 1 AND 2147483647 OR kind_version NOT BETWEEN 1 AND 4611686018427387903
         OR created_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        OR template_version NOT BETWEEN 1 AND 4611686018427387903
         OR scheduled_for NOT BETWEEN -62135596800000000 AND 253402300799999999
 
 -- fragment: impossible_ready
@@ -244,4 +245,21 @@ WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = t.job_id)
 SELECT l.job_id, COUNT(*) OVER ()
 FROM {job_log} AS l
 WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = l.job_id)
+{shown}
+
+-- name: template_without_version
+SELECT t.name, COUNT(*) OVER ()
+FROM {template} AS t
+WHERE NOT EXISTS (SELECT 1 FROM {template_version} AS v WHERE v.template_id = t.id AND v.version = t.version)
+{shown}
+
+-- name: template_missing
+SELECT j.id, COUNT(*) OVER ()
+FROM {job} AS j
+WHERE j.template_id IS NOT NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {template_version} AS v
+        WHERE v.template_id = j.template_id AND v.version = j.template_version
+    )
 {shown}

@@ -53,22 +53,6 @@ SET payload = :payload, secrets = :secrets, params = :params, options = :options
     queue = :queue, kind_version = :kind_version
 WHERE id = :job_id
 
--- name: delete_job
-DELETE FROM {job}
-WHERE id = :job_id
-
--- name: delete_runs
-DELETE FROM {run}
-WHERE job_id = :job_id
-
--- name: delete_outcomes
-DELETE FROM {outcome}
-WHERE job_id = :job_id
-
 -- name: delete_tags
 DELETE FROM {tag}
-WHERE job_id = :job_id
-
--- name: delete_logs
-DELETE FROM {job_log}
 WHERE job_id = :job_id

@@ -58,10 +58,6 @@ ORDER BY job_id
 DELETE FROM {edge}
 WHERE depends_on = :job_id
 
--- name: delete_waits
-DELETE FROM {edge}
-WHERE job_id = :job_id
-
 -- name: read_waits
 -- Locked, and so still there when whoever counts them commits.
 SELECT depends_on

@@ -5,10 +5,11 @@
 
 -- name: read_queue_holds
 -- A queue and the row that stands for all of them, which comes last.
-SELECT name, paused_at, reserved_until
-FROM {queue}
-WHERE name IN (:queue, '*')
-ORDER BY CASE WHEN name = '*' THEN 1 ELSE 0 END
+SELECT q.name, q.paused_at, q.reserved_until, v.reserved_by, v.reserved_at
+FROM {queue} AS q
+LEFT JOIN {reservation} AS v ON v.queue = q.name AND v.status = 'active'
+WHERE q.name IN (:queue, '*')
+ORDER BY CASE WHEN q.name = '*' THEN 1 ELSE 0 END
 
 -- name: ask_outstanding
 -- 1. What is outstanding? The oldest :cap live jobs: those before the first that is too many. (With a LIMIT inside FROM
@@ -103,7 +104,7 @@ FROM (
                     SELECT 1 FROM {queue} AS c WHERE c.name IN (q.name, '*') AND c.paused_at IS NOT NULL
                 ) THEN 'paused'
                 WHEN NOT EXISTS (
-                    SELECT 1 FROM {queue} AS c WHERE c.name IN (q.name, '*') AND c.reserved_until > :now
+                    SELECT 1 FROM {queue} AS c WHERE c.name IN (q.name, '*') AND c.reserved_until IS NOT NULL
                 ) AND NOT EXISTS (
                     SELECT 1
                     FROM {ready} AS r

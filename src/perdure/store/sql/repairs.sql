@@ -69,3 +69,24 @@ WHERE job_id NOT IN (SELECT id FROM {job})
 -- name: remove_orphan_logs
 DELETE FROM {job_log}
 WHERE job_id NOT IN (SELECT id FROM {job})
+
+-- name: add_reserved_queues
+INSERT INTO {queue} (name, next_position, reserved_until)
+SELECT v.queue, 100, v.expires_at
+FROM {reservation} AS v
+WHERE v.status = 'active' AND NOT EXISTS (SELECT 1 FROM {queue} AS q WHERE q.name = v.queue)
+{unless_known}
+
+-- name: close_reserved_queues
+UPDATE {queue}
+SET reserved_until = (
+    SELECT MAX(v.expires_at) FROM {reservation} AS v WHERE v.queue = {queue}.name AND v.status = 'active'
+)
+WHERE reserved_until IS NULL
+    AND EXISTS (SELECT 1 FROM {reservation} AS v WHERE v.queue = {queue}.name AND v.status = 'active')
+
+-- name: open_unreserved_queues
+UPDATE {queue}
+SET reserved_until = NULL
+WHERE reserved_until IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM {reservation} AS v WHERE v.queue = {queue}.name AND v.status = 'active')

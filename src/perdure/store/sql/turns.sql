@@ -1,10 +1,10 @@
 -- fragment: lane_free
 q.paused_at IS NULL
-    AND (q.reserved_until IS NULL OR q.reserved_until <= :now)
+    AND q.reserved_until IS NULL
     AND NOT EXISTS (
         SELECT 1
         FROM {queue} AS x
-        WHERE x.name = '*' AND (x.paused_at IS NOT NULL OR x.reserved_until > :now)
+        WHERE x.name = '*' AND (x.paused_at IS NOT NULL OR x.reserved_until IS NOT NULL)
     )
 
 -- fragment: job_is_there

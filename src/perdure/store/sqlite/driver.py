@@ -70,6 +70,11 @@ def open_reader(path: Path, settings: StoreSettings) -> sqlite3.Connection:
     return connection
 
 
+def give_pages_back(connection: sqlite3.Connection) -> None:
+    """Let the file give single pages back when they are free: at once if it is empty, else with the next VACUUM."""
+    _set(connection, "auto_vacuum=INCREMENTAL")
+
+
 def tame(connection: sqlite3.Connection) -> None:
     """Switch off auto-checkpoints on an affected SQLite. Also done to every connection that is given as `tx=`."""
     if guarded():

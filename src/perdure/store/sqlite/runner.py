@@ -22,7 +22,7 @@ from perdure.store.sqlite import schema
 from perdure.store.sqlite import transaction as transactions
 from perdure.store.sqlite.bell import SqliteBell
 from perdure.store.sqlite.database import Database, Retired
-from perdure.store.sqlite.driver import open_writer, translated
+from perdure.store.sqlite.driver import give_pages_back, open_writer, translated
 from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
 from perdure.uninterrupted import uninterrupted
 
@@ -220,6 +220,13 @@ class SqliteRunner:
         schema.require_file(self.path)
         with translated(self.path), closing(open_writer(self.path, self._settings)) as connection:
             back_up(connection, target)
+
+    def vacuum(self) -> None:
+        """Write the file anew; from then on it can give single pages back. Others wait, or are told that it is busy."""
+        schema.require_file(self.path)
+        with translated(self.path), closing(open_writer(self.path, self._settings)) as connection:
+            give_pages_back(connection)
+            connection.execute("VACUUM")
 
     def close(self) -> None:
         if self._database is not None and self._generation == generation:

@@ -14,7 +14,7 @@ from perdure.store import migrate
 from perdure.store.migrate import Applied, Migration
 from perdure.store.protocols import StoreSettings
 from perdure.store.rows import Fact, Verdict
-from perdure.store.sqlite.driver import guarded, is_wal, open_reader, translated, use_wal
+from perdure.store.sqlite.driver import give_pages_back, guarded, is_wal, open_reader, translated, use_wal
 from perdure.store.sqlite.files import back_up, filesystem_of, refuse_network_filesystem
 from perdure.store.sqlite.gate import gate_for
 from perdure.store.sqlite.statements import NAMING, table
@@ -64,6 +64,7 @@ def prepare(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
     gate = gate_for(path)
     entered = gate.enter(30.0)
     try:
+        give_pages_back(connection)
         use_wal(connection, path)
         return upgrade(connection, path, known, allowed=allowed)
     finally:

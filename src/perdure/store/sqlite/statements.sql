@@ -75,6 +75,7 @@ NOT json_valid(result)
         OR typeof(retry_of) || length(retry_of) <> 'blob16'
         OR typeof(auto_retry_of) || length(auto_retry_of) <> 'blob16'
         OR typeof(scheduled_for) NOT IN ('integer', 'null') OR typeof(sequence) NOT IN ('integer', 'null')
+        OR typeof(template_version) NOT IN ('integer', 'null')
 
 -- name: count_queued
 -- How many jobs of each queue may start now; no further than :cap.
@@ -82,3 +83,15 @@ SELECT
     q.name,
     (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' LIMIT :cap) AS c)
 FROM {queue} AS q
+
+-- name: count_pages
+-- Only of a file that can give single pages back: one that was made so, or by perdure db vacuum.
+SELECT f.freelist_count, p.page_count
+FROM pragma_auto_vacuum AS a
+JOIN pragma_freelist_count AS f
+JOIN pragma_page_count AS p
+WHERE a.auto_vacuum = 2
+
+-- name: free_page
+-- One: Python's driver takes only the first step of such a statement.
+PRAGMA incremental_vacuum(1)

@@ -13,11 +13,23 @@ from functools import partial
 from typing import TypeVar
 
 from perdure.clock import Micros
-from perdure.errors import KeyConflict, TransitionRefused
+from perdure.errors import KeyConflict, TemplateError, TransitionRefused
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.reports import Completed, Failed, Finish
 from perdure.job.states import RunState, State
-from perdure.store.rows import Claimer, Finished, FinishStatus, JobFilter, Lane, NewNode, Process, RunFilter
+from perdure.store.protocols import Locked
+from perdure.store.rows import (
+    EVERY_QUEUE,
+    Claimer,
+    Finished,
+    FinishStatus,
+    JobFilter,
+    Lane,
+    NewNode,
+    Process,
+    ReservationRow,
+    RunFilter,
+)
 from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig
 
 T = TypeVar("T")
@@ -109,6 +121,34 @@ def test_one_business_key_at_once_returns_the_same_job_to_those_who_ask_for_it(r
     assert len({job.row.id for job in jobs}) == 1
     assert sum(job.deduplicated for job in jobs) == THREADS - 1
     assert rig.in_order() == [jobs[0].row.id]
+
+
+def test_one_template_at_once_is_made_once_and_each_change_is_a_version(rig: Rig) -> None:
+    name = rig.key("template")
+    wanted = [rig.new_template(name, f'{{"n":{number}}}') for number in range(THREADS)]
+
+    rows = _at_once([partial(rig.store.put_template, new, rig.now) for new in wanted])
+
+    assert {row.id for row in rows if row is not None} == {rig.store.template_versions(name)[0].id}
+    assert sorted(row.version for row in rows if row is not None) == list(range(1, THREADS + 1))
+    assert {row.payload for row in rig.store.template_versions(name)} == {new.payload for new in wanted}
+
+
+def test_of_editors_that_expect_the_same_version_of_a_template_one_writes_the_next(rig: Rig) -> None:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+
+    def edit(number: int) -> str:
+        try:
+            rig.store.put_template(rig.new_template(name, f'{{"n":{number + 2}}}'), rig.now, expect_version=1)
+        except TemplateError as error:
+            return error.code
+        return "written"
+
+    answers = Counter(_at_once([partial(edit, number) for number in range(THREADS)]))
+
+    assert answers == {"written": 1, "version_changed": THREADS - 1}
+    assert len(rig.store.template_versions(name)) == 2
 
 
 def test_one_idempotency_key_at_once_makes_one_job_and_the_others_get_it(rig: Rig) -> None:
@@ -240,6 +280,21 @@ def test_a_lock_has_one_holder_however_many_reach_for_it(rig: Rig) -> None:
 
     assert sum(took) == 1
     assert rig.store.lock_holder(rig.key("lock"), rig.now) == owners[took.index(True)]
+
+
+def test_a_queue_has_one_holder_however_many_reserve_it_or_every_queue(rig: Rig) -> None:
+    wanted = [rig.reservation(rig.queue if number % 2 else EVERY_QUEUE) for number in range(THREADS)]
+
+    def is_had(new: ReservationRow) -> bool:
+        try:
+            return rig.store.reserve(new) is None
+        except Locked:  # it did not get its turn in time, which is not to have it
+            return False
+
+    had = _at_once([partial(is_had, new) for new in wanted])
+
+    assert sum(had) == 1
+    assert rig.store.active_reservations() == [wanted[had.index(True)]]
 
 
 def test_of_many_retries_by_hand_one_opens_the_new_life(rig: Rig) -> None:

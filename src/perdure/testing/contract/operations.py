@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
 from perdure.job import transitions
 from perdure.job.model import Claim
@@ -20,7 +21,7 @@ from perdure.job.reports import (
 )
 from perdure.job.states import Verb
 from perdure.store.protocols import Store
-from perdure.store.rows import Edit, Lane, LogLine, NewNode, Notes, Place, Turn
+from perdure.store.rows import Edit, Ended, Lane, LogLine, NewNode, Notes, Place, Turn
 from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig
 
 Operation = Callable[[Store], object]
@@ -258,6 +259,88 @@ def _release_lock(rig: Rig) -> Operation:
     return lambda store: store.release_lock(rig.key("lock"), "ann")
 
 
+def _put_template(rig: Rig) -> Operation:
+    new = rig.new_template(rig.key("template"))
+    return lambda store: store.put_template(new, rig.now)
+
+
+def _put_template_again(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    changed = rig.new_template(name, '{"n":2}')
+    return lambda store: store.put_template(changed, rig.now, 1)
+
+
+def _archive_template(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    return lambda store: store.archive_template(name, rig.now, rig.now)
+
+
+def _rename_template(rig: Rig) -> Operation:
+    name = rig.key("template")
+    rig.store.put_template(rig.new_template(name), rig.now)
+    return lambda store: store.rename_template(name, rig.key("other"), rig.now)
+
+
+def _reserve(rig: Rig) -> Operation:
+    new = rig.reservation()
+    return lambda store: store.reserve(new)
+
+
+def _enter_reservation(rig: Rig) -> Operation:
+    held, until = rig.reserve(), rig.until(20)
+    return lambda store: store.enter_reservation(held.id, until, rig.now)
+
+
+def _renew_reservation(rig: Rig) -> Operation:
+    held, until = rig.reserve(), rig.until(20)
+    return lambda store: store.renew_reservation(held.id, until)
+
+
+def _close_reservation(rig: Rig) -> Operation:
+    held = rig.reserve()
+    return lambda store: store.close_reservation(held.id, "released", rig.now)
+
+
+def _start_reserved(rig: Rig) -> Operation:
+    held, claimer = rig.reserve(), rig.claimer(1)
+    new = rig.new(idempotency_key=rig.key("k"), business_key=rig.key("b"), tags=("a",))
+    return lambda store: store.start_reserved(new, held.id, claimer, rig.now)
+
+
+def _ended_job(rig: Rig) -> Ended:
+    claim = rig.start(idempotency_key=rig.key("k"), tags=("a",))
+    rig.store.append_log([LogLine(claim.run_id, 1, claim.job_id, rig.now, "INFO", "hello")])
+    rig.finish(claim, Completed())
+    return Ended(claim.job_id, 1, "completed", rig.now, None, rig.kind)
+
+
+def _remove(rig: Rig) -> Operation:
+    old = [_ended_job(rig)]
+    return lambda store: store.remove(old)
+
+
+def _archive(rig: Rig) -> Operation:
+    old = [_ended_job(rig)]
+    return lambda store: store.archive(old, rig.now)
+
+
+def _remove_logs(rig: Rig) -> Operation:
+    _ended_job(rig)
+    return lambda store: store.remove_logs(Micros(rig.now + 1), 10)
+
+
+def _remove_records(rig: Rig) -> Operation:
+    rig.store.take_lock("old", "me", rig.now, 1)
+    return lambda store: store.remove_records(Micros(rig.now + 2), 10)
+
+
+def _remove_nodes(rig: Rig) -> Operation:
+    rig.store.stop(rig.register(), "signal", rig.now)
+    return lambda store: store.remove_nodes(None, Micros(rig.now + 1), 10)
+
+
 OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "enqueue": _enqueue_plain,
     "enqueue several": _enqueue_several,
@@ -303,4 +386,18 @@ OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "stop": _stop,
     "take a lock": _take_lock,
     "release a lock": _release_lock,
+    "put a template": _put_template,
+    "put a template again": _put_template_again,
+    "archive a template": _archive_template,
+    "rename a template": _rename_template,
+    "reserve a queue": _reserve,
+    "enter a reservation": _enter_reservation,
+    "renew a reservation": _renew_reservation,
+    "close a reservation": _close_reservation,
+    "start the holder's job": _start_reserved,
+    "remove": _remove,
+    "archive": _archive,
+    "remove log lines": _remove_logs,
+    "remove records": _remove_records,
+    "remove nodes": _remove_nodes,
 }

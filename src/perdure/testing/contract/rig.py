@@ -13,9 +13,20 @@ from datetime import UTC, datetime
 from typing import TypedDict, Unpack
 
 from perdure.clock import ManualClock, Micros
-from perdure.ids import IdFactory, JobId, NodeId, RunId
+from perdure.ids import IdFactory, JobId, NodeId, ReservationId, RunId
 from perdure.job import transitions
-from perdure.job.model import NO_STATS, Claim, Failure, JobRow, LiveJob, NewJob, Plan, RunStats, rank_of
+from perdure.job.model import (
+    NO_STATS,
+    Claim,
+    Failure,
+    JobRow,
+    LiveJob,
+    NewJob,
+    Plan,
+    RunStats,
+    plan_json,
+    rank_of,
+)
 from perdure.job.reports import Finish, Report
 from perdure.job.states import WAITING, State, Suspicion, Verb
 from perdure.job.views import Job, Run
@@ -23,7 +34,19 @@ from perdure.listing import pages
 from perdure.store import migrate
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
-from perdure.store.rows import Claimer, Finished, JobFilter, Kinds, Lane, NewNode, Process, RunFilter
+from perdure.store.rows import (
+    Claimer,
+    Finished,
+    JobFilter,
+    Kinds,
+    Lane,
+    NewNode,
+    NewTemplate,
+    Process,
+    ReservationRow,
+    RunFilter,
+    Until,
+)
 
 Opener = Callable[[str], Store]
 Dump = dict[str, list[tuple[object, ...]]]
@@ -135,6 +158,11 @@ class Rig:
             conflict=wish.get("conflict", "raise"),
             names=wish.get("names", (kind,)),
         )
+
+    def new_template(self, name: str, payload: str = '{"n":1}', secrets: str | None = None) -> NewTemplate:
+        """A template, or a version of it, as the app would make it."""
+        plan = plan_json(self._plan({}))
+        return NewTemplate(self.ids.new(), name, self.kind, 1, payload, secrets, plan, "for the suite")
 
     def cold(self, new: NewJob) -> JobRow:
         """The cold row of this job."""
@@ -300,6 +328,22 @@ class Rig:
         """Declare the node dead and rescue its jobs."""
         assert self.store.stop(node, "crash", self.now)
         return self.rescue(node, max_crashes=max_crashes)
+
+    def reservation(self, queue: str | None = None, lasts_s: float = 10) -> ReservationRow:
+        """A reservation that nobody has made yet."""
+        made_by = (ReservationId(self.ids.new()), queue or self.queue, "ann", "active", self.now, None)
+        return ReservationRow(*made_by, *self.until(lasts_s), host="here", pid=1, boot_id="boot")
+
+    def until(self, lasts_s: float = 10) -> Until:
+        """From now on, by the rig's clock."""
+        lasts_us = round(lasts_s * 1_000_000)
+        return Until(Micros(self.now + lasts_us), round(self.clock.boottime() * 1_000_000) + lasts_us, lasts_us)
+
+    def reserve(self, queue: str | None = None, lasts_s: float = 10) -> ReservationRow:
+        """A queue that someone holds; nobody else may."""
+        new = self.reservation(queue, lasts_s)
+        assert self.store.reserve(new) is None
+        return new
 
     # -- behind the protocols ----------------------------------------------------------------------------------------
 

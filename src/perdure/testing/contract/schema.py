@@ -6,9 +6,10 @@ from perdure.errors import KeyConflict, PerdureError, TransitionRefused
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
 from perdure.store.engine import UniqueViolation
-from perdure.store.rows import LogLine
+from perdure.store.rows import Ended, Firing, LogLine, Missed, NewSlot
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, Rig
+from perdure.testing.contract.schedules import saved
 from perdure.testing.contract.states import in_state
 
 UNIQUE = (
@@ -25,6 +26,17 @@ UNIQUE = (
     ("edge", "depends_on", "job_id"),
     ("node", "id"),
     ("lock", "name"),
+    ("schedule", "id"),
+    ("schedule", "name"),
+    ("slot", "schedule_id", "scheduled_for"),
+    ("missed", "schedule_id", "first_at", "recorded_at"),
+    ("declaration", "name", "node_id"),
+    ("template", "id"),
+    ("template", "name"),
+    ("template_version", "template_id", "version"),
+    ("reservation", "id"),
+    ("reservation", "queue"),
+    ("archive", "job_id"),
 )
 """Each table and its unique columns."""
 
@@ -173,5 +185,13 @@ def _two_of_each(rig: Rig) -> None:
         [claim] = rig.claim(queue=queue, node=rig.register())
         rig.store.append_log([LogLine(claim.run_id, 1, claim.job_id, rig.now, "INFO", "line", None)])
         rig.store.take_lock(queue, "owner", rig.now, 60_000_000)
+        rig.store.declare(rig.register(), {name: "digest"}, rig.now)
+        missed = Missed(rig.now, rig.now, 1, "misfired", rig.now)
+        taken = NewSlot(rig.now, None, None, None)
+        rig.store.fire([Firing(saved(rig, name), [taken], [missed], None)], None, rig.now)
+        rig.store.put_template(rig.new_template(queue), rig.now)
+        ended = in_state(rig, State.CANCELLED)
+        rig.store.archive([Ended(ended, 1, "cancelled", rig.now, None, rig.kind)], rig.now)
         in_state(rig, State.BLOCKED)
         rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))
+        rig.reserve(queue)

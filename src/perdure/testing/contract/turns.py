@@ -28,7 +28,7 @@ def _wanted(
 
 
 def _glance(rig: Rig, kinds: Kinds | None = ANY) -> Glance:
-    return rig.store.glance(rig.node, kinds, rig.now)
+    return rig.store.glance(rig.node, kinds)
 
 
 def _lines(claim: Claim, *numbers: int) -> list[LogLine]:
@@ -256,8 +256,8 @@ def test_a_glance_writes_nothing(rig: Rig) -> None:
     rig.claim(5, kinds=NONE)
     rig.enqueue(delay_s=1)
     node, before = rig.node, rig.everything()
-    rig.store.glance(node, ANY, rig.now)
-    rig.store.glance(node, NONE, rig.now)
+    rig.store.glance(node, ANY)
+    rig.store.glance(node, NONE)
 
     assert rig.everything() == before
 
@@ -283,16 +283,13 @@ def test_a_paused_queue_is_not_seen(rig: Rig, which: str) -> None:
 
 
 @each("own", EVERYTHING)
-def test_a_reserved_queue_is_seen_when_the_reservation_has_run_out(rig: Rig, which: str) -> None:
-    queue = rig.queue if which == "own" else EVERYTHING
+def test_a_reserved_queue_is_seen_when_the_reservation_is_closed(rig: Rig, which: str) -> None:
     rig.enqueue()
-    rig.store.pause_queue(queue, None)
-    until = rig.now + 10_000_000
-    rig.execute("UPDATE {queue} SET reserved_until = :until WHERE name = :queue", until=until, queue=queue)
-    rig.clock.advance(seconds=9)
+    held = rig.reserve(rig.queue if which == "own" else EVERYTHING, lasts_s=10)
+    rig.clock.advance(seconds=11)
     assert _glance(rig) == NOTHING
 
-    rig.clock.advance(seconds=1)
+    rig.store.close_reservation(held.id, "expired", rig.now)
     assert _glance(rig).queues == (rig.queue,)
 
 

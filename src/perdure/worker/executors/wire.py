@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 from perdure.errors import KindError, PerdureError
-from perdure.job.model import Claim, Failure, LiveJob, NewJob, Plan
+from perdure.job.model import Claim, Failure, LiveJob, NewJob, Origin, Plan
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -96,7 +96,8 @@ def _report_of(name: str, fields: list[Any]) -> Report:
 def _new_job_of(row: list[Any]) -> NewJob:
     new = NewJob(*row)
     plan = Plan(*new.plan)
-    return new._replace(plan=plan._replace(tags=tuple(plan.tags), names=tuple(plan.names)))
+    origin = None if new.origin is None else Origin(*new.origin)
+    return new._replace(plan=plan._replace(tags=tuple(plan.tags), names=tuple(plan.names)), origin=origin)
 
 
 def _hidden_in_json(value: object) -> dict[str, str]:

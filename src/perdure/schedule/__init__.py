@@ -1,0 +1,1 @@
+"""What runs by the clock: when a schedule is due, and what becomes of each planned instant."""
