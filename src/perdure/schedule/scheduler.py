@@ -96,6 +96,7 @@ class Scheduler:
             self.declare(own)
             self._next_declare = self._clock.boottime() + DECLARE_EVERY_S
         made = 0
+        self._has_more = False
         self._next_at = self._store.next_trigger()
         if self._next_at is not None and self._next_at <= self._clock.now():
             made = self.fire(own)
