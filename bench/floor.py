@@ -77,8 +77,8 @@ class Floor:
         if self._holder is not None:
             self._connection.execute("PRAGMA wal_autocheckpoint=0").fetchall()
             self._holder.execute("PRAGMA wal_autocheckpoint=0").fetchall()
-        self._insert_job = _insert("job", sample.job)
-        self._insert_ready = _insert("ready", sample.ready)
+        self._insert_job = insert_into("job", sample.job)
+        self._insert_ready = insert_into("ready", sample.ready)
         self._commits = 0
         self._due = 20
 
@@ -91,9 +91,9 @@ class Floor:
         return [self._laid_out(job_id, at) for job_id in self._ids.new_many(count)]
 
     def _laid_out(self, job_id: bytes, at: Columns) -> LaidOut:
-        ready = _changed(self.sample.ready, {"job_id": job_id, **at})
+        ready = changed(self.sample.ready, {"job_id": job_id, **at})
         place = list(self.sample.ready).index("position")
-        return LaidOut(_changed(self.sample.job, {"id": job_id, **at}), ready[:place], ready[place + 1 :])
+        return LaidOut(changed(self.sample.job, {"id": job_id, **at}), ready[:place], ready[place + 1 :])
 
     def run_ids(self, count: int) -> list[bytes]:
         return self._ids.new_many(count)
@@ -123,8 +123,13 @@ class Floor:
 
     def enqueue_all(self, jobs: Sequence[LaidOut]) -> None:
         """All jobs in one transaction."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._insert(jobs)
+        self._connection.execute("COMMIT")
+        self._committed()
+
+    def _insert(self, jobs: Sequence[LaidOut]) -> None:
         connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
         connection.execute(_ADVANCE, (GAP * len(jobs), QUEUE))
         ((following,),) = connection.execute(_POSITION, (QUEUE,)).fetchall()
         places = range(following - GAP * len(jobs), following, GAP)
@@ -133,8 +138,6 @@ class Floor:
             self._insert_ready,
             [(*job.before, place, *job.behind) for job, place in zip(jobs, places, strict=True)],
         )
-        connection.execute("COMMIT")
-        self._committed()
 
     def cycle(self, run_ids: Iterator[bytes], room: int) -> int:
         """Claim a batch in one transaction, complete it in another; answers how many jobs that were."""
@@ -191,9 +194,9 @@ def make_file(path: Path) -> None:
     connection.close()
 
 
-def same_shape(one: Path, other: Path) -> None:
+def same_shape(one: Path, other: Path, tables: Sequence[str] = TABLES) -> None:
     """Refuse figures of a floor that did not write as many rows as Perdure, with as many values in every column."""
-    for table in TABLES:
+    for table in tables:
         ours, theirs = _shape(one, table), _shape(other, table)
         if ours != theirs:
             raise SystemExit(f"The floor does not write what Perdure writes to {table}: {theirs}, and Perdure {ours}.")
@@ -216,11 +219,11 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _insert(table: str, columns: Columns) -> str:
+def insert_into(table: str, columns: Columns) -> str:
     return f"INSERT INTO perdure_{table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
-def _changed(columns: Columns, changes: Columns) -> tuple[object, ...]:
+def changed(columns: Columns, changes: Columns) -> tuple[object, ...]:
     return tuple((columns | {name: value for name, value in changes.items() if name in columns}).values())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perdure import Perdure
+from perdure.clock import Clock
 from perdure.ids import NodeId, RunId
 from perdure.job.model import Claim, RunStats
 from perdure.job.reports import Completed, Finish
@@ -24,8 +25,8 @@ Columns = dict[str, Any]
 class Desk:
     """Perdure's side: an app on one file with the kind that is measured, and a node that claims."""
 
-    def __init__(self, path: Path) -> None:
-        self.app = Perdure(path)
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        self.app = Perdure(path, clock=clock)
         self.kind = _declare(self.app)
         self._kinds = self.app.kinds.versions()
         self.node = NodeId(self.app.ids.new())
@@ -80,14 +81,15 @@ def take_sample(path: Path, payload_bytes: int = 100) -> Sample:
     """Run one job through Perdure and read what that left in each table."""
     desk = Desk(path)
     desk.kind.enqueue_many([arguments(payload_bytes)])
-    enqueued = {table: _only_row(path, table) for table in ("job", "ready")}
+    enqueued = {table: only_row(path, table) for table in ("job", "ready")}
     desk.finish(desk.claim(1))
-    ended = {table: _only_row(path, table) for table in ("run", "outcome")}
+    ended = {table: only_row(path, table) for table in ("run", "outcome")}
     desk.close()
     return Sample(**enqueued, **ended)
 
 
-def _only_row(path: Path, table: str) -> Columns:
+def only_row(path: Path, table: str) -> Columns:
+    """The row of a table that has one, without what is NULL."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.row_factory = sqlite3.Row
     try:

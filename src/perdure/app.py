@@ -27,7 +27,7 @@ from perdure.job.model import NewJob, Plan, rank_of
 from perdure.job.states import Verb
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade
-from perdure.lazy import lazy
+from perdure.lazy import Lazy, lazy
 from perdure.listing import change_all, checked_limit, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
 from perdure.options import OptionFields, Options, for_a_kind
 from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
@@ -65,7 +65,7 @@ LONGEST_PAUSE_S = 0.1
 logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless the program sets up logging
 
 
-class Perdure:
+class Perdure(Lazy):
     """A job queue in one database.
 
     `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. `store` is your own

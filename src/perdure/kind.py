@@ -27,7 +27,7 @@ from perdure.checks import NAME_LIMIT, check_choice, check_list, check_name, che
 from perdure.errors import InvalidInput, InvalidPayload, KindError, shown
 from perdure.job.model import Plan
 from perdure.job.views import Job
-from perdure.lazy import lazy
+from perdure.lazy import Lazy, lazy
 from perdure.options import OptionFields, Options, for_a_job
 from perdure.payload.signature import call_of, innermost
 
@@ -126,7 +126,7 @@ class Bound(Generic[P, R]):
         return Draft(self._kind, arguments, self._options, self._plan)
 
 
-class Kind(Bound[P, R], Generic[P, R, Q, C]):
+class Kind(Bound[P, R], Lazy, Generic[P, R, Q, C]):
     """A function whose calls can be enqueued as jobs, with the options it was declared with. Called directly, it is
     the function itself."""
 

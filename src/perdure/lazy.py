@@ -8,6 +8,19 @@ from typing import Any, Generic, Self, TypeVar, overload
 T = TypeVar("T")
 
 
+class Lazy:
+    """The base of every class with a `lazy` attribute: its objects have their `__dict__` from the start.
+
+    CPython 3.11 makes it on first use, and if the garbage collector lets another thread use it in the middle of that,
+    the object gets two, which own the same values: the process dies sooner or later (seen once in a test run).
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        new = super().__new__(cls)
+        new.__dict__  # noqa: B018 - made now, while nobody else has the object
+        return new
+
+
 class lazy(Generic[T]):  # noqa: N801 - used as a decorator
     """As `functools.cached_property`, without the lock that it has before Python 3.12.
 
@@ -19,6 +32,10 @@ class lazy(Generic[T]):  # noqa: N801 - used as a decorator
         self._make = make
         self._name = make.__name__
         self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not issubclass(owner, Lazy):
+            raise TypeError(f"{owner.__name__}.{name} is lazy, so {owner.__name__} must be a subclass of Lazy.")
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...

@@ -24,7 +24,7 @@ from perdure.clock import Micros
 from perdure.errors import InvalidOption
 from perdure.job.model import PRIORITY_LIMIT, Plan, rank_of
 from perdure.job.retry import Retry
-from perdure.lazy import lazy
+from perdure.lazy import Lazy, lazy
 from perdure.store.rows import EVERY_QUEUE
 
 PARAMS_LIMIT = 64 * 1024
@@ -81,7 +81,7 @@ class Unique:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Lazy):
     """Checked options. What the database needs of them is computed once for all jobs enqueued with them."""
 
     delay: float | timedelta | None = None

@@ -8,15 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from perdure import JobContext, KeyConflict, KindError, Perdure, Retry, Unique, principal
-from perdure.clock import ManualClock
+from perdure.ids import IdFactory
 from tests.app.contents import contents
 
 
@@ -117,13 +115,10 @@ def test_an_alias_given_twice_is_one(app: Perdure) -> None:
 
 
 def test_a_kinds_name_lists_what_is_stored_under_its_old_names_too(path: Path) -> None:
-    clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
-    before, after = Perdure(path, clock=clock), Perdure(path, clock=clock)
+    ids = IdFactory()  # ids of two factories say nothing about their order within a millisecond
+    before, after = Perdure(path, ids=ids), Perdure(path, ids=ids)
     old, new = before.job(name="old")(_work), after.job(name="new", aliases=["old"])(_work)
-    jobs: list[UUID] = []
-    for number, kind in enumerate([old, new, old, new]):
-        jobs.append(kind.enqueue(number).id)
-        clock.advance(seconds=1)  # ids of two apps say nothing about their order within a millisecond
+    jobs = [kind.enqueue(number).id for number, kind in enumerate([old, new, old, new])]
     before.job(name="another")(_work).enqueue(9)
 
     assert [job.id for job in after.jobs(kind="new")] == jobs[::-1]

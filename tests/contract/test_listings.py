@@ -15,14 +15,13 @@ import pytest
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import RunState, State
 from perdure.store import admin, read
-from perdure.store.engine import Op, drive
 from perdure.store.open import open_store
 from perdure.store.postgres.statements import READING
-from perdure.store.rows import JobFilter, Page, RunFilter, Spot
-from perdure.store.sqlite.driver import SqliteDriver
+from perdure.store.rows import JobFilter, RunFilter
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.testing.contract import Case, Rig, cases, run_case
 from perdure.testing.contract.rig import HOPELESS
+from tests.contract.steps import Steps
 from tests.postgres_server import PostgresServer
 
 LISTING = [case for case in cases(("reads", "runs", "queues", "tags", "order")) if "closed" not in case.name]
@@ -155,47 +154,6 @@ RUN_FILTERS = [
     for kind in (None, "common", "rare")
     for owner in (None, "nobody")
 ]
-
-
-class Steps:
-    """Counts what SQLite does, in steps of its virtual machine: the same on every machine."""
-
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path)
-        self._driver = SqliteDriver(self._connection, STATEMENTS)
-        self._count = 0
-
-    def _step(self) -> int:
-        self._count += 1
-        return 0
-
-    def worst_page(self, wanted: JobFilter | RunFilter) -> int:
-        """The most that any page of this listing took, in tens of steps."""
-        worst, spot = 0, None
-        self._connection.set_progress_handler(self._step, 10)
-        while True:
-            self._count = 0
-            page = drive(self._page(wanted, spot), self._driver)
-            worst, spot = max(worst, self._count), page.next
-            if spot is None:
-                return worst
-
-    def worst(self, op: Op[object]) -> int:
-        self._connection.set_progress_handler(self._step, 10)
-        self._count = 0
-        drive(op, self._driver)
-        return self._count
-
-    def _page(self, wanted: JobFilter | RunFilter, spot: Spot | None) -> Op[Page[object]]:
-        page: Op[Page[object]] = (
-            read.jobs(wanted, spot, 20)  # type: ignore[assignment]
-            if isinstance(wanted, JobFilter)
-            else read.runs(wanted, spot, 20)
-        )
-        return page
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def _filled(path: Path, number: int) -> Steps:

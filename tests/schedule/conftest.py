@@ -15,6 +15,9 @@ from perdure.ids import NodeId
 from perdure.schedule.scheduler import Scheduler
 from perdure.store.rows import NewNode
 from perdure.upkeep.retention import Work
+from tests.postgres_server import PostgresServer, postgres_server
+
+__all__ = ["postgres_server"]
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -44,6 +47,14 @@ class Firer:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{path}"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.new_database()
 
 
 @pytest.fixture

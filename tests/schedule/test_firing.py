@@ -13,6 +13,7 @@ import pytest
 from perdure import Perdure, Secret, State
 from perdure.clock import ManualClock
 from perdure.errors import PerdureError, ScheduleError, TemplateError, TransitionRefused
+from perdure.schedule.scheduler import AT_ONCE
 from perdure.store.store import SqlStore
 from tests.schedule.conftest import START, Firer
 from tests.schedule.coverage import check_coverage
@@ -46,6 +47,16 @@ def test_a_thousand_that_are_due_at_once_are_all_taken(app: Perdure, send: Any, 
 
     assert worker.look() == 250
     assert worker.look() == 0
+
+
+def test_a_worker_rests_after_a_batch_that_was_full_and_the_last(app: Perdure, send: Any, clock: ManualClock) -> None:
+    for n in range(AT_ONCE):
+        app.schedules.put(f"s{n}", every=60, kind=send, payload=A)
+    worker = Firer(app)
+    clock.advance(minutes=1)
+
+    assert [worker.scheduler.look(worker.node) for _ in range(2)] == [AT_ONCE, 0]
+    assert worker.scheduler.rest_s() > 0
 
 
 # -- clocks ----------------------------------------------------------------------------------------------------------

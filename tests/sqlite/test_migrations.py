@@ -408,3 +408,19 @@ def test_what_ran_at_revision_1_goes_on_after_the_upgrade(path: Path) -> None:
         "parked": 1,
     }
     app.close()
+
+
+def test_a_file_that_left_wal_mode_is_put_back_into_it(send: Any, app: Perdure, path: Path, tmp_path: Path) -> None:
+    send.enqueue("a")
+    app.close()
+    copy = tmp_path / "copy.db"
+    with opened(path) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    with opened(copy) as connection:
+        assert connection.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
+    again = Perdure(copy)
+    assert len(list(again.jobs())) == 1
+    again.queues.pause("mail")
+    again.close()
+    with opened(copy) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

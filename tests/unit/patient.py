@@ -441,6 +441,10 @@ CASES: tuple[Case, ...] = (
     case(job("queued", "template_version = NULL"), template_missing="queued"),
     case(job("queued", "template_id = :missing"), template_missing="queued"),
     case(job("queued", "template_id = NULL")),
+    case("INSERT INTO perdure_slot (schedule_id, scheduled_for, job_id, created_at) VALUES (:missing, 1, :missing, 1)",
+         slot_without_job="missing"),
+    case("INSERT INTO perdure_slot (schedule_id, scheduled_for, job_id, created_at) VALUES (:missing, 1, NULL, 1)"),
+    case("INSERT INTO perdure_slot (schedule_id, scheduled_for, job_id, created_at) VALUES (:missing, 1, :queued, 1)"),
     # -- contents --
     case(ready("queued", "attempts = -1"), impossible_number="queued"),
     case(ready("queued", "crashes = -1"), impossible_number="queued"),

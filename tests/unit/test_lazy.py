@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 
-from perdure.lazy import lazy
+import pytest
+
+from perdure.lazy import Lazy, lazy
 
 
-class Costly:
+class Costly(Lazy):
     made = 0
 
     def __init__(self, gate: threading.Event | None = None) -> None:
@@ -68,3 +71,47 @@ def test_a_child_forked_while_another_thread_works_it_out_does_not_wait_for_it()
 def test_asked_of_the_class_it_is_itself() -> None:
     assert isinstance(Costly.value, lazy)
     assert Costly.value.__doc__ == "What it is about."
+
+
+def test_the_garbage_collector_in_the_middle_of_first_use_gives_no_second_dict() -> None:
+    """A finaliser, as any other thread, uses the object when it is first asked. Python 3.11 alone is hurt."""
+    seen: list[object] = []
+
+    class Rubbish:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            seen.append(costly.__dict__)
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        costly = Costly()
+        Rubbish()
+        kept = [{} for _ in range(1000)]  # type: ignore[var-annotated]  # no freed dict is left to be used again
+        gc.set_threshold(1)
+        gc.enable()
+        value = costly.value
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+    del kept
+    gc.collect()
+
+    assert len(seen) == 1
+    assert seen[0] is costly.__dict__
+    assert costly.__dict__["value"] is value
+
+
+def test_a_class_that_forgets_the_base_is_refused() -> None:
+    with pytest.raises((TypeError, RuntimeError)) as raised:  # before Python 3.12 as the cause of a RuntimeError
+
+        class Forgetful:
+            @lazy
+            def value(self) -> object:
+                return object()
+
+    error = raised.value if isinstance(raised.value, TypeError) else raised.value.__cause__
+    assert str(error) == "Forgetful.value is lazy, so Forgetful must be a subclass of Lazy."

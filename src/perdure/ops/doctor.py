@@ -211,6 +211,9 @@ template_without_version violation
 template_missing warning
     The template that a job was made from, or that version of it, is not there; the job has all it needs, but nobody can
     see what it was made from.
+slot_without_job warning
+    A slot of a schedule names a job that is not there, so nobody can see what became of the planned instant; the job
+    was removed without its slot.
 # contents
 impossible_number violation
     A value of a job or run is of the wrong type, or a number or time that it cannot be, so a worker sets the job aside

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, t
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
 from perdure.errors import InvalidPayload, KindError, Problem
-from perdure.lazy import lazy
+from perdure.lazy import Lazy, lazy
 from perdure.payload.json_form import JsonForm, Misfit, Path, Untyped, are_plain, canonical, check_of, look_over
 from perdure.payload.signature import MISSING, UNKNOWN, Secret, Signature, Trait, read_signature, traits
 
@@ -44,7 +44,7 @@ class Encoded(NamedTuple):
         return f"Encoded(payload={self.payload!r}, secrets={'hidden' if self.secrets else None})"
 
 
-class Codec:
+class Codec(Lazy):
     """What one kind's function takes and returns, to JSON and back. Threads may share it.
 
     What `encode` accepts, `decode` reads back as the declared type. Without a declared type (no annotation, `Any`, a

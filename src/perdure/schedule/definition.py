@@ -271,10 +271,9 @@ def _declared(row: ScheduleRow, known: tuple[str, ...], digest: str, now: Micros
 
 
 def is_gone(
-    row: ScheduleRow, owner: str, own: AbstractSet[str], others: Mapping[str, AbstractSet[str]], started_at: Micros
+    row: ScheduleRow, own: AbstractSet[str], others: Mapping[str, AbstractSet[str]], started_at: Micros
 ) -> bool:
-    """Whether the code of an app has dropped this schedule: no live worker declares it, and this one, which does not,
-    has started since it was declared."""
-    is_ours = row.source == "code" and row.owner == owner and bool(row.enabled)
+    """Whether the code of its app has dropped this declared schedule: no live worker declares it, and this one, which
+    does not, has started since it was declared."""
     is_newer = row.declared_at is not None and started_at > row.declared_at
-    return is_ours and is_newer and row.name not in own and row.name not in others
+    return is_newer and row.name not in own and row.name not in others

@@ -93,7 +93,7 @@ class Policy:
         values = json_of(text)
         stored: dict[str, Any] = cast("dict[str, Any]", values) if isinstance(values, dict) else {"catch_up": None}
         policy = cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
-        numbers = [value for name, value in asdict(policy).items() if name not in ("catch_up", "overlap")]
+        numbers = [getattr(policy, field.name) for field in fields(cls) if field.name not in ("catch_up", "overlap")]
         is_known = policy.catch_up in get_args(CatchUp) and policy.overlap in get_args(Overlap)
         if not is_known or any(not isinstance(number, int) for number in numbers if number is not None):
             raise ValueError(f"the stored policy {text[:80]!r} cannot be read, or is of a newer release")

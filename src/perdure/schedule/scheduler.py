@@ -96,6 +96,7 @@ class Scheduler:
             self.declare(own)
             self._next_declare = self._clock.boottime() + DECLARE_EVERY_S
         made = 0
+        self._has_more = False
         self._next_at = self._store.next_trigger()
         if self._next_at is not None and self._next_at <= self._clock.now():
             made = self.fire(own)
@@ -196,7 +197,7 @@ class Scheduler:
             if self._store.schedule(work.name) is None:
                 self._store.save_schedule(new_row(_timed(work), self._ids.new(), "builtin", now), None)
         for row in self._store.declared_schedules(self._owner):
-            if is_gone(row, self._owner, digests.keys(), others, self._started_at):
+            if is_gone(row, digests.keys(), others, self._started_at):
                 self._drop(row, now)
 
     def _keep(self, definition: Definition, others: set[str], now: Micros) -> None:

@@ -263,3 +263,9 @@ WHERE j.template_id IS NOT NULL
         WHERE v.template_id = j.template_id AND v.version = j.template_version
     )
 {shown}
+
+-- name: slot_without_job
+SELECT s.job_id, COUNT(*) OVER ()
+FROM {slot} AS s
+WHERE s.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = s.job_id)
+{shown}
