@@ -44,6 +44,19 @@ class TestBinding:
     def test_a_function_without_a_context_says_so(self):
         assert not codec(send).takes_context
 
+    def test_a_context_without_its_annotation_is_taken_for_an_argument_and_the_error_says_what_to_write(self):
+        def handler(ctx, to: str) -> None: ...
+        def other(ctx: int, to: str) -> None: ...
+
+        hint = "For the job's context write ctx: JobContext."
+        with pytest.raises(InvalidPayload) as caught:
+            codec(handler).bind((), {"to": "a"})
+        assert str(caught.value).removesuffix(" [payload_invalid]").endswith(f"Expected handler(ctx, to: str). {hint}")
+        for function in (other, send):
+            with pytest.raises(InvalidPayload) as caught:
+                codec(function).bind((), {})
+            assert hint not in str(caught.value)
+
     @pytest.mark.parametrize(
         ("args", "kwargs", "words"),
         [

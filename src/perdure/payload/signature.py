@@ -22,6 +22,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 MISSING = "is missing"
 UNKNOWN = "is not a parameter"
+_CONTEXT_HINT = " For the job's context write ctx: JobContext."
 _ALIASES = ("alias", "validation_alias", "serialization_alias")
 
 # Types whose every value has one JSON form, which reads back as the same value.
@@ -87,7 +88,9 @@ class Signature:
     def refusal(self, problems: Sequence[Problem], code: str = "payload_invalid") -> InvalidPayload:
         """The error for arguments that do not fit; it ends with the expected signature."""
         said = "; ".join(map(str, problems))
-        error = InvalidPayload(f"Job {self.kind!r} cannot take its arguments: {said}. Expected {self.text}.", code=code)
+        hint = _CONTEXT_HINT if Problem("'ctx'", MISSING) in problems and self.annotations["ctx"] is Any else ""
+        text = f"Job {self.kind!r} cannot take its arguments: {said}. Expected {self.text}.{hint}"
+        error = InvalidPayload(text, code=code)
         error.kind, error.problems, error.parameters = self.kind, problems, self.text.removeprefix(self.kind)[1:-1]
         return error
 
