@@ -144,3 +144,17 @@ def test_a_file_that_was_deleted_under_the_app_is_noticed(app: Perdure, runner: 
         send.enqueue("a")
     assert refused.value.code == "database_replaced"
     assert app.get(send.enqueue("b")) is not None
+
+
+def test_a_file_that_was_moved_away_and_back_is_opened_again(app: Perdure, runner: Any, send: Any, path: Path) -> None:
+    first = send.enqueue("kept")
+    elsewhere = path.with_name("elsewhere.db")
+    path.rename(elsewhere)
+    runner.database._looked_until = 0
+    with pytest.raises(DatabaseUnavailable) as refused:
+        send.enqueue("a")
+    assert refused.value.code == "database_replaced"
+    elsewhere.rename(path)
+
+    second = send.enqueue("b")
+    assert [job.id for job in app.jobs()] == [second.id, first.id]
