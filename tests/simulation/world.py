@@ -169,9 +169,13 @@ class SimStore(SqlStore):
         return stopped
 
     def save_schedule(self, row: ScheduleRow, seen_version: int | None, missed: Sequence[Missed] = ()) -> bool:
-        planned = self._world.planned_from
-        planned[row.name] = max(planned.get(row.name, Micros(0)), row.next_trigger_at or Micros(0))
-        return super().save_schedule(row, seen_version, missed)
+        try:
+            return super().save_schedule(row, seen_version, missed)
+        finally:  # a lost answer does not say whether it was written
+            known = self._world.plain.store.schedule(row.name)
+            if known is not None and known.updated_at == row.updated_at:
+                planned = self._world.planned_from
+                planned[row.name] = max(planned.get(row.name, Micros(0)), row.next_trigger_at or Micros(0))
 
     def turn(self, wanted: Turn, now: Micros) -> Turned:
         turned = super().turn(wanted, now)
@@ -665,6 +669,8 @@ class World:
         except StoreError:
             self._die(proc)  # as a worker that cannot start
             raise
+        # others may come first, for so long that it is taken for dead before it beats
+        proc.is_excused = self.time.at - proc.next_beat >= lease_s
         self.procs.append(proc)
         holder.append(proc)
         return proc
