@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,13 +18,15 @@ from perdure.cli.target import App, Url, database, existing_database
 from perdure.errors import ConfigError
 
 if TYPE_CHECKING:
+    from perdure.ops.copying import Progress, Side, Tell
     from perdure.store.migrate import Naming
+    from perdure.store.protocols import Store
 
 DIALECTS = ("sqlite", "postgres")
 
 db = typer.Typer(
     cls=Commands,
-    help="Create, upgrade, check, show and back up the database.",
+    help="Create, upgrade, check, show, back up and move the database.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -85,6 +89,106 @@ def vacuum(url: Url = None, app: App = None) -> None:
     with existing_database(url, app) as store:
         store.vacuum()
     print("done")
+
+
+@db.command(cls=Command)
+def copy(
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="The database to move the queue from.")],
+    target: Annotated[str, typer.Option("--to", metavar="URL", help="An empty database; an SQLite file is made.")],
+    despite_workers: Annotated[
+        bool, typer.Option("--despite-workers", help="Even if workers live on the source: their jobs will run twice.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Move a queue to another database: jobs with their history, keys, queues, schedules, templates, archive.
+
+    Stop all workers and all that enqueues first. From the beginning on the source is closed: whoever opens it can read,
+    but not write; it stays so in the end (see perdure db reopen). The copy is verified by counts and by the doctor, and
+    then opened. Killed or failed anywhere: give the same command again, it begins anew.
+    """
+    from perdure.ops.copying import copy as move
+
+    with _side(source, new=False) as moved, _side(target, new=True) as made, _progress() as tell:
+        counts = move(moved, made, tell, despite_workers=despite_workers)
+    if json:
+        print_json({"from": moved.name, "to": made.name, "rows": counts})
+        return
+    if not counts:
+        print(visible(f"nothing to do: {moved.name} has been moved to {made.name}"))
+        return
+    print_table(("table", "rows"), [(name, f"{count:,}") for name, count in counts.items() if count], keep=("table",))
+    print(visible(f"\nMoved to {made.name}, and verified. Start apps and workers with that URL."))
+    print(visible(f"{moved.name} is closed and paused: keep it until you trust the new one, then delete it."))
+
+
+@db.command(cls=Command)
+def reopen(url: Url = None, app: App = None) -> None:
+    """Use a database again that was closed by perdure db copy, because the move was given up."""
+    from perdure.ops.copying import reopen as open_again
+
+    with database(url, app, closed_too=True) as store:
+        store.require_current()
+        closed = open_again(_sql_side(store, url or "the database"))
+    if closed is None:
+        print("nothing to do: it is open")
+    else:
+        print(visible(f"open again. Do not use {closed.other} as well: the same jobs would run twice."))
+
+
+@contextmanager
+def _side(url: str, *, new: bool) -> Generator[Side, None, None]:
+    """A database for `copy`, which has to be there and at the newest schema; a new SQLite file is made."""
+    from perdure.store.open import is_sqlite, open_store, sqlite_path, without_password
+    from perdure.store.protocols import StoreSettings
+
+    name = str(sqlite_path(url)) if is_sqlite(url) else without_password(url)
+    store = open_store(url, StoreSettings(closed_too=True))
+    try:
+        if new and is_sqlite(url) and not sqlite_path(url).exists():
+            store.upgrade()
+        store.require_current()
+        yield _sql_side(store, name)
+    finally:
+        store.close()
+
+
+def _sql_side(store: Store, name: str) -> Side:
+    from perdure.ops.copying import Side
+    from perdure.store.store import SqlStore
+
+    if not isinstance(store, SqlStore):
+        raise ConfigError(
+            f"{name} is opened by {type(store).__name__}; only databases of Perdure itself can be copied",
+            code="store_unsupported",
+        )
+    return Side(store, name)
+
+
+@contextmanager
+def _progress() -> Generator[Tell, None, None]:
+    """Tells on standard error how far it is: a line that changes at a terminal, else one per table."""
+    from perdure.ops.copying import Progress
+
+    at_terminal = sys.stderr.isatty()
+    last = Progress("", 0, 0)
+
+    def tell(now: Progress) -> None:
+        nonlocal last
+        last = now
+        if at_terminal:
+            print(f"\r\x1b[K{_so_far(now)}", end="", file=sys.stderr, flush=True)
+        elif now.done == now.of:
+            print(_so_far(now), file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        if at_terminal and last.of:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _so_far(now: Progress) -> str:
+    return f"{now.table}: {now.done:,} of {now.of:,} rows"
 
 
 def _schema_sql(dialect: str) -> Iterator[str]:

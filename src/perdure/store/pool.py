@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from perdure.errors import DatabaseBusy, PerdureError, TransactionError
+from perdure.store.copy import Closure
 from perdure.store.engine import Driver
 from perdure.store.line import Line, new_ticket
 from perdure.store.protocols import ConnectionLost, StoreSettings
@@ -110,6 +111,8 @@ class Pool:
         self._closed = False
         self.identity: tuple[object, ...] = ()
         """Which database this is; known once the schema has been checked."""
+        self.closure: Closure | None = None
+        """Why nobody may write to it; None: it is open, or was when this process began to use it."""
         weakref.finalize(self, _close_all, self._idle, os.getpid())
 
     def run(self, work: Callable[[Checkout], T], *, reading: bool = False, brief: bool = False) -> T:

@@ -17,6 +17,7 @@ from perdure.clock import Micros
 from perdure.errors import ConfigError, PerdureError, StoreError
 from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
+from perdure.store import copy as _copy
 from perdure.store import enqueue as _enqueue
 from perdure.store import repair as _repair
 from perdure.store import reservation as _reservation
@@ -300,6 +301,17 @@ class SqlStore:
     # HealthOperations
     check = reads(_repair.check)
     repair = writes(_repair.repair)
+
+    # for `ops/copying`: no part of what other stores must have
+    closure = reads(_copy.closure)
+    close_for = writes(_copy.close)
+    reopen = writes(_copy.reopen)
+    count_rows = reads(_copy.count_rows)
+    send = reads(_copy.send)
+    send_job_ids = reads(_copy.send_job_ids)
+    unknown_jobs = reads(_copy.unknown_jobs)
+    fill = writes(_copy.fill)
+    empty = writes(_copy.empty)
 
     def facts(self) -> list[Fact]:
         if isinstance(self.runner, FileRunner):
