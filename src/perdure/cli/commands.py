@@ -185,6 +185,8 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
                 "db check",
                 "db upgrade",
                 "db backup copy.db",
+                "db sql --dialect postgres --after 3",
+                "db grants --role web --for enqueue",
                 "db copy --from jobs.db --to postgresql://localhost/shop",
             ),
         ),

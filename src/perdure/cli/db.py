@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,10 +20,19 @@ from perdure.errors import ConfigError
 
 if TYPE_CHECKING:
     from perdure.ops.copying import Progress, Side, Tell
-    from perdure.store.migrate import Naming
+    from perdure.store.migrate import Migration
     from perdure.store.protocols import Store
 
 DIALECTS = ("sqlite", "postgres")
+
+
+class Purpose(StrEnum):
+    """What a user of the database does."""
+
+    READ = "read"
+    ENQUEUE = "enqueue"
+    WORK = "work"
+
 
 db = typer.Typer(
     cls=Commands,
@@ -57,11 +67,24 @@ def check(url: Url = None, app: App = None, json: Json = False) -> None:
 @db.command(cls=Command)
 def sql(
     dialect: Annotated[str, typer.Option(metavar="NAME", help="sqlite or postgres")] = "sqlite",
+    after: Annotated[
+        int, typer.Option("--after", min=0, metavar="REVISION", help="Only the steps after this schema revision.")
+    ] = 0,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Only what this database still lacks, in its dialect.")
+    ] = None,
     statements: Annotated[bool, typer.Option("--statements", help="Also the statements Perdure runs.")] = False,
 ) -> None:
-    """Print the SQL that makes a Perdure database. Piped into an empty one, it is ready for use."""
-    for statement in _schema_sql(dialect):
-        print(f"{statement};\n")
+    """Print the SQL that makes a Perdure database, for people who apply it themselves: Perdure recognises it.
+
+    Piped into an empty database (psql, sqlite3 -bail) it is ready for use; with --after or --url, an older one is
+    upgraded. Nothing is changed by this command.
+    """
+    if url is None:
+        steps = [step for step in _steps(dialect) if step.revision > after]
+    else:
+        dialect, steps = _lacking(url)
+    _print_script(dialect, steps)
     if statements:
         for name, text in _statements_sql(dialect):
             commented = "\n".join(f"-- {line}".rstrip() for line in text.splitlines())
@@ -135,6 +158,21 @@ def reopen(url: Url = None, app: App = None) -> None:
         print(visible(f"open again. Do not use {closed.other} as well: the same jobs would run twice."))
 
 
+@db.command(cls=Command)
+def grants(
+    role: Annotated[str, typer.Option(metavar="NAME", help="The user of the database that is to get the rights.")],
+    purpose: Annotated[Purpose, typer.Option("--for", help="What it is to do.")],
+) -> None:
+    """Print the SQL that lets a user of PostgreSQL read, enqueue (and read), or work (and do both).
+
+    The owner of the tables runs it, once, and again after an upgrade that adds tables. Only the owner can upgrade.
+    """
+    from perdure.store.grants import on_postgres
+
+    for statement in on_postgres(role, purpose.value):
+        print(f"{statement};")
+
+
 @contextmanager
 def _side(url: str, *, new: bool) -> Generator[Side, None, None]:
     """A database for `copy`, which has to be there and at the newest schema; a new SQLite file is made."""
@@ -191,13 +229,40 @@ def _so_far(now: Progress) -> str:
     return f"{now.table}: {now.done:,} of {now.of:,} rows"
 
 
-def _schema_sql(dialect: str) -> Iterator[str]:
-    """The statements that make an empty database one that Perdure takes for its own, in order."""
-    from perdure.store import migrate
+def _steps(dialect: str) -> list[Migration]:
+    from perdure.store.migrate import migrations_of
 
-    naming: Naming = _names(dialect).NAMING
-    for step in migrate.migrations_of(dialect):
-        yield from migrate.statements_of(step, naming)
+    _names(dialect)
+    return migrations_of(dialect)
+
+
+def _lacking(url: str) -> tuple[str, list[Migration]]:
+    """The dialect of a database, and the steps that it still lacks."""
+    from perdure.store.migrate import pending
+    from perdure.store.open import dialect_of, open_store, without_password
+
+    dialect = dialect_of(url)
+    if dialect is None:
+        raise ConfigError(f"{without_password(url)} is not a database Perdure has SQL for", code="dialect_unknown")
+    store = _sql_side(open_store(url), url).store
+    try:
+        return dialect, pending(_steps(dialect), store.applied())
+    finally:
+        store.close()
+
+
+def _print_script(dialect: str, steps: Sequence[Migration]) -> None:
+    """The statements of these steps and those that record them, as one transaction."""
+    from perdure.store.migrate import statements_of
+
+    names = _names(dialect)
+    if not steps:
+        print("-- nothing to do: there are no such steps")
+        return
+    begin, end = names.AROUND
+    made = [statement for step in steps for statement in statements_of(step, names.NAMING)]
+    for statement in (begin, *made, end):
+        print(f"{statement};\n")
 
 
 def _statements_sql(dialect: str) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from perdure.ids import JobId
 from perdure.store.admin import EVERYTHING, pause_queue
 from perdure.store.engine import Call, Op
 from perdure.store.retention import groups, whole_group
+from perdure.store.rows import Fact, Verdict
 from perdure.store.tables import Table, tables
 from perdure.text import moment
 
@@ -47,6 +48,12 @@ class Closure(NamedTuple):
     @property
     def other(self) -> str:
         return self.why.removeprefix(MOVED).removeprefix(COPY)
+
+    @property
+    def fact(self) -> Fact:
+        """For people who look at the database."""
+        note = "use that database; see perdure db reopen" if self.moved else "give the same perdure db copy again"
+        return Fact("closed", f"{self.why}, since {moment(self.since)}", Verdict.WARNING, note)
 
     def refusal(self, where: str) -> DatabaseUnavailable:
         """The error for whoever wants to write."""

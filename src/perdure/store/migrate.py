@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perdure.errors import SchemaError
+from perdure.store.rows import Fact, Verdict
 from perdure.version import __version__
 
 _HERE = Path(__file__).parent
@@ -137,3 +138,35 @@ def made_by(steps: Iterable[Migration], naming: Naming) -> set[tuple[str, str]]:
             verb, sort, name = match.groups()
             (made.add if verb == "CREATE" else made.discard)((sort.lower(), name.rsplit(".", 1)[-1]))
     return made
+
+
+def schema_fact(known: Sequence[Migration], done: Sequence[Applied]) -> Fact:
+    """Whether the database is at the newest revision, by steps that have our checksums."""
+    if not done:
+        return Fact("schema", "no Perdure tables", Verdict.PROBLEM, "run perdure db upgrade to make them")
+    value = f"revision {done[-1].revision}, the newest is {known[-1].revision}"
+    try:
+        todo = pending(known, done)
+    except SchemaError as error:
+        return Fact("schema", value, Verdict.PROBLEM, error.message)
+    if not todo:
+        return Fact("schema", value)
+    return Fact("schema", value, Verdict.PROBLEM, f"still to do: {steps_in_words(todo)}; run perdure db upgrade")
+
+
+def steps_in_words(steps: Iterable[Migration]) -> str:
+    return ", ".join(f"{step.revision} ({step.name})" for step in steps)
+
+
+def objects_fact(
+    known: Sequence[Migration], done: Sequence[Applied], naming: Naming, found: set[tuple[str, str]]
+) -> Fact:
+    """Whether everything is there that the steps which the database has recorded have made."""
+    recorded = {row.revision for row in done}
+    made = made_by([step for step in known if step.revision in recorded], naming)
+    missing = sorted(made - found)
+    if not missing:
+        return Fact("objects", f"{len(made)} tables, indexes and views, all there")
+    named = ", ".join(f"{sort} {name}" for sort, name in missing)
+    advice = "somebody removed them: restore tables from a backup; perdure db sql prints how indexes and views are made"
+    return Fact("objects", f"missing: {named}", Verdict.PROBLEM, advice)

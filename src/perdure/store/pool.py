@@ -12,7 +12,9 @@ from perdure.errors import DatabaseBusy, PerdureError, TransactionError
 from perdure.store.copy import Closure
 from perdure.store.engine import Driver
 from perdure.store.line import Line, new_ticket
+from perdure.store.migrate import Applied
 from perdure.store.protocols import ConnectionLost, StoreSettings
+from perdure.store.rows import Fact
 
 T = TypeVar("T")
 
@@ -63,6 +65,14 @@ class Session(Protocol):
 
         Returns how many steps were done. If upgrading is not allowed, an old schema is refused.
         """
+        ...
+
+    def applied(self) -> list[Applied]:
+        """The steps that the database has recorded. Empty: it has none of our tables."""
+        ...
+
+    def facts(self) -> list[Fact]:
+        """The condition of the database, also of one that cannot be used as it is. Changes nothing."""
         ...
 
     def close(self) -> None: ...

@@ -26,8 +26,10 @@ from perdure.store.engine import (
     Serialization,
     drive,
 )
+from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import ConnectionLost
+from perdure.store.rows import Fact
 from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
 from perdure.uninterrupted import uninterrupted
 
@@ -167,6 +169,20 @@ class ServerRunner:
         finally:
             pool.close()
         return f"{self._server.shown} is at the newest schema ({done} step{'s' * (done != 1)} done now)"
+
+    def applied(self) -> list[Applied]:
+        return self._looked(lambda checkout: checkout.session.applied())
+
+    def facts(self) -> list[Fact]:
+        return self._looked(lambda checkout: checkout.session.facts())
+
+    def _looked(self, look: Callable[[Checkout], T]) -> T:
+        """What one look gives at the database as it is, even if it cannot be used so."""
+        pool = Pool(self._server)
+        try:
+            return pool.run(look, reading=True)
+        finally:
+            pool.close()
 
     def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -25,8 +25,9 @@ from perdure.store import schedule as _schedule
 from perdure.store import template as _template
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
+from perdure.store.migrate import Applied
 from perdure.store.protocols import Bell
-from perdure.store.rows import Fact
+from perdure.store.rows import Fact, Verdict
 from perdure.store.write import set_aside
 
 P = ParamSpec("P")
@@ -66,12 +67,19 @@ class Runner(Protocol):
 
 
 @runtime_checkable
+class Checked(Protocol):
+    """A runner that can look at a database which cannot be used as it is."""
+
+    def applied(self) -> list[Applied]: ...
+
+    def facts(self) -> list[Fact]: ...
+
+
+@runtime_checkable
 class FileRunner(Protocol):
     """A runner whose database is one file."""
 
     def require_current(self) -> None: ...
-
-    def facts(self) -> list[Fact]: ...
 
     def back_up(self, target: Path) -> None: ...
 
@@ -314,9 +322,16 @@ class SqlStore:
     empty = writes(_copy.empty)
 
     def facts(self) -> list[Fact]:
-        if isinstance(self.runner, FileRunner):
-            return self.runner.facts()
+        if isinstance(self.runner, Checked):
+            found = self.runner.facts()
+            usable = all(fact.verdict is not Verdict.PROBLEM for fact in found)
+            closed = self.closure() if usable else None
+            return [*found, closed.fact] if closed else found
         return [Fact("schema", f"revision {self.runner.read(admin.revision)}")]
+
+    def applied(self) -> list[Applied]:
+        """The steps of the schema that the database has recorded. Empty: none, or the store keeps no such record."""
+        return self.runner.applied() if isinstance(self.runner, Checked) else []
 
     def require_current(self) -> None:
         if isinstance(self.runner, FileRunner):  # servers refuse by themselves on first use

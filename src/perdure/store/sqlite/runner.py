@@ -17,13 +17,14 @@ from perdure.errors import DatabaseUnavailable
 from perdure.store import migrate
 from perdure.store.copy import closure
 from perdure.store.engine import Make, drive
+from perdure.store.migrate import Applied
 from perdure.store.protocols import StoreSettings
 from perdure.store.rows import Fact
 from perdure.store.sqlite import schema
 from perdure.store.sqlite import transaction as transactions
 from perdure.store.sqlite.bell import SqliteBell
 from perdure.store.sqlite.database import Database, Retired
-from perdure.store.sqlite.driver import SqliteDriver, give_pages_back, open_writer, translated
+from perdure.store.sqlite.driver import SqliteDriver, give_pages_back, open_reader, open_writer, translated
 from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.uninterrupted import uninterrupted
@@ -228,6 +229,12 @@ class SqliteRunner:
     def facts(self) -> list[Fact]:
         """The same for people, with a verdict."""
         return schema.facts(self.checkup())
+
+    def applied(self) -> list[Applied]:
+        """The steps that the file has recorded. Empty: it has none of our tables."""
+        schema.require_file(self.path)
+        with translated(self.path), closing(open_reader(self.path, self._settings)) as connection:
+            return schema.applied(connection)
 
     def back_up(self, target: Path) -> None:
         """Copy all that is committed now to a new file. Jobs continue meanwhile."""
