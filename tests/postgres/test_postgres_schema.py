@@ -17,8 +17,8 @@ from perdure.job.reports import Completed, Finish
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store import migrate
 from perdure.store.open import open_store
-from perdure.store.postgres.session import LOCK_KEY, VERSIONS
-from perdure.store.postgres.statements import NAMING, READING, WRITING
+from perdure.store.postgres.session import VERSIONS
+from perdure.store.postgres.statements import LOCK_KEY, NAMING, READING, WRITING
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.statements import STATEMENTS as SQLITE
 from tests import revision_1

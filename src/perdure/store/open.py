@@ -57,6 +57,11 @@ def is_sqlite(url: str) -> bool:
     return _scheme(url) == "sqlite"
 
 
+def dialect_of(url: str) -> str | None:
+    """Which of our databases a path or URL means; None: none of them."""
+    return {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}.get(_scheme(url))
+
+
 def _scheme(url: str) -> str:
     return url.split(":", 1)[0].lower() if "://" in url else "sqlite"
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from perdure.errors import DatabaseBusy, PerdureError, TransactionError
+from perdure.store.copy import Closure
 from perdure.store.engine import Driver
 from perdure.store.line import Line, new_ticket
+from perdure.store.migrate import Applied
 from perdure.store.protocols import ConnectionLost, StoreSettings
+from perdure.store.rows import Fact
 
 T = TypeVar("T")
 
@@ -64,6 +67,14 @@ class Session(Protocol):
         """
         ...
 
+    def applied(self) -> list[Applied]:
+        """The steps that the database has recorded. Empty: it has none of our tables."""
+        ...
+
+    def facts(self) -> list[Fact]:
+        """The condition of the database, also of one that cannot be used as it is. Changes nothing."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -110,6 +121,8 @@ class Pool:
         self._closed = False
         self.identity: tuple[object, ...] = ()
         """Which database this is; known once the schema has been checked."""
+        self.closure: Closure | None = None
+        """Why nobody may write to it; None: it is open, or was when this process began to use it."""
         weakref.finalize(self, _close_all, self._idle, os.getpid())
 
     def run(self, work: Callable[[Checkout], T], *, reading: bool = False, brief: bool = False) -> T:

@@ -722,6 +722,8 @@ class StoreSettings(NamedTuple):
     busy_timeout_s: float = 5.0
     auto_migrate: bool | None = None
     allow_network_filesystem: bool = False
+    closed_too: bool = False
+    """Write also to a database that is closed, because it was moved or is an unfinished copy: for `db copy`."""
 
 
 StoreFactory = Callable[[str, StoreSettings], Store]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
 from perdure.store import transaction as transactions
+from perdure.store.copy import closure
 from perdure.store.engine import (
     BEGIN_OPERATION,
     END_OPERATION,
@@ -25,8 +26,10 @@ from perdure.store.engine import (
     Serialization,
     drive,
 )
+from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import ConnectionLost
+from perdure.store.rows import Fact
 from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
 from perdure.uninterrupted import uninterrupted
 
@@ -74,7 +77,7 @@ class ServerRunner:
     def transaction(self, *, join: bool = False) -> Generator[ServerTransaction, None, None]:
         """A transaction on its own connection, which calls without `tx=` join."""
         with uninterrupted:
-            yield from open_block(self, _CheckoutBlock(self.pool), join=join)
+            yield from open_block(self, _CheckoutBlock(self._writable), join=join)
 
     def _write(self, make: Make[T], *, brief: bool) -> T:
         def work(checkout: Checkout) -> T:
@@ -82,7 +85,7 @@ class ServerRunner:
             checkout.commit()
             return result
 
-        return self.pool.run(work, brief=brief)
+        return self._writable.run(work, brief=brief)
 
     def _read(self, make: Make[T]) -> T:
         return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True)
@@ -114,7 +117,7 @@ class ServerRunner:
     def write_within(self, tx: object, make: Make[T]) -> T:
         """If the user's transaction has not begun, psycopg begins it with our first statement."""
         with uninterrupted:
-            home = self.pool.identity
+            home = self._writable.identity
             tx = behind_a_job(tx)
             if isinstance(tx, ServerTransaction):
                 return tx.run(lambda: _at_home(make, home))
@@ -138,6 +141,14 @@ class ServerRunner:
                 pool = self._pool = self._pool or self._opened()
         return pool
 
+    @property
+    def _writable(self) -> Pool:
+        """The same for whoever may write. Refuses a closed database."""
+        pool = self.pool
+        if pool.closure is not None:
+            raise pool.closure.refusal(self._server.shown)
+        return pool
+
     def _opened(self) -> Pool:
         pool = Pool(self._server)
         try:
@@ -148,7 +159,7 @@ class ServerRunner:
         return pool
 
     def bell(self) -> PollingBell:
-        self.pool  # noqa: B018 - a worker asks for its bell first: so it sees an error about the schema before it acts
+        self._writable  # noqa: B018 - a worker asks for its bell first: so it sees an error about the schema before it acts
         return PollingBell()
 
     def upgrade(self) -> str:
@@ -158,6 +169,20 @@ class ServerRunner:
         finally:
             pool.close()
         return f"{self._server.shown} is at the newest schema ({done} step{'s' * (done != 1)} done now)"
+
+    def applied(self) -> list[Applied]:
+        return self._looked(lambda checkout: checkout.session.applied())
+
+    def facts(self) -> list[Fact]:
+        return self._looked(lambda checkout: checkout.session.facts())
+
+    def _looked(self, look: Callable[[Checkout], T]) -> T:
+        """What one look gives at the database as it is, even if it cannot be used so."""
+        pool = Pool(self._server)
+        try:
+            return pool.run(look, reading=True)
+        finally:
+            pool.close()
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -176,6 +201,8 @@ def _prepare(pool: Pool, *, allowed: bool) -> int:
     def work(checkout: Checkout) -> int:
         done = checkout.session.prepare(allowed=allowed)
         pool.identity = checkout.session.reader.execute(Call("read_identity")).rows[0]
+        if not pool.server.settings.closed_too:
+            pool.closure = drive(closure(), checkout.session.reader)
         checkout.commit()
         return done
 

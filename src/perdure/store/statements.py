@@ -152,7 +152,26 @@ def load(own: str, table: Callable[[str], str], marker: str) -> Statements:
     for text in (*statement_texts().values(), own):
         for sort, name, body in _blocks(text):
             (fragments if sort == "fragment" else bodies)[name] = body
-    return {name: _compile(name, body, fragments, table, marker) for name, body in bodies.items()}
+    listed = {name: _compile(name, body, fragments, table, marker) for name, body in bodies.items()}
+    return _Statements(listed, table, marker)
+
+
+class _Statements(dict[str, Statement]):
+    """The statements of a dialect by name. Those about whole tables are made when they are wanted, and not listed."""
+
+    def __init__(self, listed: Mapping[str, Statement], table: Callable[[str], str], marker: str) -> None:
+        super().__init__(listed)
+        self._table, self._marker = table, marker
+        self._whole: dict[str, Statement] = {}
+
+    def __missing__(self, name: str) -> Statement:
+        if ":" not in name:
+            raise KeyError(name)
+        if name not in self._whole:
+            from perdure.store.tables import whole_table
+
+            self._whole[name] = _compile(name, whole_table(name), {}, self._table, self._marker)
+        return self._whole[name]
 
 
 def expand(text: str, fragments: Mapping[str, str], table: Callable[[str], str]) -> str:

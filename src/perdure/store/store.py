@@ -17,6 +17,7 @@ from perdure.clock import Micros
 from perdure.errors import ConfigError, PerdureError, StoreError
 from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
+from perdure.store import copy as _copy
 from perdure.store import enqueue as _enqueue
 from perdure.store import repair as _repair
 from perdure.store import reservation as _reservation
@@ -24,8 +25,9 @@ from perdure.store import schedule as _schedule
 from perdure.store import template as _template
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
+from perdure.store.migrate import Applied
 from perdure.store.protocols import Bell
-from perdure.store.rows import Fact
+from perdure.store.rows import Fact, Verdict
 from perdure.store.write import set_aside
 
 P = ParamSpec("P")
@@ -65,12 +67,19 @@ class Runner(Protocol):
 
 
 @runtime_checkable
+class Checked(Protocol):
+    """A runner that can look at a database which cannot be used as it is."""
+
+    def applied(self) -> list[Applied]: ...
+
+    def facts(self) -> list[Fact]: ...
+
+
+@runtime_checkable
 class FileRunner(Protocol):
     """A runner whose database is one file."""
 
     def require_current(self) -> None: ...
-
-    def facts(self) -> list[Fact]: ...
 
     def back_up(self, target: Path) -> None: ...
 
@@ -301,10 +310,28 @@ class SqlStore:
     check = reads(_repair.check)
     repair = writes(_repair.repair)
 
+    # for `ops/copying`: no part of what other stores must have
+    closure = reads(_copy.closure)
+    close_for = writes(_copy.close)
+    reopen = writes(_copy.reopen)
+    count_rows = reads(_copy.count_rows)
+    send = reads(_copy.send)
+    send_job_ids = reads(_copy.send_job_ids)
+    unknown_jobs = reads(_copy.unknown_jobs)
+    fill = writes(_copy.fill)
+    empty = writes(_copy.empty)
+
     def facts(self) -> list[Fact]:
-        if isinstance(self.runner, FileRunner):
-            return self.runner.facts()
+        if isinstance(self.runner, Checked):
+            found = self.runner.facts()
+            usable = all(fact.verdict is not Verdict.PROBLEM for fact in found)
+            closed = self.closure() if usable else None
+            return [*found, closed.fact] if closed else found
         return [Fact("schema", f"revision {self.runner.read(admin.revision)}")]
+
+    def applied(self) -> list[Applied]:
+        """The steps of the schema that the database has recorded. Empty: none, or the store keeps no such record."""
+        return self.runner.applied() if isinstance(self.runner, Checked) else []
 
     def require_current(self) -> None:
         if isinstance(self.runner, FileRunner):  # servers refuse by themselves on first use

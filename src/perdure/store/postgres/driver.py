@@ -137,6 +137,10 @@ _NO_SCHEMA: Known = (
     "schema_missing",
     "there are no Perdure tables; run perdure db upgrade, and see that a tx= is a connection to the same database",
 )
+_GRANT = (
+    "nothing was written; perdure db grants --role USER --for read, enqueue or work prints what this user lacks (an"
+    " upgrade needs the owner of the tables)"
+)
 _LOGIN: Known = (DatabaseUnavailable, "login_refused", "check user and password of the database URL")
 
 _BY_STATE: dict[str, Known] = {
@@ -156,7 +160,7 @@ _BY_STATE: dict[str, Known] = {
     "3F000": _NO_SCHEMA,
     "40001": _GIVE_WAY,
     "40P01": _GIVE_WAY,
-    "42501": (DatabaseUnavailable, "permission_denied", "grant this user the right; nothing was written"),
+    "42501": (DatabaseUnavailable, "permission_denied", _GRANT),
     "42P01": _NO_SCHEMA,
     "53100": (DatabaseUnavailable, "disk_full", "free some space on the server; nothing of this operation was written"),
     "53300": (DatabaseUnavailable, "too_many_connections", "raise max_connections, or run fewer processes"),

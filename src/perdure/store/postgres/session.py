@@ -14,11 +14,13 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from perdure.errors import ConfigError, DatabaseUnavailable, SchemaError, TransactionError
 from perdure.store import migrate
 from perdure.store.engine import Driver
-from perdure.store.migrate import Applied
+from perdure.store.migrate import Applied, Migration
 from perdure.store.pool import CommitUnknown
+from perdure.store.postgres import checkup
 from perdure.store.postgres.driver import PostgresDriver, translate
-from perdure.store.postgres.statements import NAMING, READING, SCHEMA, WRITING, table
+from perdure.store.postgres.statements import LOCK_KEY, NAMING, READING, SCHEMA, WRITING, table
 from perdure.store.protocols import ConnectionLost, StoreSettings
+from perdure.store.rows import Fact
 from perdure.store.transaction import POSTGRES, POSTGRES_WITH_BACKSLASHES, closed, not_open, refuse_control
 
 T = TypeVar("T")
@@ -192,6 +194,18 @@ class PostgresSession:
     def prepare(self, *, allowed: bool) -> int:
         return prepare(self.connection, self._shown, allowed=allowed)
 
+    def applied(self) -> list[Applied]:
+        try:
+            return applied(self.connection)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    def facts(self) -> list[Fact]:
+        try:
+            return checkup.facts(self.connection, self._shown, applied(self.connection))
+        except psycopg.Error as error:
+            raise translate(error) from error
+
     def close(self) -> None:
         self.connection.close()
 
@@ -225,8 +239,6 @@ def _aborted() -> TransactionError:
 
 
 VERSIONS = table("schema_version")
-LOCK_KEY = 0x70657264757265
-"""The key of the advisory lock for upgrades: "perdure" in ASCII."""
 
 _PATIENCE_MS = 60_000
 
@@ -240,7 +252,8 @@ def prepare(connection: Connection, where: str, *, allowed: bool) -> int:
         if not migrate.pending(known, applied(connection)):
             return 0
         if not allowed:
-            raise _missing(where) if not applied(connection) else _older(where)
+            done = applied(connection)
+            raise _older(where, known, done) if done else _missing(where)
         # other processes wait here, and then find nothing left to do
         connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}".encode())
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
@@ -268,5 +281,10 @@ def _missing(where: str) -> SchemaError:
     )
 
 
-def _older(where: str) -> SchemaError:
-    return SchemaError(f"{where} has an older schema; run perdure db upgrade first", code="schema_older")
+def _older(where: str, known: Sequence[Migration], done: Sequence[Applied]) -> SchemaError:
+    todo = migrate.steps_in_words(migrate.pending(known, done))
+    return SchemaError(
+        f"{where} is at schema revision {done[-1].revision}, this version of Perdure needs {known[-1].revision}"
+        f" (still to do: {todo}); run perdure db upgrade first",
+        code="schema_older",
+    )

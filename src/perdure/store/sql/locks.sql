@@ -13,6 +13,12 @@ WHERE name = :name AND owner = :owner AND expires_at > :now
 DELETE FROM {lock}
 WHERE name = :name AND owner = :owner
 
+-- name: read_mark
+-- Why the database is closed, and since when.
+SELECT owner, acquired_at
+FROM {lock}
+WHERE name = :name
+
 -- name: read_lock
 SELECT owner, expires_at
 FROM {lock}
