@@ -94,7 +94,9 @@ def nodes(limit: int) -> Op[list[NodeRow]]:
 def take_lock(name: str, owner: str, now: Micros, ttl_us: int) -> Op[bool]:
     """True: held by `owner` until now + ttl. An expired lease can be taken; the owner's own is extended."""
     params = {"name": name, "owner": owner, "now": now, "expires_at": now + ttl_us}
-    return (yield Call("take_lock", params)).changed == 1
+    if (yield Call("take_over_lock", params)).changed == 1:
+        return True
+    return (yield Call("insert_lock", params)).changed == 1
 
 
 def renew_lock(name: str, owner: str, now: Micros, ttl_us: int) -> Op[bool]:

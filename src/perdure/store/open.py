@@ -27,6 +27,8 @@ def open_store(url: str, settings: StoreSettings = DEFAULTS) -> Store:
         return _sqlite(url, settings)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, settings)
+    if scheme in ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"):
+        return _mysql(url, settings)
     return _factory(scheme)(url, settings)
 
 
@@ -37,8 +39,8 @@ def _factory(scheme: str) -> StoreFactory:
     named = [entry for entry in entry_points(group=STORES) if entry.name == scheme]
     if not named:
         raise ConfigError(
-            f"{scheme}:// is not a database Perdure knows; give a path, sqlite:///path or postgresql://host/name, or"
-            f" install a package with a store for {scheme}:// (entry point group {STORES})",
+            f"{scheme}:// is not a database Perdure knows; give a path, sqlite:///path, postgresql://host/name or"
+            f" mysql://host/name, or install a package with a store for {scheme}:// (entry point group {STORES})",
             code="url_unsupported",
         )
     try:
@@ -118,3 +120,15 @@ def _postgres(url: str, settings: StoreSettings) -> SqlStore:
             code="driver_missing",
         ) from error
     return SqlStore(ServerRunner(PostgresServer(url, settings)))
+
+
+def _mysql(url: str, settings: StoreSettings) -> SqlStore:
+    try:
+        from perdure.store.mysql.session import MySQLServer
+        from perdure.store.server import ServerRunner
+    except ImportError as error:
+        raise ConfigError(
+            f"MariaDB and MySQL need the PyMySQL driver ({error}); install it with pip install 'perdure[mysql]'",
+            code="driver_missing",
+        ) from error
+    return SqlStore(ServerRunner(MySQLServer(url, settings)))
