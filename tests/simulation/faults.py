@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -102,7 +102,7 @@ class FaultyRunner:
     def write_within(self, tx: object, make: Make[T]) -> T:
         return self.inner.write_within(tx, make)
 
-    def bell(self) -> Bell:
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
         raise NotImplementedError
 
     def upgrade(self) -> str:

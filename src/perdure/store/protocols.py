@@ -67,6 +67,11 @@ Decide = Callable[[LiveJob, Micros], Transition | None]
 class Bell(Protocol):
     """Wakes a worker that has nothing to do. Only a hint: it may ring for nothing, and workers also poll."""
 
+    @property
+    def listens(self) -> bool:
+        """True: whoever queues work rings at once, and a look into the queues costs something: poll rarely."""
+        ...
+
     def ring(self) -> None:
         """Wake the sleeper from inside its own process. Any thread and any signal handler may call it.
 
@@ -662,8 +667,9 @@ class StoreLifecycle(Protocol):
         """
         ...
 
-    def bell(self) -> Bell:
-        """A bell for one worker, to sleep until there may be work. It must be closed."""
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        """A bell for one worker that serves these queues (None: all), to sleep until there may be work. It must be
+        closed."""
         ...
 
     def upgrade(self) -> str:
@@ -722,6 +728,7 @@ class StoreSettings(NamedTuple):
     busy_timeout_s: float = 5.0
     auto_migrate: bool | None = None
     allow_network_filesystem: bool = False
+    listen_url: str | None = None
 
 
 StoreFactory = Callable[[str, StoreSettings], Store]

@@ -26,7 +26,7 @@ from perdure.store.engine import (
     drive,
 )
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
-from perdure.store.protocols import ConnectionLost
+from perdure.store.protocols import Bell, ConnectionLost
 from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
 from perdure.uninterrupted import uninterrupted
 
@@ -41,11 +41,16 @@ Identity = tuple[object, ...]
 """Identifies a database: the row of `read_identity`."""
 
 
+MakeBell = Callable[[Sequence[str] | None, Identity], Bell]
+
+
 class ServerRunner:
     """Runs operations in one database of a server. Nothing is opened before the first call."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, bell: MakeBell | None = None) -> None:
+        """`bell` makes one that listens, where the server can ring; without it workers poll."""
         self._server = server
+        self._make_bell = bell
         self._pool: Pool | None = None
         self._opening = threading.Lock()
         _runners.add(self)
@@ -147,9 +152,9 @@ class ServerRunner:
             raise
         return pool
 
-    def bell(self) -> PollingBell:
-        self.pool  # noqa: B018 - a worker asks for its bell first: so it sees an error about the schema before it acts
-        return PollingBell()
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        identity = self.pool.identity  # a worker asks for its bell first: so it sees an error about the schema early
+        return PollingBell() if self._make_bell is None else self._make_bell(queues, identity)
 
     def upgrade(self) -> str:
         pool = Pool(self._server)
@@ -312,6 +317,8 @@ def in_savepoint(make: Make[T], driver: Driver) -> T:
 
 class PollingBell:
     """Rung from inside the process; otherwise every wait ends with "there may be work" after a fifth of a second."""
+
+    listens = False
 
     def __init__(self) -> None:
         self._rung = False

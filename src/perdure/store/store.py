@@ -5,7 +5,7 @@ The runner knows the database, the operations know the statements; each signatur
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from functools import partial, update_wrapper
@@ -57,7 +57,7 @@ class Runner(Protocol):
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]: ...
 
-    def bell(self) -> Bell: ...
+    def bell(self, queues: Sequence[str] | None) -> Bell: ...
 
     def upgrade(self) -> str: ...
 
@@ -339,8 +339,8 @@ class SqlStore:
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.runner.transaction(join=join)
 
-    def bell(self) -> Bell:
-        return self.runner.bell()
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        return self.runner.bell(queues)
 
     def upgrade(self) -> str:
         return self.runner.upgrade()

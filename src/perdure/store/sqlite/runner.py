@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -192,7 +192,7 @@ class SqliteRunner:
         """The transaction of this thread or task that calls would join. None: there is none."""
         return None if self._database is None else self._database.joined()
 
-    def bell(self) -> SqliteBell:
+    def bell(self, _queues: Sequence[str] | None = None) -> SqliteBell:
         with uninterrupted:
             while True:
                 try:
