@@ -85,6 +85,9 @@ class MemoryRunner:
             copy.deserialize(before)
             return drive(make(), SqliteDriver(copy, STATEMENTS))
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     def joined(self) -> object | None:
         return self._joined.get()
 
@@ -130,7 +133,7 @@ class MemoryRunner:
         self._driver.execute(END_OPERATION)
         return result
 
-    def bell(self, _queues: Sequence[str] | None = None) -> Bell:
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
         return Bell()
 
     def upgrade(self) -> str:

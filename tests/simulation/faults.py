@@ -80,6 +80,9 @@ class FaultyRunner:
         self._next_call(writes=False)
         return self.inner.read(make)
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
         fault = self._next_call(writes=True)

@@ -648,6 +648,11 @@ class StoreLifecycle(Protocol):
         """True: an open transaction blocks all other writers, so it must be short."""
         ...
 
+    @property
+    def look_every_s(self) -> float:
+        """How often a worker looks for what may need its care: the dead, schedules, reservations."""
+        ...
+
     def within(self, tx: object) -> Self:
         """The same store inside the caller's own transaction: a driver's connection, or an SQLAlchemy or Django one.
 

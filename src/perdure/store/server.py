@@ -47,6 +47,9 @@ MakeBell = Callable[[Sequence[str] | None, Identity], Bell]
 class ServerRunner:
     """Runs operations in one database of a server. Nothing is opened before the first call."""
 
+    look_every_s = 5.0
+    """Many workers share a server: an idle one sends less than two statements a second."""
+
     def __init__(self, server: Server, bell: MakeBell | None = None) -> None:
         """`bell` makes one that listens, where the server can ring; without it workers poll."""
         self._server = server
@@ -70,6 +73,11 @@ class ServerRunner:
             joined = self.joined()
             return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
 
+    def look(self, make: Make[T]) -> T:
+        with uninterrupted:
+            joined = self.joined()
+            return self._insist(lambda: self._look(make)) if joined is None else joined.read(make)
+
     def joined(self) -> ServerTransaction | None:
         """The transaction of ours that is open in this thread or task."""
         found: ServerTransaction | None = transactions.joined(self)
@@ -91,6 +99,13 @@ class ServerRunner:
 
     def _read(self, make: Make[T]) -> T:
         return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True)
+
+    def _look(self, make: Make[T]) -> T:
+        try:
+            return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), alone=True)
+        except ConnectionLost:
+            self.pool.drop_idle()
+            raise
 
     def _insist(self, once: Callable[[], T]) -> T:
         """Run it again from the start if that is safe: it was aborted, or lost its connection before the commit."""

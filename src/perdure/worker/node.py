@@ -30,7 +30,7 @@ from perdure.worker.unwritten import FallbackWriter
 
 PROMOTED_AT_ONCE = 1_000
 LOOK_WHEN_BUSY_S = 0.25
-RARELY = 2
+RARELY = 5
 """How many times `poll_s` pass between two looks of a node that is rung for when there is work."""
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0

@@ -1,14 +1,14 @@
 """Wakes a sleeping worker by LISTEN and NOTIFY. Made by `store/server` for each worker; connects through `session`.
 
-NOTIFY takes a lock of the whole server at commit, so it is sent only if somebody sleeps. A worker that has found nothing
-marks itself in the sequence `asleep`, looks once more, and then waits. Whoever queues work looks at the marks (`rung` in
-statements.sql), and if there is one takes it down and notifies: one NOTIFY for each sleep.
+NOTIFY takes a lock of the whole server at commit, so it is sent only if somebody sleeps. A worker that has found
+nothing marks itself in the sequence `asleep`, looks once more, and then waits. Whoever queues work looks at the marks
+(`rung` in statements.sql), and if there is one takes it down and notifies: one NOTIFY for each sleep.
 
 A transaction that has looked before the mark was set, and commits after the worker has looked, notifies nobody. So the
 worker notes which transactions are under way when it marks itself, and looks again when one of them has ended.
 
-All of it only makes a worker start sooner. It polls underneath: rarely while it listens, and five times a second while it
-cannot. Nothing here waits for the server: its answers are awaited together with the bell of the process itself.
+All of it only makes a worker start sooner. It polls underneath: rarely while it listens, and five times a second while
+it cannot. Nothing here waits for the server: its answers are awaited together with the bell of the process itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ BRIEF_S = 0.02
 """For less than this nobody marks himself."""
 SLEEPS_AT_ONCE, SLEEPS_PER_S = 20, 10.0
 """How often a worker marks itself, and so the most that it is notified. Under load it naps instead."""
-FIRST_NAP_S, SHORT_NAP_S, LONG_NAP_S = 0.002, 0.01, LOOK_S
+FIRST_NAP_S, SHORT_NAP_S, LONG_NAP_S = 0.001, 0.004, LOOK_S
 ACTIVE_S = 0.25
 """A worker that had something to do within this time takes short naps only."""
 FIRST_LOOK_S, LAST_LOOK_S = 0.002, 1.0
@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 class Snapshot(NamedTuple):
-    """Which transactions that write are under way: those of `listed` that lie below `ended_below`, and all from there."""
+    """Which transactions that write are under way: all that are `listed`, and all from `ended_below` on."""
 
     ended_below: int
     listed: frozenset[int]
@@ -157,11 +157,11 @@ class Line:
         mask = sum(1 << bit for bit in self._bits)
         listens = "EXISTS (SELECT 1 FROM pg_listening_channels())"
         self._looking = (
-            f"SELECT {listens}, pg_current_snapshot()::text, last_value & {mask} = {mask}, 0 FROM {ASLEEP}".encode()
-        )
+            f"SELECT {listens}, pg_current_snapshot()::text, last_value & {mask} = {mask}, 0 FROM {ASLEEP}"  # noqa: S608
+        ).encode()
         # the number is taken in a transaction of its own, when the mark is set
         self._marking = (
-            f"BEGIN; SELECT setval('{ASLEEP}', last_value | {mask}) FROM {ASLEEP}; COMMIT;"
+            f"BEGIN; SELECT setval('{ASLEEP}', last_value | {mask}) FROM {ASLEEP}; COMMIT;"  # noqa: S608
             f" SELECT {listens}, pg_current_snapshot()::text, TRUE, pg_current_xact_id()::text"
         ).encode()
         self._last_row: tuple[str, ...] = ()
@@ -213,9 +213,9 @@ class Line:
         self._connection.close()
 
 
-def listen(options: Mapping[str, Any], queues: Sequence[str] | None, identity: tuple[object, ...]) -> Line:
+def listen(options: dict[str, Any], queues: Sequence[str] | None, identity: tuple[object, ...]) -> Line:
     """Connect and listen, for a worker that serves these queues; None: all. Refused, if that can never work."""
-    connection: Connection = psycopg.connect(**{**options, "autocommit": True, "prepare_threshold": None})
+    connection: Connection = psycopg.connect(**options, autocommit=True, prepare_threshold=None)
     try:
         if _row(connection, "SELECT pg_backend_pid()") != (connection.info.backend_pid,):
             raise Refused(f"the connection leads through a pooler, where LISTEN does not work; {REMEDY}")

@@ -147,7 +147,7 @@ WHERE f.name IS NOT NULL
         WHERE q.name IN (f.name, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until IS NOT NULL)
     )
 
--- name: queues_with_work
+-- fragment: queues_with_work
 -- A queue may have no row yet: see make_queue_with_room. In order, so that it is one step down the claim index: without
 -- that the planner takes any queue for a common one, and reads the table until it meets one of its jobs.
 {queued_queues}
@@ -161,7 +161,7 @@ WHERE f.name IS NOT NULL
     ) IS NOT NULL
 ORDER BY f.name
 
--- name: queues_with_parked
+-- fragment: queues_with_parked
 {parked_queues}
 {lanes_free}
 ORDER BY f.name

@@ -178,6 +178,9 @@ class SqliteRunner:
                 except Retired:
                     continue
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
         # `yield from`, not a second `with`: an interrupt between the two could leave the inner one open.
@@ -192,7 +195,7 @@ class SqliteRunner:
         """The transaction of this thread or task that calls would join. None: there is none."""
         return None if self._database is None else self._database.joined()
 
-    def bell(self, _queues: Sequence[str] | None = None) -> SqliteBell:
+    def bell(self, queues: Sequence[str] | None = None) -> SqliteBell:  # noqa: ARG002 - it rings for all of them
         with uninterrupted:
             while True:
                 try:

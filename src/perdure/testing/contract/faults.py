@@ -50,6 +50,9 @@ class PassingRunner:
     def read(self, make: Make[T]) -> T:
         return self.inner.read(make)
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.inner.transaction(join=join)
 
