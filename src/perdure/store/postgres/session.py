@@ -56,7 +56,8 @@ class PostgresServer:
         host = given.get("host") or given.get("hostaddr") or "the local server"
         port = f":{given['port']}" if "port" in given else ""
         self._options: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
-        self._listening = self._options if settings.listen_url is None else {**_DEFAULTS, **_parts(settings.listen_url)}
+        own = given if settings.listen_url is None else _parts(settings.listen_url)
+        self._listening: dict[str, Any] = {**_DEFAULTS, "application_name": "perdure listen", **own}
         self.settings = settings
         self.shown = f"PostgreSQL database {given.get('dbname') or 'by default'} on {host}{port}"
 
