@@ -11,6 +11,7 @@ from perdure.ids import NodeId
 from perdure.job.model import readable
 from perdure.store.engine import Call, Op
 from perdure.store.rows import NewNode, NodeRow, QueueRow
+from perdure.store.write import ring
 
 EVERYTHING = "*"
 
@@ -56,6 +57,8 @@ def pause_queue(queue: str, paused_at: Micros | None) -> Op[bool]:
     if (paused_since is None) == (paused_at is None):
         return False
     yield Call("set_queue_pause", {"queue": queue, "paused_at": paused_at})
+    if paused_at is None:
+        yield from ring([queue])
     return True
 
 

@@ -119,7 +119,8 @@ def _postgres(url: str, settings: StoreSettings) -> SqlStore:
             f"PostgreSQL needs the psycopg driver ({error}); install it with pip install 'perdure[postgres]'",
             code="driver_missing",
         ) from error
-    return SqlStore(ServerRunner(PostgresServer(url, settings)))
+    server = PostgresServer(url, settings)
+    return SqlStore(ServerRunner(server, server.bell))
 
 
 def _mysql(url: str, settings: StoreSettings) -> SqlStore:

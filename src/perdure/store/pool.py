@@ -125,11 +125,16 @@ class Pool:
         """Why nobody may write to it; None: it is open, or was when this process began to use it."""
         weakref.finalize(self, _close_all, self._idle, os.getpid())
 
-    def run(self, work: Callable[[Checkout], T], *, reading: bool = False, brief: bool = False) -> T:
-        """Run `work` in a new transaction, which it commits itself; without a commit it is rolled back."""
+    def run(
+        self, work: Callable[[Checkout], T], *, reading: bool = False, brief: bool = False, alone: bool = False
+    ) -> T:
+        """Run `work` in a new transaction, which it commits itself; without a commit it is rolled back.
+
+        `alone`: in no transaction, every statement by itself.
+        """
         checkout = Checkout(self)
         try:
-            checkout.begin(reading=reading, brief=brief)
+            checkout.begin(reading=reading, brief=brief, alone=alone)
             result = work(checkout)
         except PerdureError:
             checkout.at_rest = True
@@ -144,6 +149,17 @@ class Pool:
                 checkout.at_rest = False
                 checkout.give_back()
                 raise
+
+    def idle(self) -> Session:
+        """A session without a transaction. An idle connection that has died is not noticed here."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.server.connect()
+
+    def drop_idle(self) -> None:
+        """One connection was lost: the others may be dead too."""
+        _close_all(self._idle, os.getpid())
 
     def begun(self, *, reading: bool, brief: bool) -> Session:
         """A session with a new transaction. If an idle connection has died, all idle ones are closed and a new one is
@@ -195,7 +211,7 @@ class Checkout:
     def session(self) -> Session:
         return self._session[0]
 
-    def begin(self, *, reading: bool = False, brief: bool = False) -> None:
+    def begin(self, *, reading: bool = False, brief: bool = False, alone: bool = False) -> None:
         server = self._pool.server
         patience_s = server.settings.busy_timeout_s
         if not self._pool.line.join(self._ticket, patience_s):
@@ -203,7 +219,7 @@ class Checkout:
                 f"all {SIZE} connections of this process to {server.shown} were in use for longer than"
                 f" {patience_s:g} s; nothing was written. Keep app.transaction() blocks short"
             )
-        self._session.append(self._pool.begun(reading=reading, brief=brief))
+        self._session.append(self._pool.idle() if alone else self._pool.begun(reading=reading, brief=brief))
 
     def commit(self) -> None:
         if not self.ours:

@@ -67,6 +67,11 @@ Decide = Callable[[LiveJob, Micros], Transition | None]
 class Bell(Protocol):
     """Wakes a worker that has nothing to do. Only a hint: it may ring for nothing, and workers also poll."""
 
+    @property
+    def listens(self) -> bool:
+        """True: whoever queues work rings at once, and a look into the queues costs something: poll rarely."""
+        ...
+
     def ring(self) -> None:
         """Wake the sleeper from inside its own process. Any thread and any signal handler may call it.
 
@@ -643,6 +648,11 @@ class StoreLifecycle(Protocol):
         """True: an open transaction blocks all other writers, so it must be short."""
         ...
 
+    @property
+    def look_every_s(self) -> float:
+        """How often a worker looks for what may need its care: the dead, schedules, reservations."""
+        ...
+
     def within(self, tx: object) -> Self:
         """The same store inside the caller's own transaction: a driver's connection, or an SQLAlchemy or Django one.
 
@@ -662,8 +672,9 @@ class StoreLifecycle(Protocol):
         """
         ...
 
-    def bell(self) -> Bell:
-        """A bell for one worker, to sleep until there may be work. It must be closed."""
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        """A bell for one worker that serves these queues (None: all), to sleep until there may be work. It must be
+        closed."""
         ...
 
     def upgrade(self) -> str:
@@ -724,6 +735,7 @@ class StoreSettings(NamedTuple):
     allow_network_filesystem: bool = False
     closed_too: bool = False
     """Write also to a database that is closed, because it was moved or is an unfinished copy: for `db copy`."""
+    listen_url: str | None = None
 
 
 StoreFactory = Callable[[str, StoreSettings], Store]

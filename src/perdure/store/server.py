@@ -28,7 +28,7 @@ from perdure.store.engine import (
 )
 from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
-from perdure.store.protocols import ConnectionLost
+from perdure.store.protocols import Bell, ConnectionLost
 from perdure.store.rows import Fact
 from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
 from perdure.uninterrupted import uninterrupted
@@ -44,11 +44,19 @@ Identity = tuple[object, ...]
 """Identifies a database: the row of `read_identity`."""
 
 
+MakeBell = Callable[[Sequence[str] | None, Identity], Bell]
+
+
 class ServerRunner:
     """Runs operations in one database of a server. Nothing is opened before the first call."""
 
-    def __init__(self, server: Server) -> None:
+    look_every_s = 5.0
+    """Many workers share a server: an idle one sends less than two statements a second."""
+
+    def __init__(self, server: Server, bell: MakeBell | None = None) -> None:
+        """`bell` makes one that listens, where the server can ring; without it workers poll."""
         self._server = server
+        self._make_bell = bell
         self._pool: Pool | None = None
         self._opening = threading.Lock()
         _runners.add(self)
@@ -67,6 +75,11 @@ class ServerRunner:
         with uninterrupted:
             joined = self.joined()
             return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
+
+    def look(self, make: Make[T]) -> T:
+        with uninterrupted:
+            joined = self.joined()
+            return self._insist(lambda: self._look(make)) if joined is None else joined.read(make)
 
     def joined(self) -> ServerTransaction | None:
         """The transaction of ours that is open in this thread or task."""
@@ -89,6 +102,13 @@ class ServerRunner:
 
     def _read(self, make: Make[T]) -> T:
         return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True)
+
+    def _look(self, make: Make[T]) -> T:
+        try:
+            return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), alone=True)
+        except ConnectionLost:
+            self.pool.drop_idle()
+            raise
 
     def _insist(self, once: Callable[[], T]) -> T:
         """Run it again from the start if that is safe: it was aborted, or lost its connection before the commit."""
@@ -158,9 +178,11 @@ class ServerRunner:
             raise
         return pool
 
-    def bell(self) -> PollingBell:
-        self._writable  # noqa: B018 - a worker asks for its bell first: so it sees an error about the schema before it acts
-        return PollingBell()
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        identity = (
+            self._writable.identity
+        )  # a worker begins with this: it sees a wrong schema early
+        return PollingBell() if self._make_bell is None else self._make_bell(queues, identity)
 
     def upgrade(self) -> str:
         pool = Pool(self._server)
@@ -339,6 +361,8 @@ def in_savepoint(make: Make[T], driver: Driver) -> T:
 
 class PollingBell:
     """Rung from inside the process; otherwise every wait ends with "there may be work" after a fifth of a second."""
+
+    listens = False
 
     def __init__(self) -> None:
         self._rung = False

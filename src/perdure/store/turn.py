@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from perdure.clock import Micros
 from perdure.errors import KeyConflict
@@ -233,15 +233,15 @@ def _listed(known: str | None) -> list[str]:
 
 def glance(node_id: NodeId, kinds: Kinds | None) -> Op[Glance]:
     """What a turn of this node would find to do."""
-    queues: list[str] = [name for (name,) in (yield Call("queues_with_work")).rows]
-    parked = (yield Call("queues_with_parked")).rows
-    for (name,) in parked:
+    found: dict[str, list[Any]] = {"due": [], "cancelled": [], "work": [], "parked": []}
+    for sort, *news in (yield Call("glance", {"node_id": node_id})).rows:
+        found[sort] += [value for value in news if value is not None]
+    queues: list[str] = found["work"]
+    for name in found["parked"]:
         if name not in queues and (yield from claim.knows_a_parked_kind(name, kinds)):
             queues.append(name)
-    ((next_due,),) = (yield Call("next_due")).rows
-    due = Micros(int(next_due)) if isinstance(next_due, (int, float)) else None  # SQLite: a text is no time
-    cancelled = [run_id for (run_id,) in (yield Call("cancelled_of_node", {"node_id": node_id})).rows]
-    return Glance(tuple(queues), due, tuple(cancelled))
+    due = next((Micros(int(at)) for at in found["due"] if isinstance(at, (int, float))), None)  # SQLite: a text is none
+    return Glance(tuple(queues), due, tuple(found["cancelled"]))
 
 
 def held_by(node_id: NodeId) -> Op[list[LiveJob]]:

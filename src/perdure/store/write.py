@@ -6,13 +6,14 @@ by the version that the decision was based on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
 from perdure.job import transitions
 from perdure.job.model import GAP, Claim, LiveJob, NewJob, Origin, OutcomeRow, RunClosing, Transition
+from perdure.job.states import State
 from perdure.job.views import Job
 from perdure.store import read
 from perdure.store.engine import Blob, Call, Op, Serialization
@@ -152,7 +153,23 @@ def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
     if by_version and (yield Call("delete_ready", by_version)).changed != len(by_version):
         return False
     updates = [_update(t.after, t.before.version) for t in batch if t.after is not None]
-    return not updates or (yield Call("update_ready", updates)).changed == len(updates)
+    if not updates:
+        return True
+    if (yield Call("update_ready", updates)).changed != len(updates):
+        return False
+    yield from ring(t.after.queue for t in batch if t.after is not None and _is_news(t.before, t.after))
+    return True
+
+
+def _is_news(before: LiveJob, after: LiveJob) -> bool:
+    """Whether a worker that sleeps should hear of it: a job may start, or its run is to stop."""
+    return after.state == State.QUEUED or after.cancel_requested > before.cancel_requested
+
+
+def ring(queues: Iterable[str]) -> Op[None]:
+    """Wake the workers that sleep and serve one of these queues, when the transaction commits."""
+    for queue in dict.fromkeys(queues):
+        yield Call("ring", {"queue": queue})
 
 
 def _close_runs(closings: Sequence[RunClosing]) -> Op[bool]:
@@ -202,7 +219,7 @@ def copy(source: JobId, live: LiveJob, now: Micros, *, auto_retry_of: JobId | No
         },
     )
     yield Call("copy_tags", {"id": live.job_id, "source": source})
-    yield Call("insert_live", live)
+    yield from insert_live(live)
 
 
 def _free_keys(ended: Sequence[Transition]) -> Op[None]:
@@ -239,6 +256,7 @@ def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
 def insert_live(live: LiveJob) -> Op[None]:
     """Insert a live row unchanged: a new life of a job that has ended."""
     yield Call("insert_live", live)
+    yield from ring([live.queue])
 
 
 def replace(before: LiveJob, after: LiveJob) -> Op[None]:
@@ -249,7 +267,7 @@ def replace(before: LiveJob, after: LiveJob) -> Op[None]:
     """
     if not (yield Call("delete_ready", (before.job_id, before.version))).changed:
         raise _outrun()
-    yield Call("insert_live", after)
+    yield from insert_live(after)
 
 
 def place(places: Sequence[tuple[int, JobId, int]], now: Micros) -> Op[None]:

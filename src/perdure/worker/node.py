@@ -30,6 +30,8 @@ from perdure.worker.unwritten import FallbackWriter
 
 PROMOTED_AT_ONCE = 1_000
 LOOK_WHEN_BUSY_S = 0.25
+RARELY = 5
+"""How many times `poll_s` pass between two looks of a node that is rung for when there is work."""
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 FIRST_AGAIN_S = 0.25
@@ -78,6 +80,8 @@ class Node:
         """Set by the heartbeat when a beat was refused."""
         self.turns = 0
         """How many turns were begun, successful or not: the watchdog counts them."""
+        self.is_woken = False
+        """Whoever queues work rings: then it polls rarely."""
         self.last_success: float | None = None
         """When the last turn that reached the database ended, by `boottime`."""
         self.held: dict[RunId, Assignment] = {}
@@ -307,12 +311,16 @@ class Node:
             return
         self._glance = self._store.glance(self.id, self._parts.kinds.versions())
         self._must_look = self._dry = False
-        self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._options.poll_s)
+        self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._poll_s)
         for run_id in self._glance.cancelled:
             task = self.held.get(run_id)
             if task is not None and task.ctx.stop is None:
                 task.ctx.stop = Stop.CANCEL
                 self._executor_of[task.kind].stop(task.ctx, Stop.CANCEL)
+
+    @property
+    def _poll_s(self) -> float:
+        return self._options.poll_s * (RARELY if self.is_woken else 1)
 
     def _wants_a_look(self, at: float) -> bool:
         """While claims come back full there is no need to ask whether there is more."""

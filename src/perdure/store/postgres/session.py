@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -17,6 +18,7 @@ from perdure.store.engine import Driver
 from perdure.store.migrate import Applied, Migration
 from perdure.store.pool import CommitUnknown
 from perdure.store.postgres import checkup
+from perdure.store.postgres.bell import PostgresBell, listen
 from perdure.store.postgres.driver import PostgresDriver, translate
 from perdure.store.postgres.statements import LOCK_KEY, NAMING, READING, SCHEMA, WRITING, table
 from perdure.store.protocols import ConnectionLost, StoreSettings
@@ -56,6 +58,8 @@ class PostgresServer:
         host = given.get("host") or given.get("hostaddr") or "the local server"
         port = f":{given['port']}" if "port" in given else ""
         self._options: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
+        own = given if settings.listen_url is None else _parts(settings.listen_url)
+        self._listening: dict[str, Any] = {**_DEFAULTS, "application_name": "perdure listen", **own}
         self.settings = settings
         self.shown = f"PostgreSQL database {given.get('dbname') or 'by default'} on {host}{port}"
 
@@ -74,6 +78,10 @@ class PostgresServer:
         except psycopg.Error as error:
             connection.close()
             raise translate(error) from error
+
+    def bell(self, queues: Sequence[str] | None, identity: tuple[object, ...]) -> PostgresBell:
+        """The bell of a worker that serves these queues. It connects by itself, and again whenever it has to."""
+        return PostgresBell(partial(listen, self._listening, queues, identity))
 
     def borrow(self, connection: psycopg.Connection[Any], work: Callable[[Driver], T]) -> T:
         """Without prepared statements: ours must not push the user's out of the connection's cache, nor break a pooler

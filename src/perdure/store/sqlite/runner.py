@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -193,6 +193,9 @@ class SqliteRunner:
                 except Retired:
                     continue
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
         # `yield from`, not a second `with`: an interrupt between the two could leave the inner one open.
@@ -207,7 +210,7 @@ class SqliteRunner:
         """The transaction of this thread or task that calls would join. None: there is none."""
         return None if self._database is None else self._database.joined()
 
-    def bell(self) -> SqliteBell:
+    def bell(self, queues: Sequence[str] | None = None) -> SqliteBell:  # noqa: ARG002 - it rings for all of them
         with uninterrupted:
             while True:
                 try:

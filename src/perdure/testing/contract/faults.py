@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -50,11 +50,14 @@ class PassingRunner:
     def read(self, make: Make[T]) -> T:
         return self.inner.read(make)
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.inner.transaction(join=join)
 
-    def bell(self) -> Bell:
-        return self.inner.bell()
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        return self.inner.bell(queues)
 
     def upgrade(self) -> str:
         return self.inner.upgrade()
