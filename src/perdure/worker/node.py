@@ -33,7 +33,8 @@ LOOK_WHEN_BUSY_S = 0.25
 RARELY = 5
 """How many times `poll_s` pass between two looks of a node that is rung for when there is work."""
 FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
+LONGEST_BACKOFF_S = 4.0
+"""A database that has come back is used again within five seconds, however long it was away: a try costs little."""
 FIRST_AGAIN_S = 0.25
 LONGEST_AGAIN_S = 4.0
 """The pause between two tries to write ends that wait for a lock."""
