@@ -179,9 +179,7 @@ class ServerRunner:
         return pool
 
     def bell(self, queues: Sequence[str] | None = None) -> Bell:
-        identity = (
-            self._writable.identity
-        )  # a worker begins with this: it sees a wrong schema early
+        identity = self._writable.identity  # a worker begins with this: it sees a wrong schema early
         return PollingBell() if self._make_bell is None else self._make_bell(queues, identity)
 
     def upgrade(self) -> str:
