@@ -107,6 +107,22 @@ def pending(known: Sequence[Migration], applied: Sequence[Applied]) -> list[Migr
     return todo
 
 
+def missing(where: str) -> SchemaError:
+    """For a database of a server that has none of our tables: it is not made without being asked for."""
+    return SchemaError(
+        f"{where} has no Perdure tables yet; run perdure db upgrade once, or open it with auto_migrate=True",
+        code="schema_missing",
+    )
+
+
+def older(where: str, known: Sequence[Migration], done: Sequence[Applied]) -> SchemaError:
+    return SchemaError(
+        f"{where} is at schema revision {done[-1].revision}, this version of Perdure needs {known[-1].revision}"
+        f" (still to do: {steps_in_words(pending(known, done))}); run perdure db upgrade first",
+        code="schema_older",
+    )
+
+
 def _newer(row: Applied, known: Sequence[Migration]) -> SchemaError:
     return SchemaError(
         f"the database is at schema revision {row.revision} ({row.name}); this version of Perdure knows up to"
@@ -126,7 +142,10 @@ def _changed(what: str) -> SchemaError:
 
 # -- what the steps have made ----------------------------------------------------------------------------------------
 
-_OBJECT = re.compile(r"^(CREATE|DROP)(?: OR REPLACE)?(?: UNIQUE)? (TABLE|INDEX|VIEW|SEQUENCE) ([\w.]+)")
+_OBJECT = re.compile(
+    r"^(CREATE|DROP)(?: OR REPLACE)?(?: UNIQUE)? (TABLE|INDEX|VIEW|SEQUENCE)(?: IF NOT EXISTS)? ([\w.]+)"
+)
+_INLINE = re.compile(r"^ +(?:UNIQUE )?INDEX (\w+) ", re.MULTILINE)
 
 
 def made_by(steps: Iterable[Migration], naming: Naming) -> set[tuple[str, str]]:
@@ -137,6 +156,7 @@ def made_by(steps: Iterable[Migration], naming: Naming) -> set[tuple[str, str]]:
         if match := _OBJECT.match(statement):
             verb, sort, name = match.groups()
             (made.add if verb == "CREATE" else made.discard)((sort.lower(), name.rsplit(".", 1)[-1]))
+            made |= {("index", index) for index in _INLINE.findall(statement)}
     return made
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
-from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, SchemaError, TransactionError
+from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, TransactionError
 from perdure.store import migrate
 from perdure.store.engine import Driver
 from perdure.store.migrate import Applied
@@ -24,6 +24,7 @@ from perdure.store.mysql.driver import IN_TRANSACTION, MySQLDriver, number_of, t
 from perdure.store.mysql.statements import Flavour, dialect, naming, table
 from perdure.store.pool import CommitUnknown
 from perdure.store.protocols import ConnectionLost, StoreSettings
+from perdure.store.rows import Fact, Verdict
 from perdure.store.transaction import MYSQL, closed, not_open, refuse_control
 
 T = TypeVar("T")
@@ -244,6 +245,18 @@ class MySQLSession:
             self.begin(reading=False)
         return done
 
+    def applied(self) -> list[Applied]:
+        try:
+            return applied(self._cursor)
+        except pymysql.Error as error:
+            raise translate(error) from error
+
+    def facts(self) -> list[Fact]:
+        try:
+            return _facts(self._cursor, self._flavour, self._shown)
+        except pymysql.Error as error:
+            raise translate(error) from error
+
     def close(self) -> None:
         with suppress(pymysql.Error):
             self.connection.close()
@@ -304,7 +317,7 @@ def _prepare(cursor: Any, flavour: Flavour, where: str, *, allowed: bool) -> int
     if not migrate.pending(known, before):
         return 0
     if not allowed:
-        raise _missing(where) if not before else _older(where)
+        raise migrate.older(where, known, before) if before else migrate.missing(where)
     cursor.execute("COMMIT")
     cursor.execute(f"SELECT GET_LOCK({_LOCK}, {_PATIENCE_S})")  # others wait here, and then find nothing left to do
     if cursor.fetchone() != (1,):
@@ -348,12 +361,40 @@ def applied(cursor: Any) -> list[Applied]:
     return migrate.applied(cursor.fetchall())
 
 
-def _missing(where: str) -> SchemaError:
-    return SchemaError(
-        f"{where} has no Perdure tables yet; run perdure db upgrade once, or open it with auto_migrate=True",
-        code="schema_missing",
-    )
+# -- condition -------------------------------------------------------------------------------------------------------
+
+_OBJECTS = """
+SELECT IF(table_type = 'VIEW', 'view', IF(table_type = 'SEQUENCE', 'sequence', 'table')), table_name
+FROM information_schema.tables
+WHERE table_schema = DATABASE()
+UNION
+SELECT 'index', index_name
+FROM information_schema.statistics
+WHERE table_schema = DATABASE()"""
+
+_DURABLE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "1", "sync_binlog": "1"}
 
 
-def _older(where: str) -> SchemaError:
-    return SchemaError(f"{where} has an older schema; run perdure db upgrade first", code="schema_older")
+def _facts(cursor: Any, flavour: Flavour, where: str) -> list[Fact]:
+    """What is known about the database, with verdicts, for `perdure db check`."""
+    known, done = migrate.migrations_of("mysql"), applied(cursor)
+    found = [Fact("server", f"{where}, version {_one(cursor, 'SELECT VERSION()')}"), migrate.schema_fact(known, done)]
+    if done:
+        cursor.execute(_OBJECTS)
+        found.append(migrate.objects_fact(known, done, naming(flavour), set(cursor.fetchall())))
+    return [*found, *_durability(cursor)]
+
+
+def _durability(cursor: Any) -> Iterator[Fact]:
+    has_binlog = _one(cursor, "SELECT @@log_bin") == "1"
+    for setting, durable in _DURABLE.items():
+        value = {"ON": "1", "OFF": "0"}.get(said := _one(cursor, f"SELECT @@{setting}"), said)
+        if value == durable:
+            yield Fact(setting, value)
+        elif setting != "sync_binlog" or has_binlog:
+            yield Fact(setting, value, Verdict.WARNING, "a crash of the machine can lose jobs; set it to 1")
+
+
+def _one(cursor: Any, query: str) -> str:
+    cursor.execute(query)
+    return str(cursor.fetchone()[0])

@@ -12,10 +12,10 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from perdure.errors import ConfigError, DatabaseUnavailable, SchemaError, TransactionError
+from perdure.errors import ConfigError, DatabaseUnavailable, TransactionError
 from perdure.store import migrate
 from perdure.store.engine import Driver
-from perdure.store.migrate import Applied, Migration
+from perdure.store.migrate import Applied
 from perdure.store.pool import CommitUnknown
 from perdure.store.postgres import checkup
 from perdure.store.postgres.bell import PostgresBell, listen
@@ -261,7 +261,7 @@ def prepare(connection: Connection, where: str, *, allowed: bool) -> int:
             return 0
         if not allowed:
             done = applied(connection)
-            raise _older(where, known, done) if done else _missing(where)
+            raise migrate.older(where, known, done) if done else migrate.missing(where)
         # other processes wait here, and then find nothing left to do
         connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}".encode())
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
@@ -280,19 +280,3 @@ def applied(connection: Connection) -> list[Applied]:
     if connection.execute(known, (SCHEMA,)).fetchone() is None:
         return []
     return migrate.applied(connection.execute(migrate.recorded_in(NAMING).encode()))
-
-
-def _missing(where: str) -> SchemaError:
-    return SchemaError(
-        f"{where} has no Perdure tables yet; run perdure db upgrade once, or open it with auto_migrate=True",
-        code="schema_missing",
-    )
-
-
-def _older(where: str, known: Sequence[Migration], done: Sequence[Applied]) -> SchemaError:
-    todo = migrate.steps_in_words(migrate.pending(known, done))
-    return SchemaError(
-        f"{where} is at schema revision {done[-1].revision}, this version of Perdure needs {known[-1].revision}"
-        f" (still to do: {todo}); run perdure db upgrade first",
-        code="schema_older",
-    )
