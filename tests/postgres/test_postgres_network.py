@@ -24,7 +24,8 @@ def hold(app: Perdure) -> Any:
     app.store.upgrade()
 
     @app.job(name="hold")
-    def hold() -> str: ...
+    def hold() -> str:
+        raise NotImplementedError
 
     return hold
 
