@@ -87,6 +87,16 @@ def test_a_source_that_is_not_there_is_refused_and_nothing_is_made(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_after_a_failure_the_way_back_is_told(tmp_path: Path, perdure: Perdure) -> None:
+    queue_in(tmp_path)
+    process("db", "copy", "--from", "jobs.db", "--to", "new.db", cwd=tmp_path)
+
+    ran = perdure("db", "copy", "--from", "jobs.db", "--to", "third.db", cwd=tmp_path)
+
+    assert (ran.status, "[database_moved]" in ran.err) == (2, True)
+    assert "give up the move: perdure db reopen --url jobs.db\n" in ran.err
+
+
 def test_no_password_is_shown(tmp_path: Path, perdure: Perdure) -> None:
     queue_in(tmp_path)
     url = "postgresql://user:hunter2@localhost:1/jobs"

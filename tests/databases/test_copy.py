@@ -359,6 +359,7 @@ def test_what_is_enqueued_meanwhile_tears_nothing_and_is_not_left_behind(left: s
 
     app = Perdure(target)
     assert app.get(enqueued[0]) is not None
+    assert [queue.name for queue in app.queues.list() if queue.paused] == ["side"], "as it was before the first attempt"
     app.close()
 
 

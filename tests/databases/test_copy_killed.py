@@ -78,4 +78,5 @@ def look(source: str, target: str, before: Rows, when: str) -> None:
     assert compared(rows_of(source)) == found, when
     app = Perdure(target)
     assert is_healthy(examine(app.store)), when
+    assert [queue.name for queue in app.queues.list() if queue.paused] == ["side"], when
     app.close()

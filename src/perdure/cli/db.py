@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +15,8 @@ import typer
 
 from perdure.cli.commands import Command, Commands
 from perdure.cli.render import Json, one_line, print_json, print_table, visible
-from perdure.cli.target import App, Url, database, existing_database
-from perdure.errors import ConfigError
+from perdure.cli.target import App, Url, database, database_options, existing_database
+from perdure.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from perdure.ops.copying import Progress, Side, Tell
@@ -132,7 +132,11 @@ def copy(
     from perdure.ops.copying import copy as move
 
     with _side(source, new=False) as moved, _side(target, new=True) as made, _progress() as tell:
-        counts = move(moved, made, tell, despite_workers=despite_workers)
+        try:
+            counts = move(moved, made, tell, despite_workers=despite_workers)
+        except StoreError:
+            _tell_if_closed(moved, source)
+            raise
     if json:
         print_json({"from": moved.name, "to": made.name, "rows": counts})
         return
@@ -188,6 +192,16 @@ def _side(url: str, *, new: bool) -> Generator[Side, None, None]:
         yield _sql_side(store, name)
     finally:
         store.close()
+
+
+def _tell_if_closed(moved: Side, url: str) -> None:
+    """Who has to decide at night what to do next should not have to look for it."""
+    with suppress(StoreError):
+        if moved.store.closure() is not None:
+            way_back = f"perdure db reopen{database_options(url, None)}"
+            print(
+                visible(f"{moved.name} is closed. To go on with it and give up the move: {way_back}"), file=sys.stderr
+            )
 
 
 def _sql_side(store: Store, name: str) -> Side:
