@@ -80,9 +80,7 @@ def test_a_node_that_nobody_rings_looks_every_second(bench: Bench) -> None:
     assert bench.app.existing(job).state is State.COMPLETED
 
 
-def test_pauses_after_errors_double_up_to_four_seconds_and_begin_anew_after_a_success(
-    bench: Bench, path: Path
-) -> None:
+def test_pauses_after_errors_double_up_to_four_seconds_and_begin_anew_after_a_success(bench: Bench, path: Path) -> None:
     @bench.app.job
     def note() -> None: ...
 
