@@ -76,7 +76,7 @@ def test_an_enqueue_whose_exchange_is_lost_makes_one_job(
             history.note(company.notes, "enqueued", job=job.id)
         if not proxy.cut:
             break
-    assert nth > 2
+    assert nth > 1, "nothing was lost"
     assert told == ["connection_lost"], "only that of a commit is told to the caller: all else is done again"
     assert behind.worker().run(until_idle=True) == 0
     company.check()
@@ -109,5 +109,5 @@ def test_a_worker_that_loses_any_exchange_ends_every_job_once(
         assert len(children) == 1, f"exchange {nth}"
         if is_over:
             break
-    assert nth > 10
+    assert nth > 1, "nothing was lost"
     company.check()
