@@ -13,7 +13,7 @@ from tests.interleaving.pairs import PAIRS
 from tests.interleaving.stage import orders, sample
 from tests.interleaving.theatre import Theatre
 
-TWO_SWITCHES = 4
+TWO_SWITCHES = 2
 """How many orders with two switches are tried of each pair at small size."""
 
 
