@@ -18,7 +18,7 @@ from perdure.errors import ConfigError
 if TYPE_CHECKING:
     from perdure.store.migrate import Naming
 
-DIALECTS = ("sqlite", "postgres")
+DIALECTS = ("sqlite", "postgres", "mysql")
 
 db = typer.Typer(
     cls=Commands,
@@ -52,7 +52,7 @@ def check(url: Url = None, app: App = None, json: Json = False) -> None:
 
 @db.command(cls=Command)
 def sql(
-    dialect: Annotated[str, typer.Option(metavar="NAME", help="sqlite or postgres")] = "sqlite",
+    dialect: Annotated[str, typer.Option(metavar="NAME", help="sqlite, postgres or mysql (MariaDB)")] = "sqlite",
     statements: Annotated[bool, typer.Option("--statements", help="Also the statements Perdure runs.")] = False,
 ) -> None:
     """Print the SQL that makes a Perdure database. Piped into an empty one, it is ready for use."""
@@ -101,7 +101,8 @@ def _statements_sql(dialect: str) -> Iterator[tuple[str, str]]:
     from perdure.store.statements import load
 
     names = _names(dialect)
-    for name, statement in sorted(load(names.OWN, names.table, names.MARKER).items()):
+    own_words = [names.written] if dialect == "mysql" else []
+    for name, statement in sorted(load(names.OWN, names.table, names.MARKER, *own_words).items()):
         yield name, statement.sql
 
 
