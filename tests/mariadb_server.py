@@ -32,11 +32,15 @@ MUST_RUN = "PERDURE_TEST_ALL_SERVERS"
 MISSING = f"MariaDB is not installed (mariadbd, mariadb-install-db); install it, or name a server in {GIVEN}"
 
 
+KEPT = ("perdure_schema_version", "perdure_mutex")
+
+
 class MariaDBServer:
     """A running server. Databases made here are empty."""
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
+        self._shared: str | None = None
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
@@ -48,15 +52,37 @@ class MariaDBServer:
         self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
+    def shared_database(self) -> str:
+        """The URL of one that tests use in turn, each after `empty`."""
+        self._shared = self._shared or self.new_database()
+        return self._shared
+
+    def empty(self, url: str) -> None:
+        """Without rows of Perdure and tables of others: twenty times as fast as to make all tables again."""
+        name = self._throw_out(url)
+        tables = (
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type = 'BASE TABLE'"
+        )
+        with closing(self.connect(url)) as connection, connection.cursor() as cursor:
+            cursor.execute(tables, (name,))
+            for (table,) in cursor.fetchall():
+                ours = table.startswith("perdure_")
+                if table not in KEPT:
+                    cursor.execute(f"DELETE FROM {table}" if ours else f"DROP TABLE {table}")
+            connection.commit()
+
     def drop(self, url: str) -> None:
-        """Whoever is still connected is thrown out first: an open transaction would keep us waiting."""
+        self.execute(f"DROP DATABASE {self._throw_out(url)}")
+
+    def _throw_out(self, url: str) -> str:
+        """Whoever is still connected: an open transaction would keep us waiting. Returns the name of the database."""
         name = urlsplit(url).path[1:]
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
             for (number,) in cursor.fetchall():
                 with suppress(pymysql.Error):  # it has just gone
                     cursor.execute(f"KILL {number}")
-            cursor.execute(f"DROP DATABASE {name}")
+        return name
 
     def execute(self, statement: str) -> None:
         with closing(self.connect()) as connection, connection.cursor() as cursor:
@@ -108,10 +134,10 @@ def mariadb_server() -> Iterator[MariaDBServer]:
 
 @pytest.fixture
 def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
-    """An empty database that the test has for itself."""
-    url = mariadb_server.new_database()
+    """An empty database that the test has for itself; Perdure's tables may be there."""
+    url = mariadb_server.shared_database()
     yield url
-    mariadb_server.drop(url)
+    mariadb_server.empty(url)
 
 
 def is_installed() -> bool:
@@ -144,7 +170,12 @@ def keep_until_closed() -> None:
         f"--user={owner}",
     ]
     # no test cuts the power: whatever the server has written is there for it after a crash, flushed or not
-    spared = ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--skip-log-bin"]
+    spared = [
+        "--innodb-flush-log-at-trx-commit=0",
+        "--innodb-flush-method=nosync",
+        "--skip-log-bin",
+        "--innodb-file-per-table=OFF",
+    ]
     small = [
         "--innodb-buffer-pool-size=64M",
         "--max-connections=500",

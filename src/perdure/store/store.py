@@ -357,7 +357,7 @@ class SqlStore:
     def back_up(self, target: Path) -> None:
         if not isinstance(self.runner, FileRunner):
             raise ConfigError(
-                "perdure db backup copies SQLite files; back up a server with its own tool (PostgreSQL: pg_dump)",
+                "perdure db backup copies SQLite files; back up a server with its own tool (pg_dump, mariadb-dump)",
                 code="backup_unsupported",
             )
         self.runner.back_up(target)
@@ -365,7 +365,7 @@ class SqlStore:
     def vacuum(self) -> None:
         if not isinstance(self.runner, FileRunner):
             raise ConfigError(
-                "perdure db vacuum is for SQLite files; a server does this by itself (PostgreSQL: autovacuum)",
+                "perdure db vacuum is for SQLite files; a server does this by itself (autovacuum, purge)",
                 code="vacuum_unsupported",
             )
         self.runner.vacuum()

@@ -358,7 +358,7 @@ CREATE TABLE IF NOT EXISTS {mutex} (
     name             VARCHAR(255)  NOT NULL PRIMARY KEY
 ) {table_options};
 
-INSERT INTO {mutex} (name) VALUES ('claims'), ('queues') ON DUPLICATE KEY UPDATE name = name;
+INSERT INTO {mutex} (name) VALUES ('claims') ON DUPLICATE KEY UPDATE name = name;
 
 -- For people: ids as text, ISO times, no secrets.
 CREATE OR REPLACE VIEW {jobs} AS
