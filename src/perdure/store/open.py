@@ -19,17 +19,24 @@ DEFAULTS = StoreSettings()
 
 STORES = "perdure.stores"
 
+_DIALECTS = {
+    "sqlite": "sqlite",
+    **dict.fromkeys(("postgresql", "postgres"), "postgres"),
+    **dict.fromkeys(("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"), "mysql"),
+}
+
 
 def open_store(url: str, settings: StoreSettings = DEFAULTS) -> Store:
     """The store at a path or URL. Nothing is opened yet: an unreachable one is noticed on first use."""
-    scheme = _scheme(url)
-    if scheme == "sqlite":
-        return _sqlite(url, settings)
-    if scheme in ("postgresql", "postgres"):
-        return _postgres(url, settings)
-    if scheme in ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"):
-        return _mysql(url, settings)
-    return _factory(scheme)(url, settings)
+    match dialect_of(url):
+        case "sqlite":
+            return _sqlite(url, settings)
+        case "postgres":
+            return _postgres(url, settings)
+        case "mysql":
+            return _mysql(url, settings)
+        case _:
+            return _factory(_scheme(url))(url, settings)
 
 
 def _factory(scheme: str) -> StoreFactory:
@@ -61,7 +68,7 @@ def is_sqlite(url: str) -> bool:
 
 def dialect_of(url: str) -> str | None:
     """Which of our databases a path or URL means; None: none of them."""
-    return {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}.get(_scheme(url))
+    return _DIALECTS.get(_scheme(url))
 
 
 def _scheme(url: str) -> str:

@@ -67,6 +67,10 @@ def naming(flavour: Flavour) -> Naming:
     return Naming(word, _id, _time)
 
 
+AROUND = ("SET NAMES utf8mb4", "COMMIT")
+"""Around the statements that people apply themselves. Each of them commits by itself here, and may be repeated."""
+
+
 class Dialect(NamedTuple):
     """The statements of one flavour: for our transactions that write, for those that read, and for the user's own."""
 
