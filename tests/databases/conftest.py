@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,20 +15,23 @@ from perdure.store.open import open_store
 from perdure.store.protocols import StoreSettings
 from perdure.store.store import SqlStore
 from perdure.store.tables import Table, tables
+from tests.conftest import SIZE
+from tests.mariadb_server import MariaDBServer, mariadb_server
 from tests.postgres_server import PostgresServer, postgres_server, postgres_url
 from tests.unit.patient import populate
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["mariadb_server", "postgres_server", "postgres_url"]
 
 Rows = dict[str, list[tuple[object, ...]]]
 
+_MARKS = {"sqlite": [], "postgres": [pytest.mark.postgres], "mariadb": [pytest.mark.mariadb]}
+_EVERY = list(product(_MARKS, _MARKS))
+_USUAL = [*product(("sqlite", "postgres"), repeat=2), ("sqlite", "mariadb"), ("mariadb", "postgres")]
 PAIRS = [
-    pytest.param("sqlite", "sqlite"),
-    pytest.param("sqlite", "postgres", marks=pytest.mark.postgres),
-    pytest.param("postgres", "sqlite", marks=pytest.mark.postgres),
-    pytest.param("postgres", "postgres", marks=pytest.mark.postgres),
+    pytest.param(source, target, marks=_MARKS[source] + _MARKS[target])
+    for source, target in (_EVERY if SIZE == "full" else _USUAL)
 ]
-"""From each sort of database to each."""
+"""From each sort of database to each; every day, MariaDB once as the source and once as the target."""
 
 
 class Makers:
@@ -41,14 +45,14 @@ class Makers:
     def __call__(self, sort: str) -> str:
         """The URL of a new one."""
         self._made += 1
-        url = str(self._folder / f"{self._made}.db") if sort == "sqlite" else self._postgres()
+        url = str(self._folder / f"{self._made}.db") if sort == "sqlite" else self._on_server(sort)
         store = open_store(url)
         store.upgrade()
         store.close()
         return url
 
-    def _postgres(self) -> str:
-        server: PostgresServer = self._request.getfixturevalue("postgres_server")
+    def _on_server(self, sort: str) -> str:
+        server: PostgresServer | MariaDBServer = self._request.getfixturevalue(f"{sort}_server")
         return server.new_database()
 
 

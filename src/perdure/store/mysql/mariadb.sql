@@ -48,5 +48,6 @@ HAVING MAX(r.position) > (SELECT next_not_cached_value FROM {position})
 {shown}
 
 -- name: raise_queue_counters
-SELECT SETVAL({position}, MAX(r.position))
-FROM {ready} AS r
+-- SETVAL takes no expression.
+SET @perdure_place = (SELECT COALESCE(MAX(r.position), 0) FROM {ready} AS r);
+EXECUTE IMMEDIATE CONCAT('DO SETVAL({position}, ', @perdure_place, ')')
