@@ -11,7 +11,7 @@ import pytest
 from perdure import ConfigError, Perdure, PerdureError, StoreError
 from perdure.clock import SystemClock
 from perdure.ids import ReservationId
-from perdure.ops.copying import copy, reopen
+from perdure.ops.copying import Progress, copy, reopen
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store import copy as copies
 from perdure.store.rows import ReservationRow
@@ -382,6 +382,41 @@ def test_what_somebody_enqueued_into_the_copy_is_not_removed(new: Makers) -> Non
             copy(one, other, enqueue, despite_workers=True)
     assert early.get(enqueued[0]) is not None
     early.close()
+
+
+@pytest.mark.parametrize("sort", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_an_unfinished_copy_that_is_emptied_stays_one(sort: str, new: Makers) -> None:
+    url = new(sort)
+    fill(url)
+    with side(url) as one:
+        closed = one.store.close_for(copies.mark(copies.COPY, "elsewhere"), SystemClock().now(), pause=False)
+        for name in tables():
+            one.store.empty(name)
+
+        assert one.store.closure() == closed
+        assert set(one.store.count_rows().values()) == {0}
+
+
+@pytest.mark.postgres
+def test_a_copy_begins_anew_when_the_connection_to_its_source_is_lost(new: Makers) -> None:
+    source, target = new("postgres"), new("sqlite")
+    fill(source)
+    before, lost = rows_of(source), Told()
+
+    def lose(step: Progress) -> None:
+        if step.table == "run" and not lost.steps:
+            lost(step)
+            with psycopg.connect(source, autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+
+    with side(source) as one, side(target) as other:
+        copy(one, other, lose, despite_workers=True)
+
+    assert lost.steps != []
+    assert compared(rows_of(target)) == compared(before)
 
 
 # -- the list of tables ----------------------------------------------------------------------------------------------
