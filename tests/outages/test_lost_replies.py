@@ -76,6 +76,7 @@ def test_an_enqueue_whose_exchange_is_lost_makes_one_job(
             history.note(company.notes, "enqueued", job=job.id)
         if not proxy.cut:
             break
+    proxy.arm(FAR)
     assert nth > 1, "nothing was lost"
     assert told == ["connection_lost"], "only that of a commit is told to the caller: all else is done again"
     assert behind.worker().run(until_idle=True) == 0
