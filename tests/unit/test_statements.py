@@ -83,7 +83,7 @@ def test_the_comparison_sees_what_it_should(statements: Statements) -> None:
     assert literals_of(statements["claim_head"]) == (set(), {"queued"})
     assert literals_of(statements["claim_ready"]) == ({"running"}, {"queued", "parked"})
     assert literals_of(statements["close_run"]) == (set(), {"running"})
-    assert literals_of(statements["list_aside"]).sought == {"queued", "running", "scheduled"}
+    assert literals_of(statements["waiting_but_held"]).sought == {"running"}
     assert {statement.verb for statement in statements.values()} >= {"claim", "promote", "rescue", "move"}
 
 

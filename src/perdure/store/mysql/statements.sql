@@ -220,7 +220,7 @@ ON DUPLICATE KEY UPDATE name = name
 -- name: settle_idempotency_key
 UPDATE {idempotency_key}
 SET final_state = :final_state
-WHERE job_id = :job_id AND key = :key
+WHERE key = :key AND job_id = :job_id
 
 -- name: read_identity
 -- Which database this is, among those of one server and its copies.
