@@ -293,6 +293,8 @@ def test_beats_and_renewed_locks_stay_on_their_page(app: Perdure, connection: ps
             app.store.take_lock("lock", "ann", app.clock.now(), 1)
         found = tx.execute("SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE n_tup_upd > 0")
         assert sorted(found.fetchall()) == [("lock", 10, 10), ("node", 10, 10)]
+        room = tx.execute("SELECT reloptions FROM pg_class WHERE oid = 'perdure.node'::regclass")  # for more nodes
+        assert room.fetchone() == (["fillfactor=50"],)
 
 
 def test_dead_live_rows_are_removed_after_a_number_not_after_a_share_of_the_table(
