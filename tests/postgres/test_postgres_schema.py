@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from perdure import Perdure, SchemaError
-from perdure.ids import JobId
+from perdure.ids import JobId, NodeId
 from perdure.job.reports import Completed, Finish
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store import migrate
@@ -20,6 +20,7 @@ from perdure.store.open import open_store
 from perdure.store.postgres.session import VERSIONS
 from perdure.store.postgres.statements import LOCK_KEY, NAMING, READING, WRITING
 from perdure.store.protocols import StoreSettings
+from perdure.store.rows import NewNode
 from perdure.store.sqlite.statements import STATEMENTS as SQLITE
 from tests import revision_1
 from tests.app import by_hand
@@ -278,6 +279,32 @@ def test_secrets_are_in_no_view(app: Perdure, connection: psycopg.Connection[Any
 
 def test_nothing_is_opened_before_the_first_use() -> None:
     open_store("postgresql://nobody@localhost:1/nowhere", StoreSettings(auto_migrate=True))
+
+
+# -- storage ---------------------------------------------------------------------------------------------------------
+
+
+def test_beats_and_renewed_locks_stay_on_their_page(app: Perdure, connection: psycopg.Connection[Any]) -> None:
+    node = NodeId(app.ids.new())
+    app.store.register(NewNode(node, app.clock.now()))
+    app.store.take_lock("lock", "ann", app.clock.now(), 1)
+    with app.transaction() as tx:
+        for _ in range(10):
+            app.store.beat(node, app.clock.now())
+            app.store.take_lock("lock", "ann", app.clock.now(), 1)
+        found = tx.execute("SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE n_tup_upd > 0")
+        assert sorted(found.fetchall()) == [("lock", 10, 10), ("node", 10, 10)]
+        room = tx.execute("SELECT reloptions FROM pg_class WHERE oid = 'perdure.node'::regclass")  # for more nodes
+        assert room.fetchone() == (["fillfactor=50"],)
+
+
+def test_dead_live_rows_are_removed_after_a_number_not_after_a_share_of_the_table(
+    app: Perdure, connection: psycopg.Connection[Any]
+) -> None:
+    app.store.upgrade()
+    row = connection.execute("SELECT reloptions FROM pg_class WHERE oid = 'perdure.ready'::regclass").fetchone()
+    assert row is not None
+    assert {"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=10000"} <= set(row[0])
 
 
 # -- from revision 1 -------------------------------------------------------------------------------------------------

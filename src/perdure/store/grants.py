@@ -31,9 +31,13 @@ def needs(purpose: str) -> Needs:
     return {"schema_version": "SELECT", **found}
 
 
-SEQUENCE = {"read": "SELECT", "enqueue": "SELECT, USAGE", "work": "SELECT, USAGE, UPDATE"}
-"""The same for the sequence of places, where there is one."""
-PURPOSES = tuple(SEQUENCE)
+SEQUENCES = {
+    "read": {"position": "SELECT", "asleep": "SELECT"},
+    "enqueue": {"position": "SELECT, USAGE", "asleep": "SELECT, UPDATE"},
+    "work": {"position": "SELECT, USAGE, UPDATE", "asleep": "SELECT, UPDATE"},
+}
+"""The same for the sequences of PostgreSQL: places, and which workers sleep."""
+PURPOSES = tuple(SEQUENCES)
 
 
 def on_postgres(role: str, purpose: str) -> Iterator[str]:
@@ -44,4 +48,5 @@ def on_postgres(role: str, purpose: str) -> Iterator[str]:
     yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {named}"
     for name, privileges in needs(purpose).items():
         yield f"GRANT {privileges} ON {table(name)} TO {named}"
-    yield f"GRANT {SEQUENCE[purpose]} ON SEQUENCE {table('position')} TO {named}"
+    for name, privileges in SEQUENCES[purpose].items():
+        yield f"GRANT {privileges} ON SEQUENCE {table(name)} TO {named}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from perdure.errors import DatabaseBusy, PerdureError, TransactionError
@@ -44,8 +45,10 @@ class Session(Protocol):
         """Whether the transaction that was begun is still open."""
         ...
 
-    def begin(self, *, reading: bool, brief: bool) -> None:
-        """Open a transaction that may write, or one that reads a single snapshot. `brief`: wait little for locks."""
+    def begin(self, *, reading: bool, brief: bool, alone: bool) -> None:
+        """Open a transaction that may write, or one that reads a single snapshot. `brief`: wait little for locks.
+        `alone`: it is for one operation of ours, so it may begin with the first statement of that, which then may find
+        the connection lost."""
         ...
 
     def commit(self) -> None:
@@ -126,15 +129,21 @@ class Pool:
         weakref.finalize(self, _close_all, self._idle, os.getpid())
 
     def run(
-        self, work: Callable[[Checkout], T], *, reading: bool = False, brief: bool = False, alone: bool = False
+        self,
+        work: Callable[[Checkout], T],
+        *,
+        reading: bool = False,
+        brief: bool = False,
+        alone: bool = False,
+        bare: bool = False,
     ) -> T:
         """Run `work` in a new transaction, which it commits itself; without a commit it is rolled back.
 
-        `alone`: in no transaction, every statement by itself.
+        `bare`: in no transaction, every statement by itself.
         """
         checkout = Checkout(self)
         try:
-            checkout.begin(reading=reading, brief=brief, alone=alone)
+            checkout.begin(reading=reading, brief=brief, alone=alone, bare=bare)
             result = work(checkout)
         except PerdureError:
             checkout.at_rest = True
@@ -157,11 +166,7 @@ class Pool:
         except IndexError:
             return self.server.connect()
 
-    def drop_idle(self) -> None:
-        """One connection was lost: the others may be dead too."""
-        _close_all(self._idle, os.getpid())
-
-    def begun(self, *, reading: bool, brief: bool) -> Session:
+    def begun(self, *, reading: bool, brief: bool, alone: bool) -> Session:
         """A session with a new transaction. If an idle connection has died, all idle ones are closed and a new one is
         opened."""
         try:
@@ -170,15 +175,19 @@ class Pool:
             session = self.server.connect()
         else:
             try:
-                session.begin(reading=reading, brief=brief)
+                session.begin(reading=reading, brief=brief, alone=alone)
             except ConnectionLost:
                 session.close()
-                _close_all(self._idle, os.getpid())
+                self.close_idle()
                 session = self.server.connect()
             else:
                 return session
-        session.begin(reading=reading, brief=brief)
+        session.begin(reading=reading, brief=brief, alone=alone)
         return session
+
+    def close_idle(self) -> None:
+        """When one connection has died, those that wait have probably died too."""
+        _close_all(self._idle, os.getpid())
 
     def take_back(self, checkout: list[Session]) -> None:
         """Keep the session for the next caller, if possible. An interrupt may lose it, but never gives it to two."""
@@ -211,7 +220,7 @@ class Checkout:
     def session(self) -> Session:
         return self._session[0]
 
-    def begin(self, *, reading: bool = False, brief: bool = False, alone: bool = False) -> None:
+    def begin(self, *, reading: bool = False, brief: bool = False, alone: bool = False, bare: bool = False) -> None:
         server = self._pool.server
         patience_s = server.settings.busy_timeout_s
         if not self._pool.line.join(self._ticket, patience_s):
@@ -219,7 +228,8 @@ class Checkout:
                 f"all {SIZE} connections of this process to {server.shown} were in use for longer than"
                 f" {patience_s:g} s; nothing was written. Keep app.transaction() blocks short"
             )
-        self._session.append(self._pool.idle() if alone else self._pool.begun(reading=reading, brief=brief))
+        begun = partial(self._pool.begun, reading=reading, brief=brief, alone=alone)
+        self._session.append(self._pool.idle() if bare else begun())
 
     def commit(self) -> None:
         if not self.ours:

@@ -32,6 +32,7 @@ from perdure.store.rows import (
     Fired,
     Firing,
     Glance,
+    Hindrance,
     JobFilter,
     Kinds,
     Lane,
@@ -585,6 +586,11 @@ class StatusQueries(Protocol):
         A queue waits if none of its jobs runs on a node that beats, and none had a run since `from_id`. With `cap` runs
         or more since then that is not known, and no queue is reported as waiting.
         """
+        ...
+
+    def hindrances(self, long_s: int, most_dead: int) -> list[Hindrance]:
+        """What keeps a server from removing dead rows: transactions open for `long_s` and more, replication slots that
+        nobody reads, and tables of ours with more than `most_dead` dead rows. Empty where nothing can."""
         ...
 
     def durations(self, from_id: bytes, cap: int) -> list[Durations]:

@@ -98,16 +98,16 @@ class ServerRunner:
             checkout.commit()
             return result
 
-        return self._writable.run(work, brief=brief)
+        return self._writable.run(work, brief=brief, alone=True)
 
     def _read(self, make: Make[T]) -> T:
-        return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True)
+        return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True, alone=True)
 
     def _look(self, make: Make[T]) -> T:
         try:
-            return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), alone=True)
+            return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), bare=True)
         except ConnectionLost:
-            self.pool.drop_idle()
+            self.pool.close_idle()
             raise
 
     def _insist(self, once: Callable[[], T]) -> T:
@@ -128,6 +128,7 @@ class ServerRunner:
                         " the server and the network",
                         code="database_unreachable",
                     ) from lost
+                self.pool.close_idle()
             # jitter, so that the same transactions do not collide again
             time.sleep(random.uniform(0, 0.005 * 2**attempt))
             attempt += 1
@@ -346,6 +347,7 @@ def in_savepoint(make: Make[T], driver: Driver) -> T:
     try:
         result = drive(make(), driver)
     except BaseException:
+        driver.drop()
         with suppress(StoreError):  # a lost connection has nothing left to roll back
             driver.execute(UNDO_OPERATION)
             driver.execute(END_OPERATION)

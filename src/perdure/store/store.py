@@ -317,6 +317,7 @@ class SqlStore:
     failures = reads(read.failures)
     count_failed = reads(read.count_failed)
     stuck = reads(read.stuck)
+    hindrances = reads(read.hindrances)
     durations = reads(read.durations)
     duplicates = reads(read.duplicates)
     ran = reads(read.ran)

@@ -10,7 +10,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError
-from perdure.store.engine import Result, Serialization, Statement, Statements, UniqueViolation, row_for, rows_for
+from perdure.store.engine import (
+    ImmediateDriver,
+    Result,
+    Serialization,
+    Statement,
+    Statements,
+    UniqueViolation,
+    row_for,
+    rows_for,
+)
 from perdure.store.protocols import ConnectionLost, Locked
 
 _NO_ROWS: list[tuple[Any, ...]] = []
@@ -19,7 +28,7 @@ IN_TRANSACTION = 1
 """The bit of the server's status that says so."""
 
 
-class MySQLDriver:
+class MySQLDriver(ImmediateDriver):
     """Executes calls on one connection with a cursor of ours: rows are tuples and ids 16 bytes, whatever cursors the
     connection makes.
 

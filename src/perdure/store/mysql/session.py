@@ -194,7 +194,7 @@ class MySQLSession:
     def in_transaction(self) -> bool:
         return bool(self.connection.open and self.connection.server_status & IN_TRANSACTION)
 
-    def begin(self, *, reading: bool, brief: bool = False) -> None:
+    def begin(self, *, reading: bool, brief: bool = False, alone: bool = False) -> None:  # noqa: ARG002 - begins at once
         wait_s = min(self._patience_s, _MOMENT_S) if brief else self._patience_s
         begin = _READ if reading else _WRITE
         self.writer.savepoints.forget()

@@ -134,7 +134,7 @@ ORDER BY r.rank, r.position, r.job_id
 LIMIT :room
 {claim_lock}
 
--- name: queues_with_parked
+-- fragment: queues_with_parked
 SELECT q.name
 FROM {queue} AS q
 WHERE {lane_free}
@@ -150,8 +150,8 @@ ORDER BY due_at, job_id
 LIMIT :room
 {skip_locked}
 
--- name: next_due
-SELECT MIN(due_at)
+-- fragment: next_due
+SELECT 'due' AS sort, NULL AS queue, MIN(due_at) AS due, NULL AS run_id
 FROM {ready}
 WHERE aside = 'scheduled'
 

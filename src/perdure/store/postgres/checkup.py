@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from perdure.store import migrate
-from perdure.store.grants import PURPOSES, SEQUENCE, needs
+from perdure.store.grants import PURPOSES, SEQUENCES, needs
 from perdure.store.migrate import Applied
 from perdure.store.postgres.statements import NAMING, SCHEMA, table
 from perdure.store.rows import Fact, Verdict
@@ -75,8 +75,9 @@ def _questions(purpose: str) -> Iterator[str]:
     for name, privileges in needs(purpose).items():
         for privilege in privileges.split(", "):
             yield f"SELECT has_table_privilege('{table(name)}', '{privilege}')"
-    for privilege in SEQUENCE[purpose].split(", "):
-        yield f"SELECT has_sequence_privilege('{table('position')}', '{privilege}')"
+    for name, privileges in SEQUENCES[purpose].items():
+        for privilege in privileges.split(", "):
+            yield f"SELECT has_sequence_privilege('{table(name)}', '{privilege}')"
 
 
 def _durability(connection: Connection) -> Iterator[Fact]:

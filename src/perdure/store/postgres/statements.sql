@@ -235,3 +235,27 @@ SELECT u.id
 FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
 CROSS JOIN LATERAL (SELECT x.id FROM {run} AS x WHERE x.job_id = d.id ORDER BY x.id LIMIT :scan) AS u
 LIMIT 1 OFFSET :scan
+
+-- name: ask_hindrances
+-- A transaction counts if it has a snapshot or has written: rows that died after it began are kept for it.
+SELECT h.sort, h.who, h.seconds, h.detail
+FROM (
+    SELECT 'transaction' AS sort, a.pid::text AS who, EXTRACT(EPOCH FROM now() - a.xact_start)::bigint AS seconds,
+        concat_ws(', ', a.state, NULLIF(a.application_name, ''), host(a.client_addr)) AS detail
+    FROM pg_catalog.pg_stat_activity AS a
+    WHERE a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL
+    UNION ALL
+    SELECT 'prepared', p.gid, EXTRACT(EPOCH FROM now() - p.prepared)::bigint, p.owner::text
+    FROM pg_catalog.pg_prepared_xacts AS p
+    WHERE p.database = current_database()
+    UNION ALL
+    SELECT 'slot', s.slot_name::text, :long_s, s.slot_type::text
+    FROM pg_catalog.pg_replication_slots AS s
+    WHERE NOT s.active AND s.xmin IS NOT NULL
+    UNION ALL
+    SELECT 'dead_rows', t.relname::text, :long_s, t.n_dead_tup::text
+    FROM pg_catalog.pg_stat_user_tables AS t
+    WHERE t.schemaname = 'perdure' AND t.n_dead_tup > :most_dead AND t.n_dead_tup > t.n_live_tup
+) AS h
+WHERE h.seconds >= :long_s
+ORDER BY h.seconds DESC, h.sort, h.who

@@ -247,3 +247,9 @@ FROM (
 ) AS e
 GROUP BY e.kind
 ORDER BY e.kind
+
+-- name: ask_hindrances
+-- What keeps a server from removing dead rows. A dialect may know more.
+SELECT '', '', :long_s, :most_dead
+FROM {schema_version}
+WHERE 1 = 0

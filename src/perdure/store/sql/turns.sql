@@ -31,12 +31,15 @@ WHERE {lane_free}
     )
 ORDER BY q.name
 
--- name: glance
--- What a node would find to do, in one statement: when the next job is due, which of its runs are to stop, and the queues
--- with jobs that may start, or that were set aside for want of a node that knows them.
+-- fragment: next_due
 SELECT 'due' AS sort, NULL AS queue, MIN(run_at) AS due, NULL AS run_id
 FROM {ready}
 WHERE state = 'scheduled'
+
+-- name: glance
+-- What a node would find to do, in one statement: when the next job is due, which of its runs are to stop, and the queues
+-- with jobs that may start, or that were set aside for want of a node that knows them.
+{next_due}
 UNION ALL
 SELECT 'cancelled', NULL, NULL, run_id
 FROM {ready}

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from perdure.errors import StoreError
-from perdure.store.engine import Make, Op, Pair
+from perdure.store.engine import Make, Op, Pair, Tell
 from perdure.store.protocols import Bell
 from perdure.store.store import Runner, SqlStore
 from perdure.testing.contract.case import each, raises
@@ -98,14 +98,14 @@ class FailingRunner(PassingRunner):
                 try:
                     result = yield call
                 except StoreError as error:
-                    call = op.throw(error)
+                    call = self._throw(op) if fails else op.throw(error)
                 else:
                     call = self._throw(op) if fails else op.send(result)
         except StopIteration as stop:
             answer: T = stop.value
             return answer
 
-    def _throw(self, op: Op[T]) -> Pair:
+    def _throw(self, op: Op[T]) -> Pair | Tell:
         """An error that is no StoreError skips the operation, like an interrupt in the driver."""
         error = self.error("the test wanted this call to fail")
         if isinstance(error, StoreError):
