@@ -266,7 +266,7 @@ def test_the_rights_of_a_user_are_printed_as_sql(perdure: Perdure, tmp_path: Pat
 
     assert 'GRANT USAGE ON SCHEMA perdure TO "we""b";\n' in printed
     assert 'GRANT SELECT, INSERT ON perdure.ready TO "we""b";\n' in printed
-    assert "UPDATE" not in printed
+    assert "UPDATE ON perdure." not in printed  # on no table; only on the sequence that says who sleeps
 
 
 # -- backup ----------------------------------------------------------------------------------------------------------
