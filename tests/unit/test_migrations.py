@@ -21,6 +21,7 @@ ADDS = (
     r"CREATE (OR REPLACE )?VIEW",
     r"DROP VIEW",
     r"CREATE SEQUENCE",
+    r"SELECT setval\(",  # of a sequence that is new
     r"ALTER TABLE \S+ ADD COLUMN \w+ \w+( DEFAULT \S+)?( COLLATE \S+)?$",
     r"ALTER TABLE \S+ SET \(",
 )
