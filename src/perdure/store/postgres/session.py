@@ -40,8 +40,11 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-_IDLE_LIMIT_MS = 60_000
-"""The server ends the transaction of a process that hangs for so long, and releases its locks."""
+_IDLE_LIMIT_MS = 5_000
+"""The server ends the transaction of a process that hangs, or was cut off, for so long, and releases its locks: until
+then a worker that has died in the middle of a beat or a claim cannot be declared dead, for its own row is locked."""
+_SHARED_IDLE_LIMIT_MS = 60_000
+"""The same where a user's code runs between the statements."""
 
 
 _MOMENT_MS = 200
@@ -148,7 +151,7 @@ class PostgresSession:
         self._shown = server.shown
         durability = _durability(server.settings, lax=lax)
         moment_ms = min(patience_ms, _MOMENT_MS)
-        self._share = (_WRITING, _settings(patience_ms, durability))
+        self._share = (_WRITING, _settings(patience_ms, durability, _SHARED_IDLE_LIMIT_MS))
         self._write = (_WRITING, _settings(patience_ms, {**durability, **_BY_INDEX}))
         self._write_briefly = (_WRITING, _settings(moment_ms, {**durability, **_BY_INDEX}))
         self._read = (_READING, _settings(patience_ms, {}))
@@ -247,9 +250,9 @@ def _durability(settings: StoreSettings, *, lax: bool) -> dict[str, str | int]:
     return {"synchronous_commit": "on"} if lax else {}
 
 
-def _settings(patience_ms: int, more: dict[str, str | int]) -> Message:
+def _settings(patience_ms: int, more: dict[str, str | int], idle_ms: int = _IDLE_LIMIT_MS) -> Message:
     """Of the transaction, not of the session: they work behind a pooler too."""
-    wanted = {"lock_timeout": patience_ms, "idle_in_transaction_session_timeout": _IDLE_LIMIT_MS, **more}
+    wanted = {"lock_timeout": patience_ms, "idle_in_transaction_session_timeout": idle_ms, **more}
     calls = [f"set_config('{name}', '{value}', true)" for name, value in wanted.items()]
     return Message(f"SELECT {', '.join(calls)}".encode())
 
