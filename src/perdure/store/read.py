@@ -255,7 +255,7 @@ def stuck(now: Micros, stale: Micros, from_id: bytes, cap: int) -> Op[list[Stuck
 
 def hindrances(long_s: int, most_dead: int) -> Op[list[Hindrance]]:
     """What keeps the server from removing dead rows; the longest first."""
-    rows = (yield Call("list_hindrances", {"long_s": long_s, "most_dead": most_dead})).rows
+    rows = (yield Call("read_hindrances", {"long_s": long_s, "most_dead": most_dead})).rows
     return [Hindrance(*row) for row in rows]
 
 

@@ -236,7 +236,7 @@ FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :sc
 CROSS JOIN LATERAL (SELECT x.id FROM {run} AS x WHERE x.job_id = d.id ORDER BY x.id LIMIT :scan) AS u
 LIMIT 1 OFFSET :scan
 
--- name: list_hindrances
+-- name: read_hindrances
 -- A transaction counts if it has a snapshot or has written: rows that died after it began are kept for it.
 SELECT h.sort, h.who, h.seconds, h.detail
 FROM (

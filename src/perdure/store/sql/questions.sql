@@ -248,7 +248,7 @@ FROM (
 GROUP BY e.kind
 ORDER BY e.kind
 
--- name: list_hindrances
+-- name: read_hindrances
 -- What keeps a server from removing dead rows. A dialect may know more.
 SELECT '', '', :long_s, :most_dead
 FROM {schema_version}
