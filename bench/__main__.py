@@ -10,7 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import cycle, depth, drain, enqueue, fairness, listings, pruning, questions, schedules, start, waiting
+from bench import (
+    cycle,
+    depth,
+    drain,
+    enqueue,
+    fairness,
+    listings,
+    postgres,
+    pruning,
+    questions,
+    schedules,
+    start,
+    waiting,
+)
 from bench.measure import ROUNDS, scratch_folder
 from bench.report import Figure, environment, headline, table, write_json
 
@@ -36,12 +49,18 @@ def rows(*, large: bool) -> dict[str, Row]:
         "drain": Row(drain.against_huey),
         "pruning": Row(pruning.while_pruning),
         "latency": Row(waiting.latency),
+        "latency-postgres": Row(waiting.latency_postgres),
         "rescue": Row(waiting.rescue),
         "idle": Row(waiting.idle),
+        "idle-postgres": Row(waiting.idle_postgres),
         "memory": Row(lambda _rounds: drain.flat_memory(large)),
         "depth": Row(lambda rounds: depth.claim_cost(rounds, jobs), depth.profile_claims),
         "questions": Row(lambda rounds: questions.answers(rounds, runs)),
         "listings": Row(lambda rounds: listings.looks(rounds, listed)),
+        "drain-postgres": Row(postgres.drain),
+        "many-postgres": Row(postgres.many),
+        "depth-postgres": Row(lambda rounds: postgres.depth(rounds, jobs)),
+        "workers-postgres": Row(postgres.workers),
         "ticks": Row(schedules.ticks, schedules.profile_tick),
         "lateness": Row(schedules.lateness),
         "drain-schedules": Row(schedules.beside_a_drain),

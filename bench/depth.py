@@ -48,16 +48,16 @@ def claim_cost(rounds: int, jobs: Jobs) -> list[Figure]:
         sample = take_sample(folder / "sample.db")
         path = _kept_file(jobs, sample)
         deep, few = Desk(path), Desk(_build(folder / "few.db", FEW, sample))
-        measured = in_turns(lambda: _cost_us(deep), lambda: _cost_us(few), rounds)
+        measured = in_turns(lambda: cost_us(deep), lambda: cost_us(few), rounds)
         plan = _plan(path)
         deep.close()
         few.close()
     target = at_most(1.3, "× with 1 k jobs")
-    found = ratio_figure("depth", f"claim of {ROOM}: {jobs}", measured, target, "1 k queued", _microseconds)
+    found = ratio_figure("depth", f"claim of {ROOM}: {jobs}", measured, target, "1 k queued", microseconds)
     return [replace(found, notes=plan)]
 
 
-def _cost_us(desk: Desk) -> float:
+def cost_us(desk: Desk) -> float:
     """Claims from the head of the queue; outside the timing the jobs are completed and as many put at its back."""
     costs: list[float] = []
     for _ in range(CLAIMS):
@@ -141,7 +141,7 @@ def _nth_id(start_ms: int, number: int) -> bytes:
     return struct.pack(">QQ", start_ms + number // 4 << 16 | 0x7000 | number % 4, 0x8000_0000_0000_0000 | scattered)
 
 
-def _microseconds(value: float) -> str:
+def microseconds(value: float) -> str:
     return f"{value:,.0f} µs"
 
 
@@ -152,5 +152,5 @@ def _short(count: int) -> str:
 def profile_claims(path: Path) -> Callable[[], object]:
     sample = take_sample(path.with_name("sample.db"))
     desk = Desk(_build(path, FEW, sample))
-    _cost_us(desk)
-    return lambda: _cost_us(desk)
+    cost_us(desk)
+    return lambda: cost_us(desk)

@@ -23,10 +23,10 @@ Columns = dict[str, Any]
 
 
 class Desk:
-    """Perdure's side: an app on one file with the kind that is measured, and a node that claims."""
+    """Perdure's side: an app on one database with the kind that is measured, and a node that claims."""
 
-    def __init__(self, path: Path, clock: Clock | None = None) -> None:
-        self.app = Perdure(path, clock=clock)
+    def __init__(self, where: Path | str, clock: Clock | None = None) -> None:
+        self.app = Perdure(where, clock=clock, auto_migrate=True)
         self.kind = _declare(self.app)
         self._kinds = self.app.kinds.versions()
         self.node = NodeId(self.app.ids.new())

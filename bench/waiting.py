@@ -1,6 +1,6 @@
 """Rows about waiting: from enqueue to start, from a killed worker to the next start, and what idling costs.
 
-Run as a module it is a worker process: `python -m bench.waiting PATH`. Its handler prints when it started, by
+Run as a module it is a worker process: `python -m bench.waiting URL`. Its handler prints when it started, by
 CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
@@ -23,9 +23,12 @@ from bench.measure import ROOT, middle_half, percentile, scratch_folder
 from bench.report import Figure, Target, at_most
 from perdure import JobContext, Perdure
 from perdure.kind import Kind
+from tests.postgres.proxy import proxy_to
+from tests.postgres_server import running
 
 ASKED = 300
 PAUSE_S = 0.005  # the worker has gone to sleep again
+ASKED_ASLEEP, REST_S = 100, 0.15
 KILLS = 5
 IDLE_S = 10.0
 
@@ -71,11 +74,46 @@ def _another_process() -> list[float]:
             return [_waited(touch, lambda: int(lines.readline().split()[1])) for _ in range(ASKED)]
 
 
-def _waited(kind: Kind[[], None, ..., Any], start: Any) -> float:
-    time.sleep(PAUSE_S)
+def _waited(kind: Kind[[], None, ..., Any], start: Any, pause_s: float = PAUSE_S) -> float:
+    time.sleep(pause_s)
     asked = time.monotonic_ns()
     kind.enqueue()
     return (start() - asked) / 1e6
+
+
+def latency_postgres(_rounds: int) -> list[Figure]:
+    """The same on PostgreSQL, with `fsync` on: to a worker that has a job every few ms, and to one that sleeps."""
+    with _postgres() as url:
+        app = Perdure(url)
+        touch = declared(app, sys.stdout)
+        with _worker(url) as (_, lines):
+            busy = [_waited(touch, lambda: int(lines.readline().split()[1])) for _ in range(ASKED)]
+            asleep = [_waited(touch, lambda: int(lines.readline().split()[1]), REST_S) for _ in range(ASKED_ASLEEP)]
+        app.close()
+    return [
+        *_figures("postgres", "enqueue → start on PostgreSQL, other process", busy, 5),
+        *_figures("postgres-asleep", "the same, worker asleep for a while", asleep, 5),
+    ]
+
+
+def idle_postgres(_rounds: int) -> list[Figure]:
+    """What a worker with nothing to do asks of its server."""
+    with _postgres() as url, proxy_to(url) as proxy, _worker(proxy.url):
+        time.sleep(IDLE_S / 2)
+        before = proxy.statements
+        time.sleep(2 * IDLE_S)
+        asked = (proxy.statements - before) / (2 * IDLE_S)
+    return [_single("idle-postgres", "idle worker on PostgreSQL, statements", asked, "/s", 2)]
+
+
+@contextmanager
+def _postgres() -> Generator[str, None, None]:
+    with running() as server:
+        server.execute("ALTER SYSTEM SET fsync = on")
+        server.execute("SELECT pg_reload_conf()")
+        url = server.new_database()
+        Perdure(url, auto_migrate=True).store.upgrade()
+        yield url
 
 
 def rescue(_rounds: int) -> list[Figure]:
@@ -144,7 +182,7 @@ def _resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def _worker(path: Path) -> Generator[tuple[subprocess.Popen[str], IO[str]], None, None]:
+def _worker(path: Path | str) -> Generator[tuple[subprocess.Popen[str], IO[str]], None, None]:
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.waiting", str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -176,9 +214,9 @@ def declared_hold(app: Perdure, to: IO[str]) -> Kind[[], None, ..., Any]:
     return hold
 
 
-def main(path: Path) -> None:
+def main(url: str) -> None:
     logging.disable(logging.CRITICAL)
-    app = Perdure(path)
+    app = Perdure(url)
     declared(app, sys.stdout)
     declared_hold(app, sys.stdout)
     with app.worker().running():
@@ -187,4 +225,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1])

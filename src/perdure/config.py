@@ -94,6 +94,8 @@ class Config:
     """Largest payload. A result may have 1 MiB."""
     queue: str = "default"
     """Where jobs go that name no queue."""
+    listen_url: str | None = field(default=None, repr=False)
+    """PostgreSQL: where workers listen for new work, if the app's URL leads to a pooler. A direct connection."""
     lease_s: float = 60.0
     """How long a node may be silent before its jobs are rescued."""
     imports: tuple[str, ...] = ()
@@ -127,6 +129,7 @@ class Config:
             ("auto_migrate", (bool, NoneType)),
             ("allow_network_filesystem", bool),
             ("imports", _LISTS),
+            ("listen_url", (str, NoneType)),
             ("retention", Retention),
         ):
             if not isinstance(getattr(self, knob), kinds):
@@ -138,6 +141,7 @@ class Config:
             busy_timeout_s=self.busy_timeout_s,
             auto_migrate=self.auto_migrate,
             allow_network_filesystem=self.allow_network_filesystem,
+            listen_url=self.listen_url,
         )
 
 

@@ -67,6 +67,7 @@ def test_a_sound_database_is_told_to_be_so(patient: Patient, tmp_path: Path) -> 
     assert [fact["name"] for fact in ran.json()["facts"]] == [
         "file",
         "schema",
+        "objects",
         "integrity",
         "journal_mode",
         "synchronous",
@@ -192,6 +193,16 @@ def test_a_newer_database_is_a_problem(perdure: Perdure, patient: Patient, tmp_p
     assert (schema["value"], schema["verdict"]) == (f"revision 99, the newest is {HEAD}", "problem")
 
 
+@pytest.mark.damaged
+def test_an_index_that_somebody_removed_is_a_problem(perdure: Perdure, patient: Patient, tmp_path: Path) -> None:
+    patient.suffer("DROP INDEX perdure_job_one_successor", "DROP VIEW perdure_runs")
+
+    ran = perdure("db", "check", "--url", "jobs.db", "--json", cwd=tmp_path)
+
+    assert ran.status == 1
+    assert facts(ran)["objects"]["value"] == "missing: index perdure_job_one_successor, view perdure_runs"
+
+
 def test_checking_creates_nothing(perdure: Perdure, tmp_path: Path) -> None:
     ran = perdure("db", "check", "--url", "jobs.db", cwd=tmp_path)
 
@@ -229,6 +240,33 @@ def test_the_sql_of_a_server_is_printed_without_one(perdure: Perdure, tmp_path: 
 
 def test_an_unknown_dialect_is_refused(perdure: Perdure, tmp_path: Path) -> None:
     assert "[dialect_unknown]" in refusal(perdure("db", "sql", "--dialect", "dbase", cwd=tmp_path))
+
+
+def test_the_steps_after_a_revision_upgrade_an_older_file_by_hand(tmp_path: Path) -> None:
+    path, known = tmp_path / "jobs.db", migrations_of("sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        schema.upgrade(connection, path, known[:1])
+    lacking = process("db", "sql", "--url", "jobs.db", cwd=tmp_path)
+    later = process("db", "sql", "--after", "1", cwd=tmp_path)
+    assert "CREATE TABLE perdure_job (" not in lacking.out
+    assert [line for line in later.out.splitlines() if line.startswith(("CREATE", "ALTER", "DROP"))] == [
+        line for line in lacking.out.splitlines() if line.startswith(("CREATE", "ALTER", "DROP"))
+    ]
+
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(lacking.out)
+
+    assert process("db", "check", "--url", "jobs.db", cwd=tmp_path).status == 0
+    assert process("db", "sql", "--url", "jobs.db", cwd=tmp_path).out == "-- nothing to do: there are no such steps\n"
+    assert process("db", "upgrade", "--url", "jobs.db", cwd=tmp_path).out.startswith("nothing to do")
+
+
+def test_the_rights_of_a_user_are_printed_as_sql(perdure: Perdure, tmp_path: Path) -> None:
+    printed = perdure("db", "grants", "--role", 'we"b', "--for", "enqueue", cwd=tmp_path).out
+
+    assert 'GRANT USAGE ON SCHEMA perdure TO "we""b";\n' in printed
+    assert 'GRANT SELECT, INSERT ON perdure.ready TO "we""b";\n' in printed
+    assert "UPDATE ON perdure." not in printed  # on no table; only on the sequence that says who sleeps
 
 
 # -- backup ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -28,6 +28,8 @@ LOOK_S = 0.02
 
 class Bell:
     """The worker looks for itself every now and then."""
+
+    listens = False
 
     def __init__(self) -> None:
         self._rung = threading.Event()
@@ -83,6 +85,9 @@ class MemoryRunner:
             copy.deserialize(before)
             return drive(make(), SqliteDriver(copy, STATEMENTS))
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     def joined(self) -> object | None:
         return self._joined.get()
 
@@ -128,7 +133,7 @@ class MemoryRunner:
         self._driver.execute(END_OPERATION)
         return result
 
-    def bell(self) -> Bell:
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
         return Bell()
 
     def upgrade(self) -> str:

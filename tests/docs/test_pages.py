@@ -11,6 +11,7 @@ from tests.docs import pages
 PAGES = {
     "coming-from-apscheduler.md": 5,
     "coming-from-celery.md": 6,
+    "databases.md": 10,
     "doctor.md": 3,
     "handlers.md": 4,
     "jobs.md": 4,

@@ -10,7 +10,7 @@ import pytest
 from perdure import DatabaseUnavailable, JobContext, Perdure, Retry
 from perdure.ids import NodeId, RunId
 from perdure.job.model import Claim
-from perdure.store.engine import Op, Pair
+from perdure.store.engine import Op, Pair, Tell
 from perdure.store.rows import Claimer, Lane, NewNode
 from perdure.store.store import SqlStore
 from perdure.testing.contract.faults import NEVER, FailingRunner
@@ -35,7 +35,7 @@ class BreaksOnce(FailingRunner):
 
     broken = 0
 
-    def _throw(self, op: Op[T]) -> Pair:
+    def _throw(self, op: Op[T]) -> Pair | Tell:
         self.nth = NEVER
         self.broken += 1
         return super()._throw(op)

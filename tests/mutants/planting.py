@@ -9,6 +9,7 @@ file being moved or renamed:
     - the text as it is
     + the text as it will be
     times: 2                                    if the text stands in so many places, all of which are changed
+    and:                                        another text that changes too: where a lock and a guard both protect
     equivalent: why no test can notice it       then it is not planted
 """
 
@@ -41,6 +42,7 @@ class Mutant:
     new_lines: list[str] = field(default_factory=list[str])
     times: int = 1
     equivalent: str | None = None
+    also: Mutant | None = None
 
     @property
     def old(self) -> str:
@@ -63,7 +65,7 @@ def catalogue() -> list[Mutant]:
 def parsed(text: str) -> list[Mutant]:
     """The bugs of one file. ValueError: a line that means nothing."""
     found: list[Mutant] = []
-    tests = ""
+    tests, latest = "", Mutant("", "")
     for number, line in enumerate(text.splitlines(), 1):
         word, _, rest = line.partition(" ")
         match word:
@@ -72,17 +74,21 @@ def parsed(text: str) -> list[Mutant]:
             case "try:":
                 tests = rest
             case "#":
-                found.append(Mutant(rest, tests))
+                latest = Mutant(rest, tests)
+                found.append(latest)
+            case "and:":
+                latest.also = Mutant(latest.name, tests)
+                latest = latest.also
             case "-":
-                found[-1].old_lines.append(rest)
+                latest.old_lines.append(rest)
             case "+":
-                found[-1].new_lines.append(rest)
+                latest.new_lines.append(rest)
             case "times:":
-                found[-1].times = int(rest)
+                latest.times = int(rest)
             case "equivalent:":
                 found[-1].equivalent = rest
             case _:
-                raise ValueError(f"line {number} is none of #, -, +, try:, times: and equivalent: {line!r}")
+                raise ValueError(f"line {number} is none of #, -, +, try:, times:, and: and equivalent: {line!r}")
     return found
 
 
@@ -102,7 +108,8 @@ def planted(mutant: Mutant, texts: dict[Path, str]) -> dict[Path, str]:
     count = sum(text.count(mutant.old) for text in texts.values())
     if count != mutant.times:
         raise Stale(f"its text stands {count} times in {PACKAGE}, not {mutant.times}")
-    return {path: text.replace(mutant.old, mutant.new) for path, text in texts.items() if mutant.old in text}
+    changed = {path: text.replace(mutant.old, mutant.new) for path, text in texts.items() if mutant.old in text}
+    return changed if mutant.also is None else {**changed, **planted(mutant.also, {**texts, **changed})}
 
 
 def folder_of(path: Path) -> str:

@@ -55,3 +55,10 @@ def test_a_file_of_planted_bugs_is_read_as_it_is_written() -> None:
 
     assert first == Mutant("One.", "tests/x.py -k y", ["a", "  b"], ["c"], 2)
     assert second == Mutant("Two.", "tests/x.py -k y", ["d"], [], 1, "so")
+
+
+def test_a_planted_bug_may_change_several_texts_one_after_the_other(texts: dict[Path, str]) -> None:
+    path = next(path for path, text in texts.items() if text.startswith('"""'))
+    [mutant] = parsed("# Both.\n- one\n+ two\nand:\n- two!\n+ three!\n")
+
+    assert planted(mutant, {path: "one!"}) == {path: "three!"}

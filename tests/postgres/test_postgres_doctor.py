@@ -79,5 +79,6 @@ def test_a_healthy_database_needs_no_repair(name: str, ward: Ward) -> None:
 
 
 def test_the_revision_of_the_schema_is_told(ward: Ward) -> None:
-    [schema] = ward.app.store.facts()
-    assert schema.value == f"revision {migrations_of('postgres')[-1].revision}"
+    [schema] = [fact for fact in ward.app.store.facts() if fact.name == "schema"]
+    newest = migrations_of("postgres")[-1].revision
+    assert schema.value == f"revision {newest}, the newest is {newest}"

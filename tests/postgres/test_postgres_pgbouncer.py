@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -134,3 +135,25 @@ def test_without_a_pooler_statements_are_prepared(postgres_url: str) -> None:
     with app.transaction() as tx:
         assert tx.execute("SELECT COUNT(*) > 0 FROM pg_prepared_statements").fetchone() == (True,)
     app.close()
+
+
+def test_a_worker_is_told_how_to_listen_and_polls(app: Perdure, caplog: pytest.LogCaptureFixture) -> None:
+    send = declare(app)
+    with caplog.at_level(logging.WARNING, "perdure.worker"), app.worker().running():
+        job = send.enqueue("a")
+        eventually(lambda: app.existing(job).state == "completed")
+        eventually(lambda: "pooler" in caplog.text)
+    (said,) = [record.getMessage() for record in caplog.records if "pooler" in record.getMessage()]
+    assert "listen_url=" in said
+
+
+def test_with_a_direct_url_to_listen_on_a_worker_is_woken(bounced: str, app: Perdure, postgres_url: str) -> None:
+    both = Perdure(bounced, listen_url=postgres_url)
+    bell = both.store.bell()
+    eventually(lambda: bell.listens)
+    while bell.wait(0.1):  # marked, and all that was under way has ended
+        pass
+    declare(both).enqueue("a")
+    assert bell.wait(60)
+    bell.close()
+    both.close()

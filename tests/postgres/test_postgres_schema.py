@@ -12,14 +12,15 @@ import psycopg
 import pytest
 
 from perdure import Perdure, SchemaError
-from perdure.ids import JobId
+from perdure.ids import JobId, NodeId
 from perdure.job.reports import Completed, Finish
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store import migrate
 from perdure.store.open import open_store
-from perdure.store.postgres.session import LOCK_KEY, VERSIONS
-from perdure.store.postgres.statements import NAMING, READING, WRITING
+from perdure.store.postgres.session import VERSIONS
+from perdure.store.postgres.statements import LOCK_KEY, NAMING, READING, WRITING
 from perdure.store.protocols import StoreSettings
+from perdure.store.rows import NewNode
 from perdure.store.sqlite.statements import STATEMENTS as SQLITE
 from tests import revision_1
 from tests.app import by_hand
@@ -177,7 +178,7 @@ def test_every_statement_is_understood(app: Perdure, connection: psycopg.Connect
 
 def test_both_dialects_run_the_same_statements_with_the_same_parameters() -> None:
     """A statement written otherwise may need fewer of them, never others."""
-    assert WRITING.keys() - SQLITE.keys() == {"read_identity"}
+    assert WRITING.keys() - SQLITE.keys() == {"read_identity", "read_bell_bit"}
     strange = {name: set(WRITING[name].names) - set(text.names) for name, text in SQLITE.items()}
     assert {name: names for name, names in strange.items() if names} == {}
 
@@ -205,10 +206,10 @@ def test_a_claim_walks_its_index_and_sorts_nothing(app: Perdure, connection: psy
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("queues_with_work", "ready_claim"),
-        ("queues_with_parked", "ready_parked"),
-        ("next_due", "ready_due"),
-        ("cancelled_of_node", "ready_running"),
+        ("glance", "ready_claim"),
+        ("glance", "ready_parked"),
+        ("glance", "ready_due"),
+        ("glance", "ready_running"),
         ("held_by_node", "ready_running"),
         ("overdue_jobs", "ready_deadline"),
         ("nodes_left_behind", "ready_running"),
@@ -237,8 +238,9 @@ def test_a_queue_with_few_jobs_beside_large_ones_is_found_without_reading_those(
     connection.execute("ANALYZE")
     for mode in ("force_generic_plan", "force_custom_plan"):
         connection.execute(f"SET plan_cache_mode = {mode}".encode())
-        connection.execute(b"PREPARE look AS " + READING["queues_with_work"].sql.encode())
-        plan = "\n".join(row[0] for row in connection.execute("EXPLAIN EXECUTE look (1)"))
+        connection.execute(b"PREPARE look AS " + READING["glance"].sql.encode())
+        explained = connection.execute("EXPLAIN EXECUTE look (gen_random_uuid())")
+        plan = "\n".join(row[0] for row in explained)
         connection.execute("DEALLOCATE look")
         assert not re.search(r"Seq Scan on (ready|job)\b", plan), plan
 
@@ -277,6 +279,32 @@ def test_secrets_are_in_no_view(app: Perdure, connection: psycopg.Connection[Any
 
 def test_nothing_is_opened_before_the_first_use() -> None:
     open_store("postgresql://nobody@localhost:1/nowhere", StoreSettings(auto_migrate=True))
+
+
+# -- storage ---------------------------------------------------------------------------------------------------------
+
+
+def test_beats_and_renewed_locks_stay_on_their_page(app: Perdure, connection: psycopg.Connection[Any]) -> None:
+    node = NodeId(app.ids.new())
+    app.store.register(NewNode(node, app.clock.now()))
+    app.store.take_lock("lock", "ann", app.clock.now(), 1)
+    with app.transaction() as tx:
+        for _ in range(10):
+            app.store.beat(node, app.clock.now())
+            app.store.take_lock("lock", "ann", app.clock.now(), 1)
+        found = tx.execute("SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE n_tup_upd > 0")
+        assert sorted(found.fetchall()) == [("lock", 10, 10), ("node", 10, 10)]
+        room = tx.execute("SELECT reloptions FROM pg_class WHERE oid = 'perdure.node'::regclass")  # for more nodes
+        assert room.fetchone() == (["fillfactor=50"],)
+
+
+def test_dead_live_rows_are_removed_after_a_number_not_after_a_share_of_the_table(
+    app: Perdure, connection: psycopg.Connection[Any]
+) -> None:
+    app.store.upgrade()
+    row = connection.execute("SELECT reloptions FROM pg_class WHERE oid = 'perdure.ready'::regclass").fetchone()
+    assert row is not None
+    assert {"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=10000"} <= set(row[0])
 
 
 # -- from revision 1 -------------------------------------------------------------------------------------------------

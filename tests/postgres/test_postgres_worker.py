@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from perdure import Done, JobContext, Perdure, Retry
+from perdure.clock import Micros
 from perdure.ops.doctor import examine, is_healthy
+from perdure.store.rows import Turn, Turned
+from perdure.store.store import SqlStore
 from tests.worker.bodies import SORTS, declared, last_run, messages, take_over
 
 pytestmark = pytest.mark.postgres
@@ -155,3 +158,22 @@ def test_a_live_row_without_its_job_keeps_no_worker_from_ending(app: Perdure, ot
 
     assert app.existing(job).result == 1
     assert [(found.name, found.examples) for found in examine(app.store)] == [("live_without_job", (str(orphan.id),))]
+
+
+def test_a_worker_with_many_jobs_ends_and_takes_half_of_them_in_a_turn(
+    app: Perdure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handlers of one half run while the server works on the other."""
+    turn, seen = SqlStore.turn, list[tuple[int, int]]()
+
+    def noting(store: SqlStore, wanted: Turn, now: Micros) -> Turned:
+        seen.append((len(wanted.finishes), sum(lane.room for lane in wanted.lanes)))
+        return turn(store, wanted, now)
+
+    @app.job
+    async def aside() -> None: ...
+
+    aside.enqueue_many([{}] * 500)
+    monkeypatch.setattr(SqlStore, "turn", noting)
+    assert app.worker(concurrency=200).run(until_idle=True) == 0
+    assert [max(column) for column in zip(*seen, strict=True)] == [100, 100]

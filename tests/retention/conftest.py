@@ -1,4 +1,4 @@
-"""A rig on a fresh database, SQLite and PostgreSQL."""
+"""A rig on a fresh database, SQLite, PostgreSQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from pathlib import Path
 import pytest
 
 from perdure.testing.contract.rig import Rig
+from tests.mariadb_server import MariaDBServer, mariadb_server
 from tests.postgres_server import PostgresServer, postgres_server
 
-__all__ = ["postgres_server"]
+__all__ = ["mariadb_server", "postgres_server"]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
-    server: PostgresServer = request.getfixturevalue("postgres_server")
+    server: PostgresServer | MariaDBServer = request.getfixturevalue(f"{request.param}_server")
     return server.new_database()
 
 

@@ -15,9 +15,10 @@ from perdure.ids import NodeId
 from perdure.schedule.scheduler import Scheduler
 from perdure.store.rows import NewNode
 from perdure.upkeep.retention import Work
+from tests.mariadb_server import MariaDBServer, mariadb_server
 from tests.postgres_server import PostgresServer, postgres_server
 
-__all__ = ["postgres_server"]
+__all__ = ["mariadb_server", "postgres_server"]
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -49,11 +50,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
 def url(request: pytest.FixtureRequest, path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{path}"
-    server: PostgresServer = request.getfixturevalue("postgres_server")
+    server: PostgresServer | MariaDBServer = request.getfixturevalue(f"{request.param}_server")
     return server.new_database()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -80,6 +80,9 @@ class FaultyRunner:
         self._next_call(writes=False)
         return self.inner.read(make)
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
         fault = self._next_call(writes=True)
@@ -102,7 +105,7 @@ class FaultyRunner:
     def write_within(self, tx: object, make: Make[T]) -> T:
         return self.inner.write_within(tx, make)
 
-    def bell(self) -> Bell:
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
         raise NotImplementedError
 
     def upgrade(self) -> str:

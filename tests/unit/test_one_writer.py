@@ -12,11 +12,17 @@ import pytest
 import perdure
 from perdure.job.model import JobRow, LiveJob, OutcomeRow
 from perdure.store import statements
+from perdure.store.mysql.statements import Flavour, dialect
 from perdure.store.postgres.statements import READING, WRITING
 from perdure.store.sqlite.statements import OWN, STATEMENTS
 
 SOURCES = Path(perdure.__file__).parent
-DIALECTS = {"sqlite": STATEMENTS, "postgres": WRITING, "postgres, reading": READING}
+DIALECTS = {
+    "sqlite": STATEMENTS,
+    "postgres": WRITING,
+    "postgres, reading": READING,
+    **{flavour.value: dialect(flavour).writing for flavour in Flavour},
+}
 _WRITES = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:ONLY\s+)?(?:perdure[_.]|\{)ready\b", re.IGNORECASE)
 _COLUMNS = {"ready": LiveJob._fields, "job": JobRow._fields, "outcome": OutcomeRow._fields}
 LISTED_AT_MOST = 8

@@ -11,6 +11,7 @@ import pytest
 from perdure.job.states import TRANSITIONS, RunState, State, Verb
 from perdure.store import migrate
 from perdure.store.engine import Statement, Statements, row_for, rows_for
+from perdure.store.mysql.statements import Flavour, dialect
 from perdure.store.postgres.statements import READING, WRITING
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.statements import load, of_sqlite_and_postgres, statement_texts
@@ -19,7 +20,12 @@ from perdure.testing.contract.schema import UNIQUE
 _COMPARED = re.compile(r"\bstate\s*(?:=|<>|!=|(?:NOT\s+)?IN)\s*('\w+'|\([^()]*\))", re.IGNORECASE)
 _INSERTED = re.compile(r"INSERT INTO \S+ \(([^()]*)\)\s*VALUES\s*\(([^()]*)\)")
 
-DIALECTS = {"sqlite": STATEMENTS, "postgres": WRITING, "postgres, reading": READING}
+DIALECTS = {
+    "sqlite": STATEMENTS,
+    "postgres": WRITING,
+    "postgres, reading": READING,
+    **{flavour.value: dialect(flavour).writing for flavour in Flavour},
+}
 
 each_dialect = pytest.mark.parametrize("statements", DIALECTS.values(), ids=DIALECTS)
 
@@ -77,7 +83,7 @@ def test_the_comparison_sees_what_it_should(statements: Statements) -> None:
     assert literals_of(statements["claim_head"]) == (set(), {"queued"})
     assert literals_of(statements["claim_ready"]) == ({"running"}, {"queued", "parked"})
     assert literals_of(statements["close_run"]) == (set(), {"running"})
-    assert literals_of(statements["list_aside"]).sought == {"queued", "running", "scheduled"}
+    assert literals_of(statements["waiting_but_held"]).sought == {"running"}
     assert {statement.verb for statement in statements.values()} >= {"claim", "promote", "rescue", "move"}
 
 

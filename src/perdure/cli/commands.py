@@ -180,8 +180,15 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "db",
             "db",
-            "Create, upgrade, check, show and back up the database.",
-            ("db check", "db upgrade", "db backup copy.db"),
+            "Create, upgrade, check, show, back up and move the database.",
+            (
+                "db check",
+                "db upgrade",
+                "db backup copy.db",
+                "db sql --dialect postgres --after 3",
+                "db grants --role web --for enqueue",
+                "db copy --from jobs.db --to postgresql://localhost/shop",
+            ),
         ),
     ),
 }
@@ -215,7 +222,8 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("perdure", name): command for command, names in _OTHER_NAMES.items() for name in names.split()},
     **{("db", name): "perdure db upgrade" for name in ("create", "init", "migrate", "setup", "update", "make", "new")},
     **{("db", name): "perdure db check" for name in ("show", "status", "info", "version", "verify")},
-    **{("db", name): "perdure db backup" for name in ("copy", "dump", "save", "export")},
+    **{("db", name): "perdure db backup" for name in ("dump", "save", "export")},
+    **{("db", name): "perdure db copy" for name in ("move", "transfer", "clone")},
     ("db", "schema"): "perdure db sql",
     **{("templates", name): "perdure templates" for name in ("list", "ls")},
     **{("templates", name): "perdure templates put" for name in ("add", "create", "new", "edit", "update", "set")},

@@ -118,7 +118,7 @@ def _show_live(ask: Callable[[], Status], options: str) -> None:
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             found = ask()
-            height = out.height - (_ABOUT_SCHEDULES if found.schedules else 0)
+            height = out.height - (_ABOUT_SCHEDULES if found.schedules else 0) - _SHOWN * bool(found.hindrances)
             live.update(screen(found, space_in(out.width, height)._replace(options=options)), refresh=True)
             time.sleep(EVERY_S)
 
@@ -142,6 +142,7 @@ def screen(found: Status, space: Space) -> Group:
         else:
             parts += [line(f"\n{question}" if parts else question, "bold"), *given]
     parts += _schedules(found, space)
+    parts += _hindrances(found, space)
     if not found.is_complete:
         parts.append(
             line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
@@ -252,6 +253,18 @@ def _schedules(found: Status, space: Space) -> Section:
     else:
         yield line(f"\n{text}", "magenta")
         yield from hints(["perdure schedules"], space)
+
+
+def _hindrances(found: Status, space: Space) -> Section:
+    """What makes the tables of a server grow; nothing where all is well."""
+    from perdure.ops.status import remedy
+
+    for number, row in enumerate(found.hindrances[:_SHOWN]):
+        text = f"Dead rows are kept: {remedy(row)}."
+        if space.tight:
+            yield line(text[: space.width], "magenta")
+            return
+        yield line(f"\n{text}" if not number else text, "magenta")
 
 
 def _few(names: Sequence[str]) -> str:

@@ -39,9 +39,12 @@ JobNames = Annotated[
 
 
 @contextmanager
-def database(url: str | None, app: str | None) -> Generator[Store, None, None]:
-    """The store of the database the user means, closed in the end. Nothing is opened yet."""
-    store = _store(_nearest(url, app))
+def database(url: str | None, app: str | None, *, closed_too: bool = False) -> Generator[Store, None, None]:
+    """The store of the database the user means, closed in the end. Nothing is opened yet.
+
+    `closed_too`: even if it was closed by perdure db copy, it can be written to.
+    """
+    store = _store(_nearest(url, app), closed_too=closed_too)
     try:
         yield store
     finally:
@@ -72,14 +75,16 @@ def existing_app(url: str | None, app: str | None) -> Generator[Perdure, None, N
         found.close()
 
 
-def _store(named: Named) -> Store:
-    from perdure.store.open import open_store
+def _store(named: Named, *, closed_too: bool = False) -> Store:
+    from perdure.store.open import DEFAULTS, open_store
 
     found = None if named.app is None else load_app(named.app)[0]
-    if named.url is None:
-        assert found is not None
+    if found is not None and named.url is None and not closed_too:
         return found.store
-    return open_store(named.url) if found is None else open_store(named.url, found.config.store_settings())
+    settings = DEFAULTS if found is None else found.config.store_settings()
+    url = named.url if found is None or named.url is not None else found.url
+    assert url is not None
+    return open_store(url, settings._replace(closed_too=closed_too))
 
 
 def _nearest(url: str | None, app: str | None) -> Named:

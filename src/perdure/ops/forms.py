@@ -224,10 +224,13 @@ def missed_json(missed: MissedSlots) -> dict[str, object]:
 def status_json(found: Status) -> dict[str, object]:
     """What is going on; the keys of each row are its fields in the store."""
     rows = {name: [_row_json(row._asdict()) for row in getattr(found, name)] for name in _QUESTIONS}
+    from perdure.ops.status import remedy
+
     reserved = [reservation_json(row) for row in found.reservations]
     schedules = [_row_json(row._asdict()) for row in found.schedules]
+    hindrances = [{**row._asdict(), "remedy": remedy(row)} for row in found.hindrances]
     found_at = {"at": _instant(found.at), "complete": found.is_complete}
-    return {**found_at, **rows, "reservations": reserved, "schedules": schedules}
+    return {**found_at, **rows, "reservations": reserved, "schedules": schedules, "hindrances": hindrances}
 
 
 def reservation_json(row: ReservationRow) -> dict[str, object]:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.clock import Micros, to_micros
 from perdure.ids import id_floor
 from perdure.store.protocols import Store
-from perdure.store.rows import Duplicates, Durations, Failures, Outstanding, Ran, ReservationRow, StoredKind, Stuck
+from perdure.store.rows import (
+    Duplicates,
+    Durations,
+    Failures,
+    Hindrance,
+    Outstanding,
+    Ran,
+    ReservationRow,
+    StoredKind,
+    Stuck,
+)
 
 if TYPE_CHECKING:
     from perdure.schedules import Schedule
@@ -32,6 +42,9 @@ DUPLICATES_SHOWN = 20
 LATE_AFTER_US = 60 * 1_000_000
 """How long an instant may wait for a worker, which looks every second, before its schedule counts as overdue."""
 SCHEDULES_SHOWN = 20
+LONG_OPEN_S = 300
+DEAD_ROWS = 100_000
+"""From when on what keeps a server from removing dead rows is told."""
 
 Asked = Callable[[], Sequence[Any]]
 
@@ -62,6 +75,8 @@ class Status(NamedTuple):
     """Queues that are held for direct work."""
 
     schedules: Sequence[Troubled] = ()
+    hindrances: Sequence[Hindrance] = ()
+    """What keeps the server from removing dead rows."""
 
     @property
     def is_complete(self) -> bool:
@@ -77,7 +92,34 @@ def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> S
     found = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
     failed_lives = store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT)
     held, in_trouble = _reservations(store), troubled(store, now)
-    return Status(now, **found, failed_lives=failed_lives, reservations=held, schedules=in_trouble)
+    hindrances = _hindrances(store)
+    return Status(
+        now, **found, failed_lives=failed_lives, reservations=held, schedules=in_trouble, hindrances=hindrances
+    )
+
+
+def _hindrances(store: Store) -> Sequence[Hindrance]:
+    try:
+        return store.hindrances(LONG_OPEN_S, DEAD_ROWS)
+    except NotImplementedError:
+        return ()
+
+
+def remedy(found: Hindrance) -> str:
+    """What it is, and what to do about it."""
+    match found.sort:
+        case "transaction":
+            what = f"server process {found.who} ({found.detail}) has a transaction open for {found.seconds} s"
+            return f"{what}; end it there, or by SELECT pg_terminate_backend({found.who})"
+        case "prepared":
+            what = f"prepared transaction {found.who!r} of {found.detail} has waited for {found.seconds} s"
+            return f"{what}; COMMIT PREPARED or ROLLBACK PREPARED it"
+        case "slot":
+            what = f"nobody reads the {found.detail} replication slot {found.who!r}"
+            return f"{what}; start its reader, or SELECT pg_drop_replication_slot({found.who!r})"
+        case _:
+            what = f"table {found.who} has {int(found.detail):,} dead rows"
+            return f"{what}; see what else is named here, and that autovacuum is on, or VACUUM it"
 
 
 def _reservations(store: Store) -> Sequence[ReservationRow]:

@@ -32,7 +32,6 @@ from perdure.upkeep.retention import Work
 
 AT_ONCE = 100
 """Schedules that one transaction fires: about 20 ms on SQLite, for which other writers wait."""
-LOOK_EVERY_S = 1.0
 """How long a change made by another process may stay unseen."""
 DECLARE_EVERY_S = 60.0
 STEP_EVERY_S = 0.005
@@ -78,8 +77,8 @@ class Scheduler:
         if self._begun is not None:
             return max(STEP_EVERY_S, self._begun[2].rest_s)
         if self._next_at is None:
-            return LOOK_EVERY_S
-        return min(LOOK_EVERY_S, max(0.0, (self._next_at - self._clock.now()) / 1_000_000))
+            return self._store.look_every_s
+        return min(self._store.look_every_s, max(0.0, (self._next_at - self._clock.now()) / 1_000_000))
 
     def look(self, own: NodeId) -> int:
         """Take what is due. Returns how many jobs were made. A store that has no schedules is asked once."""

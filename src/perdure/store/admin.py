@@ -11,6 +11,7 @@ from perdure.ids import NodeId
 from perdure.job.model import readable
 from perdure.store.engine import Call, Op
 from perdure.store.rows import NewNode, NodeRow, QueueRow
+from perdure.store.write import ring
 
 EVERYTHING = "*"
 
@@ -56,6 +57,8 @@ def pause_queue(queue: str, paused_at: Micros | None) -> Op[bool]:
     if (paused_since is None) == (paused_at is None):
         return False
     yield Call("set_queue_pause", {"queue": queue, "paused_at": paused_at})
+    if paused_at is None:
+        yield from ring([queue])
     return True
 
 
@@ -94,7 +97,9 @@ def nodes(limit: int) -> Op[list[NodeRow]]:
 def take_lock(name: str, owner: str, now: Micros, ttl_us: int) -> Op[bool]:
     """True: held by `owner` until now + ttl. An expired lease can be taken; the owner's own is extended."""
     params = {"name": name, "owner": owner, "now": now, "expires_at": now + ttl_us}
-    return (yield Call("take_lock", params)).changed == 1
+    if (yield Call("take_over_lock", params)).changed == 1:
+        return True
+    return (yield Call("insert_lock", params)).changed == 1
 
 
 def renew_lock(name: str, owner: str, now: Micros, ttl_us: int) -> Op[bool]:

@@ -10,9 +10,9 @@ from perdure.ids import RunId
 from perdure.job import transitions
 from perdure.job.model import Claim, LiveJob
 from perdure.job.states import Park, Suspicion
-from perdure.store.engine import Call, Op
+from perdure.store.engine import Call, Op, Tell
 from perdure.store.rows import Claimed, Claimer, Kinds, Lane
-from perdure.store.write import apply_to_read, open_runs
+from perdure.store.write import apply, open_runs
 
 ANY_CRASHES = 2**63 - 1
 PARKED_AT_ONCE = 1_000
@@ -49,6 +49,11 @@ def take(lanes: Sequence[Lane], claimer: Claimer, now: Micros) -> Op[Claimed]:
     if claims:
         yield from open_runs(claims, claimer.node_id, now)
     return Claimed(claims, tuple(aside))
+
+
+def has_room(lanes: Sequence[Lane], claimer: Claimer | None) -> bool:
+    """Whether a claim would look for jobs."""
+    return claimer is not None and bool(claimer.run_ids) and any(lane.room > 0 for lane in lanes)
 
 
 def _each_queue_once(lanes: Sequence[Lane]) -> Sequence[Lane]:
@@ -97,34 +102,40 @@ def _head(lane: Lane, claimer: Claimer, now: Micros, most: Suspicion, aside: lis
     Fewer if very many had to be parked: the jobs behind them are found next time.
     """
     more = _up_to(most, claimer)
-    parked = yield from _parked(lane, claimer, more)
+    first_aside = yield Tell("next_parked_kind", {"queue": lane.queue, "kind": "", "kind_version": 0})
+    queued = yield from _queued(lane, claimer, now, more, aside)
+    parked = yield from _parked(lane, claimer, more, first_aside.rows)
+    return sorted([*parked, *queued], key=_place) if parked else queued
+
+
+def _queued(
+    lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object], aside: list[LiveJob]
+) -> Op[list[Row]]:
+    """Queued jobs that this node can run; others are parked."""
     count = 0
     while True:
         queued = yield from _read("claim_head", lane, claimer, more)
         kinds = claimer.kinds
         strangers = [] if kinds is None else [row for row in queued if kinds.get(row[_KIND], 0) < row[_VERSION]]
-        if strangers:
-            aside += yield from _park(strangers, cast("Kinds", kinds), now)
-            count += len(strangers)
-            if count < PARKED_AT_ONCE:
-                continue
-            queued = [row for row in queued if row not in strangers]
-        return sorted([*parked, *queued], key=_place) if parked else queued
+        if not strangers:
+            return queued
+        aside += yield from _park(strangers, cast("Kinds", kinds), now)
+        count += len(strangers)
+        if count >= PARKED_AT_ONCE:
+            return [row for row in queued if row not in strangers]
 
 
-def _parked(lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:
-    """Jobs another node set aside that this one can run."""
+def _parked(lane: Lane, claimer: Claimer, more: Mapping[str, object], first: Sequence[Row]) -> Op[list[Row]]:
+    """Jobs another node set aside that this one can run. `first` is the first kind of them."""
     found: list[Row] = []
-    kind: tuple[object, ...] = ("", 0)
-    while True:
-        rows = (yield Call("next_parked_kind", {"queue": lane.queue, "kind": kind[0], "kind_version": kind[1]})).rows
-        if not rows:
-            return found
-        kind = rows[0]
-        name, version = cast("tuple[str, int]", kind)
+    rows = first
+    while rows:
+        name, version = cast("tuple[str, int]", rows[0])
+        of_kind = {"kind": name, "kind_version": version}
         if claimer.kinds is None or claimer.kinds.get(name, 0) >= version:
-            of_kind = {**more, "kind": name, "kind_version": version}
-            found += yield from _read("claim_parked", lane, claimer, of_kind)
+            found += yield from _read("claim_parked", lane, claimer, {**more, **of_kind})
+        rows = (yield Call("next_parked_kind", {"queue": lane.queue, **of_kind})).rows
+    return found
 
 
 def knows_a_parked_kind(queue: str, kinds: Kinds | None) -> Op[bool]:
@@ -149,7 +160,7 @@ def _park(strangers: Sequence[Row], kinds: Kinds, now: Micros) -> Op[list[LiveJo
     parked = [
         transitions.park(live, Park.NEWER_VERSION if live.kind in kinds else Park.UNKNOWN_KIND, now) for live in lives
     ]
-    yield from apply_to_read(parked, now)
+    yield from apply(parked, now)
     return [transition.after or transition.before for transition in parked]
 
 

@@ -22,7 +22,7 @@ from perdure.store.engine import Call, Op, Serialization
 from perdure.store.enqueue import enqueue, holder_of, take_place
 from perdure.store.retention import Going, take_out
 from perdure.store.rows import Edit, Place, not_found
-from perdure.store.write import apply_to_read, copy, insert_live, place, replace
+from perdure.store.write import apply, copy, insert_live, place, replace
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
 Seen = Job | PerdureError
@@ -39,7 +39,7 @@ def change(job_id: JobId, verb: Verb, decide: Decide, now: Micros, expect_versio
     except TransitionRefused as refused:
         return refused
     if transition is not None:
-        yield from apply_to_read([transition], now)
+        yield from apply([transition], now)
     return (yield from seen(job_id))
 
 
@@ -86,7 +86,7 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
     if live.superseded_by is not None:
         return (yield from seen(job_id))
     transition = transitions.supersede(live, replacement.id, now)
-    yield from apply_to_read([transition], now)
+    yield from apply([transition], now)
     running = transition.after is not None
     replacement = _inheriting(replacement, live, blocked=running)
     if running and live.business_key is not None:

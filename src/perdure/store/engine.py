@@ -27,6 +27,19 @@ class Call(NamedTuple):
     params: Params | Sequence[Params] = ()
 
 
+class Tell(NamedTuple):
+    """A call whose answer is not needed now. A database may send it together with the next `Call`, or with the commit:
+    then its result is filled in, and its error raised, there. The order is kept, and after an error nothing is run.
+
+    `changes`: how many rows it has to change. If it changes another number, `Outrun` is raised, never after a commit.
+    An operation that catches an error of a `Tell` therefore yields a `Call` before it leaves the `try`.
+    """
+
+    name: str
+    params: Params | Sequence[Params] = ()
+    changes: int | None = None
+
+
 Blob = bytearray
 """An id as a parameter on hot paths: for bytes `sqlite3` first looks for an adapter, which costs half a microsecond."""
 
@@ -41,7 +54,7 @@ class Result(NamedTuple):
     changed: int
 
 
-Op = Generator[Pair, Result, T]
+Op = Generator[Pair | Tell, Result, T]
 """An operation that returns T. It may yield savepoints, never BEGIN or COMMIT. After a serialisation failure it runs
 again from the start, so its arguments must not be consumed by running it."""
 
@@ -89,22 +102,55 @@ class Serialization(DatabaseBusy):
     default_code = "serialization_failure"
 
 
+class Outrun(Serialization):
+    """A row was changed by another transaction between reading and writing it."""
+
+    def __init__(self) -> None:
+        super().__init__("a job changed between reading and writing it; the operation runs again")
+
+
 class Driver(Protocol):
     """Executes calls on one connection, inside a transaction that someone else began."""
 
     def execute(self, call: Pair) -> Result:
-        """Run the call. Raises the errors above, or another StoreError, never the database module's own."""
+        """Run the call, and before it what was told. Raises the errors above, or another StoreError, never the database
+        module's own."""
         ...
+
+    def tell(self, call: Tell) -> Result:
+        """Run the call, now or later. Its result can be read after the next `execute`."""
+        ...
+
+    def drop(self) -> None:
+        """Forget what it was told and has not run: the operation has failed."""
+        ...
+
+
+class ImmediateDriver:
+    """A driver that has no reason to wait: what it is told it runs at once."""
+
+    def execute(self, call: Pair) -> Result:
+        raise NotImplementedError
+
+    def tell(self, call: Tell) -> Result:
+        name, params, changes = call
+        result = self.execute((name, params))
+        if changes is not None and result.changed != changes:
+            raise Outrun
+        return result
+
+    def drop(self) -> None:
+        """Nothing waits."""
 
 
 def drive(op: Op[T], driver: Driver) -> T:
     """Run an operation on one connection. A failed call is raised inside the operation, at its `yield`."""
-    execute = driver.execute
+    execute, tell = driver.execute, driver.tell
     try:
         call = next(op)
         while True:
             try:
-                result = execute(call)
+                result = tell(call) if call.__class__ is Tell else execute(call)  # type: ignore[arg-type]
             except StoreError as error:
                 call = op.throw(error)
             else:
@@ -123,11 +169,11 @@ END_OPERATION = Call("end_operation")
 UNDO_OPERATION = Call("undo_operation")
 """For runners, around an operation that shares a transaction with others; UNDO is followed by END."""
 
-SAVEPOINT = Call("savepoint")
-RELEASE = Call("release")
-ROLLBACK_TO = Call("rollback_to")
+SAVEPOINT = Tell("savepoint")
+RELEASE = Tell("release")
+ROLLBACK_TO = Tell("rollback_to")
 
-BEGIN_PART = Call("begin_part")
-END_PART = Call("end_part")
-UNDO_PART = Call("undo_part")
+BEGIN_PART = Tell("begin_part")
+END_PART = Tell("end_part")
+UNDO_PART = Tell("undo_part")
 """Around a part of an operation that may fail anywhere, also with open savepoints; UNDO is followed by END."""

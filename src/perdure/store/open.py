@@ -19,15 +19,24 @@ DEFAULTS = StoreSettings()
 
 STORES = "perdure.stores"
 
+_DIALECTS = {
+    "sqlite": "sqlite",
+    **dict.fromkeys(("postgresql", "postgres"), "postgres"),
+    **dict.fromkeys(("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"), "mysql"),
+}
+
 
 def open_store(url: str, settings: StoreSettings = DEFAULTS) -> Store:
     """The store at a path or URL. Nothing is opened yet: an unreachable one is noticed on first use."""
-    scheme = _scheme(url)
-    if scheme == "sqlite":
-        return _sqlite(url, settings)
-    if scheme in ("postgresql", "postgres"):
-        return _postgres(url, settings)
-    return _factory(scheme)(url, settings)
+    match dialect_of(url):
+        case "sqlite":
+            return _sqlite(url, settings)
+        case "postgres":
+            return _postgres(url, settings)
+        case "mysql":
+            return _mysql(url, settings)
+        case _:
+            return _factory(_scheme(url))(url, settings)
 
 
 def _factory(scheme: str) -> StoreFactory:
@@ -37,8 +46,8 @@ def _factory(scheme: str) -> StoreFactory:
     named = [entry for entry in entry_points(group=STORES) if entry.name == scheme]
     if not named:
         raise ConfigError(
-            f"{scheme}:// is not a database Perdure knows; give a path, sqlite:///path or postgresql://host/name, or"
-            f" install a package with a store for {scheme}:// (entry point group {STORES})",
+            f"{scheme}:// is not a database Perdure knows; give a path, sqlite:///path, postgresql://host/name or"
+            f" mysql://host/name, or install a package with a store for {scheme}:// (entry point group {STORES})",
             code="url_unsupported",
         )
     try:
@@ -55,6 +64,11 @@ def _factory(scheme: str) -> StoreFactory:
 def is_sqlite(url: str) -> bool:
     """Whether a path or URL means an SQLite file."""
     return _scheme(url) == "sqlite"
+
+
+def dialect_of(url: str) -> str | None:
+    """Which of our databases a path or URL means; None: none of them."""
+    return _DIALECTS.get(_scheme(url))
 
 
 def _scheme(url: str) -> str:
@@ -112,4 +126,17 @@ def _postgres(url: str, settings: StoreSettings) -> SqlStore:
             f"PostgreSQL needs the psycopg driver ({error}); install it with pip install 'perdure[postgres]'",
             code="driver_missing",
         ) from error
-    return SqlStore(ServerRunner(PostgresServer(url, settings)))
+    server = PostgresServer(url, settings)
+    return SqlStore(ServerRunner(server, server.bell))
+
+
+def _mysql(url: str, settings: StoreSettings) -> SqlStore:
+    try:
+        from perdure.store.mysql.session import MySQLServer
+        from perdure.store.server import ServerRunner
+    except ImportError as error:
+        raise ConfigError(
+            f"MariaDB and MySQL need the PyMySQL driver ({error}); install it with pip install 'perdure[mysql]'",
+            code="driver_missing",
+        ) from error
+    return SqlStore(ServerRunner(MySQLServer(url, settings)))

@@ -6,12 +6,16 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from perdure.errors import DatabaseBusy, PerdureError, TransactionError
+from perdure.store.copy import Closure
 from perdure.store.engine import Driver
 from perdure.store.line import Line, new_ticket
+from perdure.store.migrate import Applied
 from perdure.store.protocols import ConnectionLost, StoreSettings
+from perdure.store.rows import Fact
 
 T = TypeVar("T")
 
@@ -41,8 +45,10 @@ class Session(Protocol):
         """Whether the transaction that was begun is still open."""
         ...
 
-    def begin(self, *, reading: bool, brief: bool) -> None:
-        """Open a transaction that may write, or one that reads a single snapshot. `brief`: wait little for locks."""
+    def begin(self, *, reading: bool, brief: bool, alone: bool) -> None:
+        """Open a transaction that may write, or one that reads a single snapshot. `brief`: wait little for locks.
+        `alone`: it is for one operation of ours, so it may begin with the first statement of that, which then may find
+        the connection lost."""
         ...
 
     def commit(self) -> None:
@@ -62,6 +68,14 @@ class Session(Protocol):
 
         Returns how many steps were done. If upgrading is not allowed, an old schema is refused.
         """
+        ...
+
+    def applied(self) -> list[Applied]:
+        """The steps that the database has recorded. Empty: it has none of our tables."""
+        ...
+
+    def facts(self) -> list[Fact]:
+        """The condition of the database, also of one that cannot be used as it is. Changes nothing."""
         ...
 
     def close(self) -> None: ...
@@ -110,13 +124,26 @@ class Pool:
         self._closed = False
         self.identity: tuple[object, ...] = ()
         """Which database this is; known once the schema has been checked."""
+        self.closure: Closure | None = None
+        """Why nobody may write to it; None: it is open, or was when this process began to use it."""
         weakref.finalize(self, _close_all, self._idle, os.getpid())
 
-    def run(self, work: Callable[[Checkout], T], *, reading: bool = False, brief: bool = False) -> T:
-        """Run `work` in a new transaction, which it commits itself; without a commit it is rolled back."""
+    def run(
+        self,
+        work: Callable[[Checkout], T],
+        *,
+        reading: bool = False,
+        brief: bool = False,
+        alone: bool = False,
+        bare: bool = False,
+    ) -> T:
+        """Run `work` in a new transaction, which it commits itself; without a commit it is rolled back.
+
+        `bare`: in no transaction, every statement by itself.
+        """
         checkout = Checkout(self)
         try:
-            checkout.begin(reading=reading, brief=brief)
+            checkout.begin(reading=reading, brief=brief, alone=alone, bare=bare)
             result = work(checkout)
         except PerdureError:
             checkout.at_rest = True
@@ -132,7 +159,14 @@ class Pool:
                 checkout.give_back()
                 raise
 
-    def begun(self, *, reading: bool, brief: bool) -> Session:
+    def idle(self) -> Session:
+        """A session without a transaction. An idle connection that has died is not noticed here."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.server.connect()
+
+    def begun(self, *, reading: bool, brief: bool, alone: bool) -> Session:
         """A session with a new transaction. If an idle connection has died, all idle ones are closed and a new one is
         opened."""
         try:
@@ -141,15 +175,19 @@ class Pool:
             session = self.server.connect()
         else:
             try:
-                session.begin(reading=reading, brief=brief)
+                session.begin(reading=reading, brief=brief, alone=alone)
             except ConnectionLost:
                 session.close()
-                _close_all(self._idle, os.getpid())
+                self.close_idle()
                 session = self.server.connect()
             else:
                 return session
-        session.begin(reading=reading, brief=brief)
+        session.begin(reading=reading, brief=brief, alone=alone)
         return session
+
+    def close_idle(self) -> None:
+        """When one connection has died, those that wait have probably died too."""
+        _close_all(self._idle, os.getpid())
 
     def take_back(self, checkout: list[Session]) -> None:
         """Keep the session for the next caller, if possible. An interrupt may lose it, but never gives it to two."""
@@ -182,7 +220,7 @@ class Checkout:
     def session(self) -> Session:
         return self._session[0]
 
-    def begin(self, *, reading: bool = False, brief: bool = False) -> None:
+    def begin(self, *, reading: bool = False, brief: bool = False, alone: bool = False, bare: bool = False) -> None:
         server = self._pool.server
         patience_s = server.settings.busy_timeout_s
         if not self._pool.line.join(self._ticket, patience_s):
@@ -190,7 +228,8 @@ class Checkout:
                 f"all {SIZE} connections of this process to {server.shown} were in use for longer than"
                 f" {patience_s:g} s; nothing was written. Keep app.transaction() blocks short"
             )
-        self._session.append(self._pool.begun(reading=reading, brief=brief))
+        begun = partial(self._pool.begun, reading=reading, brief=brief, alone=alone)
+        self._session.append(self._pool.idle() if bare else begun())
 
     def commit(self) -> None:
         if not self.ours:

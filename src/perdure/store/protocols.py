@@ -32,6 +32,7 @@ from perdure.store.rows import (
     Fired,
     Firing,
     Glance,
+    Hindrance,
     JobFilter,
     Kinds,
     Lane,
@@ -66,6 +67,11 @@ Decide = Callable[[LiveJob, Micros], Transition | None]
 
 class Bell(Protocol):
     """Wakes a worker that has nothing to do. Only a hint: it may ring for nothing, and workers also poll."""
+
+    @property
+    def listens(self) -> bool:
+        """True: whoever queues work rings at once, and a look into the queues costs something: poll rarely."""
+        ...
 
     def ring(self) -> None:
         """Wake the sleeper from inside its own process. Any thread and any signal handler may call it.
@@ -582,6 +588,11 @@ class StatusQueries(Protocol):
         """
         ...
 
+    def hindrances(self, long_s: int, most_dead: int) -> list[Hindrance]:
+        """What keeps a server from removing dead rows: transactions open for `long_s` and more, replication slots that
+        nobody reads, and tables of ours with more than `most_dead` dead rows. Empty where nothing can."""
+        ...
+
     def durations(self, from_id: bytes, cap: int) -> list[Durations]:
         """Percentiles by kind, of the completed runs among the newest `cap` since `from_id`."""
         ...
@@ -643,6 +654,11 @@ class StoreLifecycle(Protocol):
         """True: an open transaction blocks all other writers, so it must be short."""
         ...
 
+    @property
+    def look_every_s(self) -> float:
+        """How often a worker looks for what may need its care: the dead, schedules, reservations."""
+        ...
+
     def within(self, tx: object) -> Self:
         """The same store inside the caller's own transaction: a driver's connection, or an SQLAlchemy or Django one.
 
@@ -662,8 +678,9 @@ class StoreLifecycle(Protocol):
         """
         ...
 
-    def bell(self) -> Bell:
-        """A bell for one worker, to sleep until there may be work. It must be closed."""
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        """A bell for one worker that serves these queues (None: all), to sleep until there may be work. It must be
+        closed."""
         ...
 
     def upgrade(self) -> str:
@@ -722,6 +739,9 @@ class StoreSettings(NamedTuple):
     busy_timeout_s: float = 5.0
     auto_migrate: bool | None = None
     allow_network_filesystem: bool = False
+    closed_too: bool = False
+    """Write also to a database that is closed, because it was moved or is an unfinished copy: for `db copy`."""
+    listen_url: str | None = None
 
 
 StoreFactory = Callable[[str, StoreSettings], Store]

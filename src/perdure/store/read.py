@@ -24,6 +24,7 @@ from perdure.store.rows import (
     Duplicates,
     Durations,
     Failures,
+    Hindrance,
     JobFilter,
     Outstanding,
     Page,
@@ -250,6 +251,12 @@ def stuck(now: Micros, stale: Micros, from_id: bytes, cap: int) -> Op[list[Stuck
     params = {"now": now, "stale": stale, "usual_lease": USUAL_LEASE_US, "from_id": from_id, "cap": cap}
     rows = (yield Call("ask_stuck", params)).rows
     return [readable(Stuck, (StuckReason(reason), *rest))[0] for reason, *rest in rows]
+
+
+def hindrances(long_s: int, most_dead: int) -> Op[list[Hindrance]]:
+    """What keeps the server from removing dead rows; the longest first."""
+    rows = (yield Call("read_hindrances", {"long_s": long_s, "most_dead": most_dead})).rows
+    return [Hindrance(*row) for row in rows]
 
 
 def durations(from_id: bytes, cap: int) -> Op[list[Durations]]:

@@ -20,7 +20,7 @@ from perdure.store import read
 from perdure.store.engine import Call, Op
 from perdure.store.enqueue import take_place
 from perdure.store.rows import FIRST_ID
-from perdure.store.write import apply_to_read, remove_ended
+from perdure.store.write import apply, remove_ended
 
 T = TypeVar("T", JobRow, LiveJob)
 
@@ -178,7 +178,7 @@ def recount_waits(visit: Visit) -> Op[int]:
         counted = live._replace(waits_for=edges)
         parked = live.state == State.PARKED and not counted.waits_for
         after = _changed(counted, visit.now) if parked else transitions.land(counted, visit.now)
-        yield from apply_to_read([Transition(Verb.UNBLOCK, live, after=after)], visit.now)
+        yield from apply([Transition(Verb.UNBLOCK, live, after=after)], visit.now)
         changed += 1
     return removed + changed
 
@@ -225,7 +225,7 @@ def _each(checks: Iterable[str], visit: Visit, decide: Callable[[LiveJob, Visit]
             if live.job_id not in treated:
                 transition = yield from decide(live, visit)
                 if transition is not None:
-                    yield from apply_to_read([transition], visit.now)
+                    yield from apply([transition], visit.now)
                     treated.add(live.job_id)
     return len(treated)
 

@@ -16,7 +16,7 @@ from perdure.store import read
 from perdure.store.engine import Call, Op
 from perdure.store.enqueue import enqueue
 from perdure.store.rows import EVERY_QUEUE, Claimer, ReservationRow, Until
-from perdure.store.write import open_runs
+from perdure.store.write import open_runs, ring
 
 ACTIVE, RELEASED, EXPIRED = "active", "released", "expired"
 
@@ -63,6 +63,7 @@ def close(reservation_id: ReservationId, status: str, now: Micros, seen_expires_
         return False
     yield Call("close_reservation", {"id": reservation_id, "status": status, "closed_at": now})
     yield Call("set_queue_reservation", {"queue": row.queue, "reserved_until": None})
+    yield from ring([row.queue])
     return True
 
 

@@ -50,7 +50,7 @@ def remove(old: Sequence[Ended], written: Mapping[JobId, str] | None = None) -> 
     (documents by job) also if it has no document, or is not as its document says.
     """
     gone: list[JobId] = []
-    for group in _groups(old):
+    for group in groups(old):
         going = yield from _still_ended(group)
         if written is not None and going:
             now_true = {found.job_id: found.document for found in (yield from documents(group, Micros(0)))}
@@ -63,12 +63,12 @@ def remove(old: Sequence[Ended], written: Mapping[JobId, str] | None = None) -> 
 def archive(old: Sequence[Ended], now: Micros) -> Op[list[JobId]]:
     """Move these jobs into the archive. Returns those that were moved; the others stay, as in `remove`."""
     moved: list[JobId] = []
-    for group in _groups(old):
+    for group in groups(old):
         going = yield from _still_ended(group)
         ids = {one.job_id for one in going}
         kept = [found for found in (yield from documents(group, now)) if found.job_id in ids]
         if kept:
-            yield Call("remove_archived", _these(ids))
+            yield Call("remove_archived", whole_group(ids))
             yield Call("insert_archived", kept)
         yield from take_out(going)
         moved += ids
@@ -87,7 +87,7 @@ class Going(NamedTuple):
 def _still_ended(group: Sequence[Ended]) -> Op[list[Going]]:
     """Those that are what they were when it was decided, and that nobody else changes before the transaction ends."""
     lives = {one.job_id: one.life for one in group}
-    these = _these(lives)
+    these = whole_group(lives)
     locked = {row[0] for row in (yield Call("lock_these_jobs", these)).rows}
     found = map(Going._make, (yield Call("these_ended", these)).rows)
     return [one for one in found if one.job_id in locked and one.life == lives[one.job_id]]
@@ -101,16 +101,16 @@ def take_out(going: Sequence[Going]) -> Op[None]:
         if one.idempotency_key is not None:
             ended_so = {"final_state": one.state, "key": one.idempotency_key, "job_id": one.job_id}
             yield Call("settle_idempotency_key", ended_so)
-    these = _these([one.job_id for one in going])
+    these = whole_group([one.job_id for one in going])
     for what in REMOVED:
         yield Call(f"remove_{what}", these)
 
 
-def _groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
     return (items[first : first + GROUP] for first in range(0, len(items), GROUP))
 
 
-def _these(ids: Iterable[JobId]) -> tuple[JobId, ...]:
+def whole_group(ids: Iterable[JobId]) -> tuple[JobId, ...]:
     """As many ids as a statement about a group takes."""
     given = tuple(ids)
     return given + given[-1:] * (GROUP - len(given))
@@ -122,8 +122,8 @@ def _these(ids: Iterable[JobId]) -> tuple[JobId, ...]:
 def documents(old: Sequence[Ended], now: Micros) -> Op[list[Archived]]:
     """These jobs as the archive keeps them; without those that live again or are gone."""
     made: list[Archived] = []
-    for group in _groups(old):
-        these = _these([one.job_id for one in group])
+    for group in groups(old):
+        these = whole_group([one.job_id for one in group])
         parts: dict[object, dict[str, list[dict[str, Any]]]] = {}
         for name, sort in (("outcomes", OutcomeRow), ("runs", RunRow), ("logs", LogLine)):
             for row in (yield Call(f"these_{name}", these)).rows:

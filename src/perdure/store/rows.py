@@ -543,6 +543,19 @@ class Stuck(NamedTuple):
     example: JobId
 
 
+class Hindrance(NamedTuple):
+    """What keeps a server from removing dead rows, so that its tables grow and every claim walks past them.
+
+    `sort`: a `transaction` that has been open for `seconds`, of the server process `who`; a `prepared` one of that
+    name; a replication `slot` that nobody reads; or `dead_rows` in the table `who`. `detail` says more.
+    """
+
+    sort: str
+    who: str
+    seconds: int
+    detail: str
+
+
 class Durations(NamedTuple):
     """How long completed runs of one kind took, and how long their jobs were ready before they started."""
 

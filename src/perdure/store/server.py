@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
 from perdure.store import transaction as transactions
+from perdure.store.copy import closure
 from perdure.store.engine import (
     BEGIN_OPERATION,
     END_OPERATION,
@@ -25,8 +26,10 @@ from perdure.store.engine import (
     Serialization,
     drive,
 )
+from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
-from perdure.store.protocols import ConnectionLost
+from perdure.store.protocols import Bell, ConnectionLost
+from perdure.store.rows import Fact
 from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
 from perdure.uninterrupted import uninterrupted
 
@@ -41,11 +44,19 @@ Identity = tuple[object, ...]
 """Identifies a database: the row of `read_identity`."""
 
 
+MakeBell = Callable[[Sequence[str] | None, Identity], Bell]
+
+
 class ServerRunner:
     """Runs operations in one database of a server. Nothing is opened before the first call."""
 
-    def __init__(self, server: Server) -> None:
+    look_every_s = 5.0
+    """Many workers share a server: an idle one sends less than two statements a second."""
+
+    def __init__(self, server: Server, bell: MakeBell | None = None) -> None:
+        """`bell` makes one that listens, where the server can ring; without it workers poll."""
         self._server = server
+        self._make_bell = bell
         self._pool: Pool | None = None
         self._opening = threading.Lock()
         _runners.add(self)
@@ -65,6 +76,11 @@ class ServerRunner:
             joined = self.joined()
             return self._insist(lambda: self._read(make)) if joined is None else joined.read(make)
 
+    def look(self, make: Make[T]) -> T:
+        with uninterrupted:
+            joined = self.joined()
+            return self._insist(lambda: self._look(make)) if joined is None else joined.read(make)
+
     def joined(self) -> ServerTransaction | None:
         """The transaction of ours that is open in this thread or task."""
         found: ServerTransaction | None = transactions.joined(self)
@@ -74,7 +90,7 @@ class ServerRunner:
     def transaction(self, *, join: bool = False) -> Generator[ServerTransaction, None, None]:
         """A transaction on its own connection, which calls without `tx=` join."""
         with uninterrupted:
-            yield from open_block(self, _CheckoutBlock(self.pool), join=join)
+            yield from open_block(self, _CheckoutBlock(self._writable), join=join)
 
     def _write(self, make: Make[T], *, brief: bool) -> T:
         def work(checkout: Checkout) -> T:
@@ -82,10 +98,17 @@ class ServerRunner:
             checkout.commit()
             return result
 
-        return self.pool.run(work, brief=brief)
+        return self._writable.run(work, brief=brief, alone=True)
 
     def _read(self, make: Make[T]) -> T:
-        return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True)
+        return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), reading=True, alone=True)
+
+    def _look(self, make: Make[T]) -> T:
+        try:
+            return self.pool.run(lambda checkout: drive(make(), checkout.session.reader), bare=True)
+        except ConnectionLost:
+            self.pool.close_idle()
+            raise
 
     def _insist(self, once: Callable[[], T]) -> T:
         """Run it again from the start if that is safe: it was aborted, or lost its connection before the commit."""
@@ -105,6 +128,7 @@ class ServerRunner:
                         " the server and the network",
                         code="database_unreachable",
                     ) from lost
+                self.pool.close_idle()
             # jitter, so that the same transactions do not collide again
             time.sleep(random.uniform(0, 0.005 * 2**attempt))
             attempt += 1
@@ -114,7 +138,7 @@ class ServerRunner:
     def write_within(self, tx: object, make: Make[T]) -> T:
         """If the user's transaction has not begun, psycopg begins it with our first statement."""
         with uninterrupted:
-            home = self.pool.identity
+            home = self._writable.identity
             tx = behind_a_job(tx)
             if isinstance(tx, ServerTransaction):
                 return tx.run(lambda: _at_home(make, home))
@@ -138,6 +162,14 @@ class ServerRunner:
                 pool = self._pool = self._pool or self._opened()
         return pool
 
+    @property
+    def _writable(self) -> Pool:
+        """The same for whoever may write. Refuses a closed database."""
+        pool = self.pool
+        if pool.closure is not None:
+            raise pool.closure.refusal(self._server.shown)
+        return pool
+
     def _opened(self) -> Pool:
         pool = Pool(self._server)
         try:
@@ -147,9 +179,9 @@ class ServerRunner:
             raise
         return pool
 
-    def bell(self) -> PollingBell:
-        self.pool  # noqa: B018 - a worker asks for its bell first: so it sees an error about the schema before it acts
-        return PollingBell()
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        identity = self._writable.identity  # a worker begins with this: it sees a wrong schema early
+        return PollingBell() if self._make_bell is None else self._make_bell(queues, identity)
 
     def upgrade(self) -> str:
         pool = Pool(self._server)
@@ -158,6 +190,20 @@ class ServerRunner:
         finally:
             pool.close()
         return f"{self._server.shown} is at the newest schema ({done} step{'s' * (done != 1)} done now)"
+
+    def applied(self) -> list[Applied]:
+        return self._looked(lambda checkout: checkout.session.applied())
+
+    def facts(self) -> list[Fact]:
+        return self._looked(lambda checkout: checkout.session.facts())
+
+    def _looked(self, look: Callable[[Checkout], T]) -> T:
+        """What one look gives at the database as it is, even if it cannot be used so."""
+        pool = Pool(self._server)
+        try:
+            return pool.run(look, reading=True)
+        finally:
+            pool.close()
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -176,6 +222,8 @@ def _prepare(pool: Pool, *, allowed: bool) -> int:
     def work(checkout: Checkout) -> int:
         done = checkout.session.prepare(allowed=allowed)
         pool.identity = checkout.session.reader.execute(Call("read_identity")).rows[0]
+        if not pool.server.settings.closed_too:
+            pool.closure = drive(closure(), checkout.session.reader)
         checkout.commit()
         return done
 
@@ -299,6 +347,7 @@ def in_savepoint(make: Make[T], driver: Driver) -> T:
     try:
         result = drive(make(), driver)
     except BaseException:
+        driver.drop()
         with suppress(StoreError):  # a lost connection has nothing left to roll back
             driver.execute(UNDO_OPERATION)
             driver.execute(END_OPERATION)
@@ -312,6 +361,8 @@ def in_savepoint(make: Make[T], driver: Driver) -> T:
 
 class PollingBell:
     """Rung from inside the process; otherwise every wait ends with "there may be work" after a fifth of a second."""
+
+    listens = False
 
     def __init__(self) -> None:
         self._rung = False

@@ -12,11 +12,6 @@ ON CONFLICT DO NOTHING
 -- The same for tables whose rows have a name.
 ON CONFLICT DO NOTHING
 
--- fragment: take_over_lock
-ON CONFLICT (name) DO UPDATE
-SET owner = :owner, acquired_at = :now, expires_at = :expires_at
-WHERE {lock}.expires_at <= :now OR {lock}.owner = :owner
-
 -- fragment: longest_before
 -- How long the longest of the twenty jobs of this kind and queue before this one took. A table in FROM that refers to the
 -- row outside.

@@ -142,17 +142,41 @@ def of_sqlite_and_postgres() -> str:
     return (Path(__file__).parent / "sqlite_and_postgres.sql").read_text("utf-8") + "\n"
 
 
-def load(own: str, table: Callable[[str], str], marker: str) -> Statements:
+def load(
+    own: str, table: Callable[[str], str], marker: str, written: Callable[[str], str] = lambda sql: sql
+) -> Statements:
     """All statements of a dialect: `own` are its overrides, `table` names a table.
 
-    `marker` is the driver's form of a parameter: `?{}` and `${}` with its number, `%s` by position.
+    `marker` is the driver's form of a parameter: `?{}` and `${}` with its number, `%s` by position. `written` turns a
+    statement into words that the database understands.
     """
     fragments = column_lists()
     bodies: dict[str, str] = {}
     for text in (*statement_texts().values(), own):
         for sort, name, body in _blocks(text):
             (fragments if sort == "fragment" else bodies)[name] = body
-    return {name: _compile(name, body, fragments, table, marker) for name, body in bodies.items()}
+    listed = {name: _compile(name, body, fragments, table, marker, written) for name, body in bodies.items()}
+    return _Statements(listed, table, marker, written)
+
+
+class _Statements(dict[str, Statement]):
+    """The statements of a dialect by name. Those about whole tables are made when they are wanted, and not listed."""
+
+    def __init__(
+        self, listed: Mapping[str, Statement], table: Callable[[str], str], marker: str, written: Callable[[str], str]
+    ) -> None:
+        super().__init__(listed)
+        self._form = table, marker, written
+        self._whole: dict[str, Statement] = {}
+
+    def __missing__(self, name: str) -> Statement:
+        if ":" not in name:
+            raise KeyError(name)
+        if name not in self._whole:
+            from perdure.store.tables import whole_table
+
+            self._whole[name] = _compile(name, whole_table(name), {}, *self._form)
+        return self._whole[name]
 
 
 def expand(text: str, fragments: Mapping[str, str], table: Callable[[str], str]) -> str:
@@ -177,9 +201,10 @@ def _compile(
     fragments: Mapping[str, str],
     table: Callable[[str], str],
     marker: str,
+    written: Callable[[str], str],
 ) -> Statement:
     verb = _VERB.search(body + "\n")
-    text = _COMMENT.sub("", expand(body, fragments, table)).strip()
+    text = written(_COMMENT.sub("", expand(body, fragments, table)).strip())
     names: list[str] = []
     numbered = "{}" in marker
 

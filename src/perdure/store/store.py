@@ -5,7 +5,7 @@ The runner knows the database, the operations know the statements; each signatur
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from functools import partial, update_wrapper
@@ -17,6 +17,7 @@ from perdure.clock import Micros
 from perdure.errors import ConfigError, PerdureError, StoreError
 from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
+from perdure.store import copy as _copy
 from perdure.store import enqueue as _enqueue
 from perdure.store import repair as _repair
 from perdure.store import reservation as _reservation
@@ -24,8 +25,9 @@ from perdure.store import schedule as _schedule
 from perdure.store import template as _template
 from perdure.store import turn as _turn
 from perdure.store.engine import Make, Op, Serialization
+from perdure.store.migrate import Applied
 from perdure.store.protocols import Bell
-from perdure.store.rows import Fact
+from perdure.store.rows import Fact, Verdict
 from perdure.store.write import set_aside
 
 P = ParamSpec("P")
@@ -55,9 +57,13 @@ class Runner(Protocol):
         """Run a reading operation on one consistent snapshot. It cannot write."""
         ...
 
+    def look(self, make: Make[T]) -> T:
+        """The same where each statement may see another snapshot: on a server this saves two statements of three."""
+        ...
+
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]: ...
 
-    def bell(self) -> Bell: ...
+    def bell(self, queues: Sequence[str] | None) -> Bell: ...
 
     def upgrade(self) -> str: ...
 
@@ -65,12 +71,19 @@ class Runner(Protocol):
 
 
 @runtime_checkable
+class Checked(Protocol):
+    """A runner that can look at a database which cannot be used as it is."""
+
+    def applied(self) -> list[Applied]: ...
+
+    def facts(self) -> list[Fact]: ...
+
+
+@runtime_checkable
 class FileRunner(Protocol):
     """A runner whose database is one file."""
 
     def require_current(self) -> None: ...
-
-    def facts(self) -> list[Fact]: ...
 
     def back_up(self, target: Path) -> None: ...
 
@@ -92,6 +105,9 @@ class Within:
 
     def read(self, make: Make[T]) -> T:
         return self.write(make)
+
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
 
     def joined(self) -> object:
         return self._tx
@@ -137,6 +153,16 @@ def reads(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T
 
     def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return store.runner.read(partial(operation, *args, **kwargs))
+
+    return update_wrapper(method, operation)
+
+
+def looks(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T]:
+    """The same without the snapshot: for what workers ask all the time, of one statement, or where an answer that is
+    partly older does no harm."""
+
+    def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.runner.look(partial(operation, *args, **kwargs))
 
     return update_wrapper(method, operation)
 
@@ -209,9 +235,9 @@ class SqlStore:
     promote = past_damage(writes(_turn.promote))
     rescue = past_damage(briefly(_turn.rescue))
     turn = past_damage(briefly(_turn.turn))
-    glance = reads(_turn.glance)
+    glance = looks(_turn.glance)
     held_by = reads(_turn.held_by)
-    overdue = reads(_turn.overdue)
+    overdue = looks(_turn.overdue)
 
     # RunOperations, LogOperations
     runs = reads(read.runs)
@@ -233,8 +259,8 @@ class SqlStore:
     register = writes(admin.register)
     beat = writes(admin.beat)
     stop = writes(admin.stop)
-    live_nodes = reads(admin.live_nodes)
-    nodes_left_behind = reads(admin.nodes_left_behind)
+    live_nodes = looks(admin.live_nodes)
+    nodes_left_behind = looks(admin.nodes_left_behind)
     nodes = reads(admin.nodes)
     take_lock = writes(admin.take_lock)
     renew_lock = writes(admin.renew_lock)
@@ -249,7 +275,7 @@ class SqlStore:
     declared_schedules = reads(_schedule.declared_schedules)
     due_schedules = reads(_schedule.due_schedules)
     schedules_in_trouble = reads(_schedule.schedules_in_trouble)
-    next_trigger = reads(_schedule.next_trigger)
+    next_trigger = looks(_schedule.next_trigger)
     fire = writes(_schedule.fire)
     take_slot = writes(_schedule.take_slot)
     note_slot = writes(_schedule.note_slot)
@@ -271,7 +297,7 @@ class SqlStore:
     enter_reservation = writes(_reservation.enter)
     renew_reservation = writes(_reservation.renew)
     close_reservation = writes(_reservation.close)
-    active_reservations = reads(_reservation.active)
+    active_reservations = looks(_reservation.active)
     reservations = reads(_reservation.newest)
     start_reserved = writes(_reservation.start_job)
     # RetentionOperations
@@ -291,6 +317,7 @@ class SqlStore:
     failures = reads(read.failures)
     count_failed = reads(read.count_failed)
     stuck = reads(read.stuck)
+    hindrances = reads(read.hindrances)
     durations = reads(read.durations)
     duplicates = reads(read.duplicates)
     ran = reads(read.ran)
@@ -301,10 +328,28 @@ class SqlStore:
     check = reads(_repair.check)
     repair = writes(_repair.repair)
 
+    # for `ops/copying`: no part of what other stores must have
+    closure = reads(_copy.closure)
+    close_for = writes(_copy.close)
+    reopen = writes(_copy.reopen)
+    count_rows = reads(_copy.count_rows)
+    send = reads(_copy.send)
+    send_job_ids = reads(_copy.send_job_ids)
+    unknown_jobs = reads(_copy.unknown_jobs)
+    fill = writes(_copy.fill)
+    empty = writes(_copy.empty)
+
     def facts(self) -> list[Fact]:
-        if isinstance(self.runner, FileRunner):
-            return self.runner.facts()
+        if isinstance(self.runner, Checked):
+            found = self.runner.facts()
+            usable = all(fact.verdict is not Verdict.PROBLEM for fact in found)
+            closed = self.closure() if usable else None
+            return [*found, closed.fact] if closed else found
         return [Fact("schema", f"revision {self.runner.read(admin.revision)}")]
+
+    def applied(self) -> list[Applied]:
+        """The steps of the schema that the database has recorded. Empty: none, or the store keeps no such record."""
+        return self.runner.applied() if isinstance(self.runner, Checked) else []
 
     def require_current(self) -> None:
         if isinstance(self.runner, FileRunner):  # servers refuse by themselves on first use
@@ -313,7 +358,7 @@ class SqlStore:
     def back_up(self, target: Path) -> None:
         if not isinstance(self.runner, FileRunner):
             raise ConfigError(
-                "perdure db backup copies SQLite files; back up a server with its own tool (PostgreSQL: pg_dump)",
+                "perdure db backup copies SQLite files; back up a server with its own tool (pg_dump, mariadb-dump)",
                 code="backup_unsupported",
             )
         self.runner.back_up(target)
@@ -321,7 +366,7 @@ class SqlStore:
     def vacuum(self) -> None:
         if not isinstance(self.runner, FileRunner):
             raise ConfigError(
-                "perdure db vacuum is for SQLite files; a server does this by itself (PostgreSQL: autovacuum)",
+                "perdure db vacuum is for SQLite files; a server does this by itself (autovacuum, purge)",
                 code="vacuum_unsupported",
             )
         self.runner.vacuum()
@@ -332,6 +377,10 @@ class SqlStore:
         return getattr(self.runner, "single_writer", False)  # most runners do not define it
 
     @property
+    def look_every_s(self) -> float:
+        return getattr(self.runner, "look_every_s", 1.0)  # as above
+
+    @property
     def in_transaction(self) -> bool:
         joined = getattr(self.runner, "joined", None)  # as above
         return joined is not None and joined() is not None
@@ -339,8 +388,8 @@ class SqlStore:
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.runner.transaction(join=join)
 
-    def bell(self) -> Bell:
-        return self.runner.bell()
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        return self.runner.bell(queues)
 
     def upgrade(self) -> str:
         return self.runner.upgrade()

@@ -159,10 +159,12 @@ def unknown(tx: object, wanted: str) -> TransactionError:
 
 
 class Grammar(NamedTuple):
-    """How a database splits a text into pieces, and whether it runs only the first statement of it."""
+    """How a database splits a text into pieces, whether it runs only the first statement of it, and which statements
+    commit by themselves: by their first words."""
 
     pieces: re.Pattern[str]
     only_first: bool = False
+    commits: frozenset[str] = frozenset()
 
 
 def refuse_control(sql: str, grammar: Grammar) -> None:
@@ -171,9 +173,15 @@ def refuse_control(sql: str, grammar: Grammar) -> None:
     The text is read as the database reads it: comments, strings, quoted names and the body of a trigger or a function
     may contain anything. Text that the database cannot parse may pass: the database refuses all of it.
     """
-    if not _SUSPECT.search(sql):
+    if not grammar.commits and not _SUSPECT.search(sql):
         return
     for words in _statements(sql, grammar.pieces):
+        if _commits(words, grammar.commits):
+            raise TransactionError(
+                f"{' '.join(words[:3])} inside app.transaction(): this database commits before such a statement, and"
+                " your transaction would end in its middle; run it outside of the block",
+                code="tx_managed",
+            )
         if _controls(words):
             raise TransactionError(
                 f"{' '.join(words[:3])} inside app.transaction(): the block commits at its end and rolls back on an"
@@ -212,6 +220,46 @@ _POSTGRES = r"""(?P<skip>\s+ | --[^\n\r]*)
 POSTGRES = Grammar(re.compile(_POSTGRES % "[^']", re.VERBOSE | re.DOTALL))
 POSTGRES_WITH_BACKSLASHES = Grammar(re.compile(_POSTGRES % r"[^'\\]|\\.", re.VERBOSE | re.DOTALL))
 """With standard_conforming_strings off, where a backslash may escape the quote of any string."""
+
+
+_MYSQL = re.compile(
+    r"""(?P<skip>\s+ | --(?=[\s\x00-\x1f]|\Z)[^\n]* | \#[^\n]* | /\*M?!\d* | \*/ | /\*(?!M?!).*?(?:\*/|\Z))
+    | (?P<quoted>'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*`)
+    | (?P<word>@{0,2}[^\W\d][\w$]*)
+    | (?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+MYSQL = Grammar(
+    _MYSQL,
+    commits=frozenset(
+        [
+            "ALTER",
+            "ANALYZE",
+            "CACHE",
+            "CHANGE",
+            "CHECK",
+            "CREATE",
+            "DROP",
+            "FLUSH",
+            "GRANT",
+            "INSTALL",
+            "LOCK",
+            "OPTIMIZE",
+            "PURGE",
+            "RENAME",
+            "REPAIR",
+            "RESET",
+            "REVOKE",
+            "STOP",
+            "TRUNCATE",
+            "UNINSTALL",
+            "UNLOCK",
+            "XA",
+        ]
+    ),
+)
+"""MariaDB and MySQL. What stands in /*! … */ is run. A backslash is taken for an escape, as it is unless sql_mode says
+otherwise."""
 
 
 def _statements(sql: str, pieces: re.Pattern[str]) -> Iterator[list[str]]:
@@ -259,6 +307,17 @@ def _opens_or_closes(words: Sequence[str], *, inside: bool) -> int:
     if not inside or before == "AS":
         return 0
     return {"CASE": 1, "END": -1}.get(last, 0)
+
+
+def _commits(words: Sequence[str], commits: frozenset[str]) -> bool:
+    """Temporary tables commit nothing; to switch autocommit on does."""
+    match words:
+        case [first, second, *_] if first in commits:
+            return first not in ("CREATE", "DROP") or second != "TEMPORARY"
+        case ["SET", *rest] if commits:
+            return any(word.lstrip("@") in ("AUTOCOMMIT", "PASSWORD") for word in rest)
+        case _:
+            return False
 
 
 def _controls(words: Sequence[str]) -> bool:

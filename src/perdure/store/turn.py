@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from perdure.clock import Micros
 from perdure.errors import KeyConflict
@@ -17,16 +17,47 @@ from perdure.job.model import Failure, LiveJob, OutcomeRow, Transition, json_of,
 from perdure.job.reports import Finish
 from perdure.job.states import State, Verb
 from perdure.store import claim, read
-from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op
+from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op, Outrun, Tell
 from perdure.store.enqueue import enqueue
 from perdure.store.protocols import Locked
 from perdure.store.rows import Finished, FinishStatus, Glance, Kinds, LogLine, Notes, Rescued, Turn, Turned
-from perdure.store.write import apply, apply_to_read
+from perdure.store.write import apply, apply_alone, unblock_dependents
 
 
 def turn(wanted: Turn, now: Micros) -> Op[Turned]:
-    """Finish, note, promote, claim. All of it or nothing, except finishes that wait for someone's lock."""
-    finished = (yield from finish(wanted.finishes, now)) if wanted.finishes else []
+    """Finish, note, promote, claim. All of it or nothing, except finishes that wait for someone's lock.
+
+    The finishes are written at once if every run still holds its job as it was claimed; otherwise one by one, each on
+    the job as it is now. A run that lost its job changes nothing; one that needs what someone else has locked does not
+    stop the others.
+    """
+    if not wanted.finishes:
+        return (yield from _go_on(wanted, [], now))
+    yield BEGIN_PART
+    try:
+        turned = yield from _turn_at_once(wanted, now)
+    except (Outrun, Locked):
+        yield UNDO_PART
+        yield END_PART
+        return (yield from _go_on(wanted, (yield from finish_each(wanted.finishes, now)), now))
+    yield END_PART
+    return turned
+
+
+def _turn_at_once(wanted: Turn, now: Micros) -> Op[Turned]:
+    """Where claims follow, the finishes are confirmed with the first of them."""
+    decided = [transitions.after_run(entry, entry.live, now) for entry in wanted.finishes]
+    yield from apply_alone(decided, now)
+    yield from _enqueue_children(wanted.finishes, decided)
+    looks = wanted.notes is None and not wanted.again and claim.has_room(wanted.lanes, wanted.claimer)
+    edges = yield (Tell if looks else Call)("any_edge")
+    turned = yield from _go_on(wanted, [applied(transition) for transition in decided], now)
+    if edges.rows:
+        yield from unblock_dependents(decided, now)
+    return turned
+
+
+def _go_on(wanted: Turn, finished: list[Finished], now: Micros) -> Op[Turned]:
     again = (yield from finish_each(wanted.again, now)) if wanted.again else ()
     if wanted.notes is not None:
         yield from note(wanted.notes)
@@ -41,15 +72,8 @@ def turn(wanted: Turn, now: Micros) -> Op[Turned]:
 
 
 def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
-    """Write what these runs report, each guarded by the run that holds the job.
-
-    All at once if every run still holds its job as it was claimed; otherwise one by one, each on the job as it is now.
-    A run that lost its job changes nothing; one that needs what someone else has locked does not stop the others.
-    """
-    decided = [transitions.after_run(entry, entry.live, now) for entry in batch]
-    if (yield from _write(batch, decided, now)) is FinishStatus.APPLIED:
-        return [applied(transition) for transition in decided]
-    return (yield from finish_each(batch, now))
+    """Write what these runs report: a turn with nothing else in it."""
+    return (yield from turn(Turn(batch), now)).finished
 
 
 def finish_each(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
@@ -67,25 +91,24 @@ def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
         return (yield from _too_late(entry, live, now))
     if not rows:  # it is this run's, but someone has locked it
         return Finished(FinishStatus.WAITS)
-    transition = transitions.after_run(entry, live, now)
-    status = yield from _write([entry], [transition], now)
-    return applied(transition) if status is FinishStatus.APPLIED else Finished(status)
+    return (yield from _write(entry, transitions.after_run(entry, live, now), now))
 
 
-def _write(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) -> Op[FinishStatus]:
-    """All of it, or nothing: a guard failed (LOST), or someone has locked what one of them needs (WAITS)."""
+def _write(entry: Finish, transition: Transition, now: Micros) -> Op[Finished]:
+    """All of it, or nothing: the job has changed meanwhile (LOST), or someone has locked what it needs (WAITS)."""
     yield BEGIN_PART
     try:
-        if (yield from apply(decided, now)):
-            yield from _enqueue_children(batch, decided)
-            yield END_PART
-            return FinishStatus.APPLIED
+        yield from apply([transition], now)
+        yield from _enqueue_children([entry], [transition])
+        yield Call("end_part")
+        return applied(transition)
+    except Outrun:
         status = FinishStatus.LOST
     except Locked:
         status = FinishStatus.WAITS
     yield UNDO_PART
     yield END_PART
-    return status
+    return Finished(status)
 
 
 def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) -> Op[None]:
@@ -162,7 +185,7 @@ def _each(
     rows = (yield Call(statement, params)).rows
     decided = [t for t in (decide(LiveJob._make(row)) for row in rows) if t is not None]
     if decided:
-        yield from apply_to_read(decided, now)
+        yield from apply(decided, now)
     return decided
 
 
@@ -233,15 +256,15 @@ def _listed(known: str | None) -> list[str]:
 
 def glance(node_id: NodeId, kinds: Kinds | None) -> Op[Glance]:
     """What a turn of this node would find to do."""
-    queues: list[str] = [name for (name,) in (yield Call("queues_with_work")).rows]
-    parked = (yield Call("queues_with_parked")).rows
-    for (name,) in parked:
+    found: dict[str, list[Any]] = {"due": [], "cancelled": [], "work": [], "parked": []}
+    for sort, *news in (yield Call("glance", {"node_id": node_id})).rows:
+        found[sort] += [value for value in news if value is not None]
+    queues: list[str] = found["work"]
+    for name in found["parked"]:
         if name not in queues and (yield from claim.knows_a_parked_kind(name, kinds)):
             queues.append(name)
-    ((next_due,),) = (yield Call("next_due")).rows
-    due = Micros(int(next_due)) if isinstance(next_due, (int, float)) else None  # SQLite: a text is no time
-    cancelled = [run_id for (run_id,) in (yield Call("cancelled_of_node", {"node_id": node_id})).rows]
-    return Glance(tuple(queues), due, tuple(cancelled))
+    due = next((Micros(int(at)) for at in found["due"] if isinstance(at, (int, float))), None)  # SQLite: a text is none
+    return Glance(tuple(queues), due, tuple(found["cancelled"]))
 
 
 def held_by(node_id: NodeId) -> Op[list[LiveJob]]:

@@ -6,16 +6,17 @@ by the version that the decision was based on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
 from perdure.job import transitions
 from perdure.job.model import GAP, Claim, LiveJob, NewJob, Origin, OutcomeRow, RunClosing, Transition
+from perdure.job.states import State
 from perdure.job.views import Job
 from perdure.store import read
-from perdure.store.engine import Blob, Call, Op, Serialization
+from perdure.store.engine import Blob, Call, Op, Tell
 
 # -- new jobs --------------------------------------------------------------------------------------------------------
 
@@ -23,14 +24,14 @@ from perdure.store.engine import Blob, Call, Op, Serialization
 def insert(new: Sequence[NewJob], positions: Sequence[int]) -> Op[None]:
     """Insert all of these jobs at these places. Their keys are already reserved."""
     if all(map(_is_plain, new)):
-        yield Call("insert_plain_job", list(map(_plain_job_row, new)))
-        yield Call("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
+        yield Tell("insert_plain_job", list(map(_plain_job_row, new)))
+        yield Tell("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
     else:
-        yield Call("insert_job", list(map(_job_row, new)))
-        yield Call("insert_ready", list(map(_ready_row, new, positions)))
+        yield Tell("insert_job", list(map(_job_row, new)))
+        yield Tell("insert_ready", list(map(_ready_row, new, positions)))
     tags = [(job.id, tag) for job in new for tag in job.plan.tags]
     if tags:
-        yield Call("insert_tag", tags)
+        yield Tell("insert_tag", tags)
 
 
 def insert_one(new: NewJob) -> Op[list[Job]]:
@@ -42,13 +43,13 @@ def insert_one(new: NewJob) -> Op[list[Job]]:
     ((following,),) = taken.rows or (yield "read_next_position", (queue,)).rows
     position: int = following - GAP
     if _is_plain(new):
-        yield "insert_plain_job", (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
-        yield "insert_plain_ready", _plain_ready_row(new, position)
+        yield Tell("insert_plain_job", (Blob(new.id), *new.plan[:4], new.payload, new.created_at))
+        yield Tell("insert_plain_ready", _plain_ready_row(new, position))
     else:
-        yield Call("insert_job", _job_row(new))
-        yield Call("insert_ready", _ready_row(new, position))
+        yield Tell("insert_job", _job_row(new))
+        yield Tell("insert_ready", _ready_row(new, position))
     if new.plan.tags:
-        yield Call("insert_tag", [(new.id, tag) for tag in new.plan.tags])
+        yield Tell("insert_tag", [(new.id, tag) for tag in new.plan.tags])
     return [Job.fresh(new, position)]
 
 
@@ -107,71 +108,77 @@ def open_runs(claims: Sequence[Claim], node: NodeId, now: Micros) -> Op[None]:
         updates.append((live.started_at, node_id, run_id, now, live.deadline_at, job_id, live.version - 1))
         waited = max(0, now - max(live.run_at, live.queued_at)) // 1000
         runs.append((run_id, job_id, node_id, live.attempts, live.life, now, waited))
-    if (yield Call("claim_ready", updates)).changed != len(updates):
-        raise _outrun()
-    yield Call("insert_run", runs)
+    yield Tell("claim_ready", updates, len(updates))
+    yield Tell("insert_run", runs)
 
 
 # -- changes and ends ------------------------------------------------------------------------------------------------
 
 
-def apply(batch: Sequence[Transition], now: Micros) -> Op[bool]:
-    """Write these transitions, of different jobs. False: a guard failed, part may be written, roll back.
+def apply(batch: Sequence[Transition], now: Micros) -> Op[None]:
+    """Write these transitions, of different jobs, each as it was read. `Outrun`: one of them has changed since."""
+    if (yield from apply_alone(batch, now)) and (yield Call("any_edge")).rows:
+        yield from unblock_dependents(batch, now)
 
-    One batch per table: hot rows (the guards), runs, outcomes, then keys and dependents of the ended jobs.
+
+def apply_alone(batch: Sequence[Transition], now: Micros) -> Op[bool]:
+    """The same without a look at the jobs that depend on them, and without a question. True: some of the jobs end.
+
+    One batch per table: hot rows (the guards), runs, outcomes, then keys of the ended jobs.
     """
-    if not (yield from _change_rows(batch)):
-        return False
-    if not (yield from _close_runs([t.run for t in batch if t.run is not None])):
-        return False
+    yield from _change_rows(batch)
+    yield from _close_runs([t.run for t in batch if t.run is not None])
     ended = [t for t in batch if t.outcome is not None]
     if ended:
         yield from _insert_outcomes([t.outcome for t in batch if t.outcome is not None])
         yield from _insert_successors(ended, now)
         yield from _free_keys(ended)
-        yield from _unblock_dependents(ended, now)
-    return True
+    return bool(ended)
 
 
-def apply_to_read(batch: Sequence[Transition], now: Micros) -> Op[None]:
-    """The same for jobs that were read in this transaction. If one has changed since, the operation runs again."""
-    if not (yield from apply(batch, now)):
-        raise _outrun()
-
-
-def _outrun() -> Serialization:
-    return Serialization("a job changed between reading and writing it; the operation runs again")
-
-
-def _change_rows(batch: Sequence[Transition]) -> Op[bool]:
+def _change_rows(batch: Sequence[Transition]) -> Op[None]:
     ended = [t.before for t in batch if t.after is None]
     by_run = [(Blob(live.job_id), Blob(live.run_id), live.version) for live in ended if live.run_id is not None]
-    if by_run and (yield Call("delete_ready_of_run", by_run)).changed != len(by_run):
-        return False
+    if by_run:
+        yield Tell("delete_ready_of_run", by_run, len(by_run))
     by_version = [(live.job_id, live.version) for live in ended if live.run_id is None]
-    if by_version and (yield Call("delete_ready", by_version)).changed != len(by_version):
-        return False
+    if by_version:
+        yield Tell("delete_ready", by_version, len(by_version))
     updates = [_update(t.after, t.before.version) for t in batch if t.after is not None]
-    return not updates or (yield Call("update_ready", updates)).changed == len(updates)
+    if updates:
+        yield Tell("update_ready", updates, len(updates))
+        yield from ring(t.after.queue for t in batch if t.after is not None and _is_news(t.before, t.after))
 
 
-def _close_runs(closings: Sequence[RunClosing]) -> Op[bool]:
+def _is_news(before: LiveJob, after: LiveJob) -> bool:
+    """Whether a worker that sleeps should hear of it: a job may start, or its run is to stop."""
+    return after.state == State.QUEUED or after.cancel_requested > before.cancel_requested
+
+
+def ring(queues: Iterable[str]) -> Op[None]:
+    """Wake the workers that sleep and serve one of these queues, when the transaction commits."""
+    for queue in dict.fromkeys(queues):
+        yield Tell("ring", {"queue": queue})
+
+
+def _close_runs(closings: Sequence[RunClosing]) -> Op[None]:
     """Most runs have only a duration to record; the others bind six more columns."""
     plain = [
         (run.state, run.finished_at, run.duration_ms, Blob(run.run_id)) for run in closings if run[3:9] == _SIX_EMPTY
     ]
-    if plain and (yield Call("close_run_plainly", plain)).changed != len(plain):
-        return False
-    detailed = [run for run in closings if run[3:9] != _SIX_EMPTY] if len(plain) < len(closings) else []
-    return not detailed or (yield Call("close_run", detailed)).changed == len(detailed)
+    if plain:
+        yield Tell("close_run_plainly", plain, len(plain))
+    if len(plain) < len(closings):
+        detailed = [run for run in closings if run[3:9] != _SIX_EMPTY]
+        yield Tell("close_run", detailed, len(detailed))
 
 
 def _insert_outcomes(outcomes: Sequence[OutcomeRow]) -> Op[None]:
     plain = [(Blob(end[0]), *end[1:13], end.version) for end in outcomes if end[13:17] == _FOUR_EMPTY]
     if plain:
-        yield Call("insert_plain_outcome", plain)
+        yield Tell("insert_plain_outcome", plain)
     if len(plain) < len(outcomes):
-        yield Call("insert_outcome", [end for end in outcomes if end[13:17] != _FOUR_EMPTY])
+        yield Tell("insert_outcome", [end for end in outcomes if end[13:17] != _FOUR_EMPTY])
 
 
 _SIX_EMPTY = (None,) * 6
@@ -191,7 +198,7 @@ def _insert_successors(ended: Sequence[Transition], now: Micros) -> Op[None]:
 
 def copy(source: JobId, live: LiveJob, now: Micros, *, auto_retry_of: JobId | None, chain_step: int) -> Op[None]:
     """A job like `source` with the id of `live`, linked to it by retry_of."""
-    yield Call(
+    yield Tell(
         "copy_job",
         {
             "id": live.job_id,
@@ -201,8 +208,8 @@ def copy(source: JobId, live: LiveJob, now: Micros, *, auto_retry_of: JobId | No
             "source": source,
         },
     )
-    yield Call("copy_tags", {"id": live.job_id, "source": source})
-    yield Call("insert_live", live)
+    yield Tell("copy_tags", {"id": live.job_id, "source": source})
+    yield from insert_live(live)
 
 
 def _free_keys(ended: Sequence[Transition]) -> Op[None]:
@@ -212,25 +219,25 @@ def _free_keys(ended: Sequence[Transition]) -> Op[None]:
             continue
         own = {"key": live.business_key, "job_id": live.job_id}
         if transition.successor is not None:
-            yield Call("move_business_key", own | {"new_owner": transition.successor.live.job_id})
+            yield Tell("move_business_key", own | {"new_owner": transition.successor.live.job_id})
         else:
-            yield Call("free_business_key", own)
+            yield Tell("free_business_key", own)
 
 
-def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
-    """In most databases no job depends on another: one query shows that."""
-    if not (yield Call("any_edge")).rows:
-        return
-    for transition in ended:
+def unblock_dependents(batch: Sequence[Transition], now: Micros) -> Op[None]:
+    """Lower the count of the jobs that wait for one of these that has ended; a successor is waited for instead."""
+    for transition in batch:
         job_id = transition.before.job_id
+        if transition.outcome is None:
+            continue
         if transition.successor is not None:
-            yield Call("move_edges", {"job_id": job_id, "new_owner": transition.successor.live.job_id})
+            yield Tell("move_edges", {"job_id": job_id, "new_owner": transition.successor.live.job_id})
             continue
         for (dependent,) in (yield Call("read_dependents", {"job_id": job_id})).rows:
             live = yield from read.live(cast("JobId", dependent))
             if live is not None:
                 yield from apply([transitions.unblock(live, now)], now)
-        yield Call("delete_edges", {"job_id": job_id})
+        yield Tell("delete_edges", {"job_id": job_id})
 
 
 # -- by hand ---------------------------------------------------------------------------------------------------------
@@ -238,7 +245,8 @@ def _unblock_dependents(ended: Sequence[Transition], now: Micros) -> Op[None]:
 
 def insert_live(live: LiveJob) -> Op[None]:
     """Insert a live row unchanged: a new life of a job that has ended."""
-    yield Call("insert_live", live)
+    yield Tell("insert_live", live)
+    yield from ring([live.queue])
 
 
 def replace(before: LiveJob, after: LiveJob) -> Op[None]:
@@ -247,16 +255,14 @@ def replace(before: LiveJob, after: LiveJob) -> Op[None]:
     Not an UPDATE: a claim that has read the old payload and waits for our lock (servers) would then take the new row
     with the old payload.
     """
-    if not (yield Call("delete_ready", (before.job_id, before.version))).changed:
-        raise _outrun()
-    yield Call("insert_live", after)
+    yield Tell("delete_ready", (before.job_id, before.version), 1)
+    yield from insert_live(after)
 
 
 def place(places: Sequence[tuple[int, JobId, int]], now: Micros) -> Op[None]:
     """Give these jobs, at these versions, other positions."""
     rows = [(position, now, job_id, version) for position, job_id, version in places]
-    if (yield Call("respace", rows)).changed != len(rows):
-        raise _outrun()
+    yield Tell("respace", rows, len(rows))
 
 
 def remove_ended() -> Op[int]:

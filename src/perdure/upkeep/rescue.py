@@ -172,6 +172,9 @@ class Rescuer:
         self._liveness = parts.liveness
         self._max_crashes = options.max_crashes
         self._every_s = look_every_s(options.lease_s)
+        self._rest_s = min(parts.store.look_every_s, options.lease_s / (2 * LOOKS)) - self._every_s / 2
+        self._next_look = -math.inf
+        self._known: tuple[NodeRow, ...] = ()
         self._watch = Watch(options.lease_s)
         self._overtime = Overtime(options.lease_s)
         self._refused: set[RunId | None] = set()
@@ -179,13 +182,22 @@ class Rescuer:
 
     def chore(self, own: Callable[[], NodeId]) -> Chore:
         """`own`: the id that the worker's node has at the time."""
-        return Chore("rescue", self._every_s, lambda: self.look(own()), is_needed=True)
+        return Chore("rescue", self._every_s, lambda: self.glance(own()), is_needed=True)
+
+    def glance(self, own: NodeId) -> int:
+        """Look into the database when it is time for that, or when a process that was seen there has ended."""
+        at = self._clock.boottime()
+        if at < self._next_look and not any(node.id != own and self._liveness.is_gone(node) for node in self._known):
+            return 0
+        self._next_look = at + self._rest_s
+        return self.look(own)
 
     def look(self, own: NodeId) -> int:
         """Declare dead nodes dead, and take back what they left behind. Returns how many jobs that were."""
         if self._watch.doubts:
             self._store.beat(own, self._clock.now())
         nodes = {node.id: node for node in self._store.live_nodes()}
+        self._known = tuple(nodes.values())
         for node in nodes.values():
             if node.id != own and self._liveness.is_gone(node):
                 self._declare(node, "crash", "its process has ended")

@@ -20,6 +20,7 @@ from perdure.worker.lifecycle import log_reservation_expired
 from perdure.worker.liveness import Liveness
 
 LOOK_EVERY_S = 1.0
+"""While there is one."""
 
 
 def boot_us(clock: Clock) -> int:
@@ -57,7 +58,7 @@ class ReservationWatch:
         self._liveness = liveness
         self._seen_since: dict[tuple[ReservationId, Micros], int] = {}
         """Since when it has been seen with this expiry, by this machine's boot clock."""
-        self._every_s = LOOK_EVERY_S
+        self._every_s = store.look_every_s
 
     def chore(self) -> Chore:
         return Chore("reservations", lambda: self._every_s, self.look)
@@ -69,6 +70,7 @@ class ReservationWatch:
         except NotImplementedError:  # a store without reservations has nothing to close
             self._every_s = math.inf
             return 0
+        self._every_s = min(LOOK_EVERY_S, self._store.look_every_s) if active else self._store.look_every_s
         return self.close_over(active) if active or self._seen_since else 0
 
     def close_over(self, active: Iterable[ReservationRow]) -> int:

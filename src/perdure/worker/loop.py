@@ -99,6 +99,7 @@ class WorkLoop:
             self.moves += 1
             if self.exclusive is not None:
                 node.accepting = self.exclusive.held
+            node.is_woken = self._bell.listens
             pause = node.turn()
             if node.in_trouble:
                 self._wait_for_the_database(pause)

@@ -30,11 +30,17 @@ from perdure.worker.unwritten import FallbackWriter
 
 PROMOTED_AT_ONCE = 1_000
 LOOK_WHEN_BUSY_S = 0.25
+RARELY = 5
+"""How many times `poll_s` pass between two looks of a node that is rung for when there is work."""
 FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
+LONGEST_BACKOFF_S = 4.0
+"""A database that has come back is used again within five seconds, however long it was away: a try costs little."""
 FIRST_AGAIN_S = 0.25
 LONGEST_AGAIN_S = 4.0
 """The pause between two tries to write ends that wait for a lock."""
+SPLIT_FROM = 100
+"""From so many jobs at a time on, a node on a server ends and claims half of them in a turn: while the server works on
+one half, the handlers of the other run."""
 NOTES_EVERY_S = 1.0
 """How often the notes of runs that have not ended are written."""
 IDLE = Glance((), None, ())
@@ -65,6 +71,8 @@ class Node:
         self._options = options
         self._now, self._at = parts.clock.now, parts.clock.boottime
         self._lease_us = round(options.lease_s * 1_000_000)
+        splits = options.concurrency >= SPLIT_FROM and not parts.store.single_writer
+        self._most_at_once = options.concurrency // 2 if splits else options.concurrency
         self._executors = executors
         self._executor_of: dict[AnyKind, Executor] = {}
         """Of every kind that had a run here."""
@@ -78,6 +86,8 @@ class Node:
         """Set by the heartbeat when a beat was refused."""
         self.turns = 0
         """How many turns were begun, successful or not: the watchdog counts them."""
+        self.is_woken = False
+        """Whoever queues work rings: then it polls rarely."""
         self.last_success: float | None = None
         """When the last turn that reached the database ended, by `boottime`."""
         self.held: dict[RunId, Assignment] = {}
@@ -265,7 +275,7 @@ class Node:
         return [ended.ctx for ended in self._unwritten]
 
     def _collect(self) -> None:
-        for ended in self._inbox.take():
+        for ended in self._inbox.take(self._most_at_once):
             self.held.pop(ended.ctx.claim.run_id, None)
             self._unwritten.append(ended)
 
@@ -307,12 +317,16 @@ class Node:
             return
         self._glance = self._store.glance(self.id, self._parts.kinds.versions())
         self._must_look = self._dry = False
-        self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._options.poll_s)
+        self._next_look = at + (LOOK_WHEN_BUSY_S if self.held else self._poll_s)
         for run_id in self._glance.cancelled:
             task = self.held.get(run_id)
             if task is not None and task.ctx.stop is None:
                 task.ctx.stop = Stop.CANCEL
                 self._executor_of[task.kind].stop(task.ctx, Stop.CANCEL)
+
+    @property
+    def _poll_s(self) -> float:
+        return self._options.poll_s * (RARELY if self.is_woken else 1)
 
     def _wants_a_look(self, at: float) -> bool:
         """While claims come back full there is no need to ask whether there is more."""
@@ -326,7 +340,7 @@ class Node:
 
     def _lanes(self) -> list[Lane]:
         """The queues to claim from, in order, each with the room it has. Empty: claim nothing now."""
-        room = self._room()
+        room = min(self._room(), self._most_at_once)
         if not self.accepting or self._dry or room <= 0:
             return []
         queues = self._wanted_queues()
@@ -347,7 +361,7 @@ class Node:
         most = self._options.max_crashes
         crashed = [task.claim.live for task in self.held.values() if task.claim.live.crashes]
         company = max((_suspicion(live, most) for live in crashed), default=Suspicion.NONE)
-        run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(self._room())]
+        run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(min(self._room(), self._most_at_once))]
         return Claimer(self.id, self._parts.kinds.versions(), run_ids, self._lease_us, company, most)
 
     def _pause(self) -> float:

@@ -117,9 +117,10 @@ class Inbox:
         """The caller rings when it has put in all that it has."""
         self._ended.append(ended)
 
-    def take(self) -> list[Ended]:
+    def take(self, most: int | None = None) -> list[Ended]:
+        """The first `most` of them, or all."""
         taken: list[Ended] = []
-        while self._ended:
+        while self._ended and len(taken) != most:
             taken.append(self._ended.popleft())
         return taken
 

@@ -234,7 +234,8 @@ class Worker:
             raise
 
     def _start(self, started: Callable[[], object] | None) -> None:
-        bell = self._bell = self._parts.store.bell()  # the first use of the store: checks the schema, or makes it
+        # the first use of the store: checks the schema, or makes it
+        bell = self._bell = self._parts.store.bell(self._options.queues)
         self._around.callback(self._close_bell)
         for hook in reversed(self._options.after_stop):
             self._around.callback(hook)

@@ -2,89 +2,131 @@
 
 from __future__ import annotations
 
+import struct
+from functools import cache
 from typing import Any, cast
 
 import psycopg
-from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
-from psycopg.pq import Format
-from psycopg.rows import tuple_row
-from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8BinaryLoader, Int8Dumper
-from psycopg.types.string import StrDumper, TextBinaryLoader
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.engine import Blob, Result, Serialization, Statements, UniqueViolation, row_for, rows_for
+from perdure.store.engine import (
+    Outrun,
+    Pair,
+    Result,
+    Serialization,
+    Statement,
+    Statements,
+    Tell,
+    UniqueViolation,
+    row_for,
+    rows_for,
+)
+from perdure.store.postgres.arrays import ARRAY_OIDS, OIDS, array_form, array_of, encoded
+from perdure.store.postgres.pipeline import Answer, Failure, Message, Pipeline
 from perdure.store.protocols import ConnectionLost, Locked
-
-_NO_ROWS: list[tuple[Any, ...]] = []
 
 
 class PostgresDriver:
-    """Executes calls on one connection with its own cursor: rows are tuples and ids 16 bytes, whatever the connection's
-    factories and adapters are, and nothing is registered on the connection."""
+    """Executes calls on one connection. What it is told waits for the next call, and both take one exchange."""
 
-    def __init__(self, connection: psycopg.Connection[Any], statements: Statements) -> None:
+    def __init__(self, pipeline: Pipeline, statements: Statements) -> None:
+        self._pipeline = pipeline
         self._statements = statements
-        self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
-        self._cursor.format = Format.BINARY
-        _register(self._cursor.adapters)
 
-    def execute(self, call: tuple[str, Any]) -> Result:
-        name, params = call
+    def execute(self, call: Pair) -> Result:
+        answer = self._add(*call)
+        self.exchange()
+        return answer
+
+    def tell(self, call: Tell) -> Result:
+        return self._add(*call)
+
+    def exchange(self) -> None:
+        """Send what was told, and wait until it is done."""
+        failure = self._pipeline.exchange()
+        if failure is not None:
+            raise meaning_of(failure) from failure.error
+
+    def drop(self) -> None:
+        """Forget what was told and not sent."""
+        self._pipeline.drop()
+
+    def _add(self, name: str, params: Any, changes: int | None = None) -> Result:
         statement = self._statements[name]
-        cursor = self._cursor
+        answer = Answer()
         try:
-            if params.__class__ is list:
-                cursor.executemany(statement.sql.encode(), rows_for(statement, params))
-                return Result(_NO_ROWS, cursor.rowcount)
-            cursor.execute(statement.sql.encode(), row_for(statement, params))
-            rows = cast("list[tuple[object, ...]]", cursor.fetchall()) if cursor.rownumber is not None else _NO_ROWS
-            return Result(rows, cursor.rowcount)
-        except (psycopg.Error, OverflowError, UnicodeError) as error:
+            for message in self._messages(statement, params, changes):
+                self._pipeline.add(message, answer)
+        except (OverflowError, UnicodeError, struct.error) as error:
             raise translate(error) from error
+        return cast("Result", answer)
+
+    def _messages(self, statement: Statement, params: Any, changes: int | None) -> list[Message]:
+        if params.__class__ is not list:
+            return [self._message(statement, row_for(statement, params), changes)]
+        rows = rows_for(statement, params)
+        form = array_form(statement) if len(rows) > 1 else None
+        if form is None:
+            return [self._message(statement, row, changes) for row in rows]
+        encoding = self._pipeline.encoding
+        columns = zip(form.types, zip(*rows, strict=True), strict=True)
+        arrays = tuple([array_of(kind, values, encoding) for kind, values in columns])
+        oids = tuple([ARRAY_OIDS[kind] for kind in form.types])
+        return [_guarded(Message(form.sql, arrays, oids, form.steady), changes)]
+
+    def _message(self, statement: Statement, row: tuple[object, ...], changes: int | None) -> Message:
+        encoding = self._pipeline.encoding
+        values = [_dumped(value, encoding) for value in row]
+        message = Message(
+            _encoded(statement), tuple([dumped for dumped, _ in values]), tuple([oid for _, oid in values])
+        )
+        return _guarded(message, changes)
 
 
-# -- values ----------------------------------------------------------------------------------------------------------
+@cache
+def _encoded(statement: Statement) -> bytes:
+    return statement.sql.encode()
 
 
-class _IdDumper(Dumper):
-    """16 bytes, or a `Blob` of them, as a uuid; nothing else that we write is bytes."""
-
-    oid = psycopg.adapters.types["uuid"].oid
-    format = Format.BINARY
-
-    def dump(self, obj: bytes | Blob) -> Buffer | None:
-        return obj
+def _guarded(message: Message, changes: int | None) -> Message:
+    if changes is None:
+        return message
+    sql = _guard(message.sql, len(message.params) + 1)
+    return Message(sql, (*message.params, _BIGINT(changes)), (*message.oids, OIDS["bigint"]), message.steady, True)
 
 
-class _IdLoader(Loader):
-    format = Format.BINARY
-
-    def load(self, data: Buffer) -> bytes:
-        return bytes(data)
-
-
-class _TextDumper(StrDumper):
-    """PostgreSQL cannot store NUL in a text. Names and keys have none and JSON escapes it; in an error message or a log
-    line the symbol ␀ replaces it, because a failure that cannot be written would be lost."""
-
-    def dump(self, obj: str) -> Buffer | None:
-        return super().dump(obj.replace("\x00", "\u2400"))
+@cache
+def _guard(sql: bytes, number: int) -> bytes:
+    """Divides by zero if it changes another number of rows: then nothing behind it is run, not even COMMIT."""
+    return b"WITH changed AS (%s RETURNING 1) SELECT 1 / (COUNT(*) = $%d)::int FROM changed" % (sql, number)
 
 
-def _register(adapters: AdaptersMap) -> None:
+_BIGINT = struct.Struct(">q").pack
+_DOUBLE = struct.Struct(">d").pack
+
+
+def _dumped(value: Any, encoding: str) -> tuple[bytes | None, int]:
     """One type per kind of value: integers are always bigint, so a statement is the same for all numbers."""
-    adapters.register_dumper(bytes, _IdDumper)
-    adapters.register_dumper(Blob, _IdDumper)
-    adapters.register_dumper(str, _TextDumper)
-    adapters.register_dumper(int, Int8Dumper)
-    adapters.register_loader("uuid", _IdLoader)
-    adapters.register_loader("text", TextBinaryLoader)
-    adapters.register_loader("int2", Int2BinaryLoader)
-    adapters.register_loader("int4", Int4BinaryLoader)
-    adapters.register_loader("int8", Int8BinaryLoader)
+    match value:
+        case None:
+            return None, 0
+        case bytes() | bytearray():
+            return bytes(value), OIDS["uuid"]
+        case str():
+            return encoded(value, encoding), OIDS["text"]
+        case int():
+            return _BIGINT(value), OIDS["bigint"]
+        case _:
+            return _DOUBLE(value), 701
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def meaning_of(failure: Failure) -> StoreError:
+    if failure.message.guarded and failure.error.sqlstate == "22012":
+        return Outrun()
+    return translate(failure.error)
 
 
 def translate(error: Exception) -> StoreError:
@@ -137,6 +179,10 @@ _NO_SCHEMA: Known = (
     "schema_missing",
     "there are no Perdure tables; run perdure db upgrade, and see that a tx= is a connection to the same database",
 )
+_GRANT = (
+    "nothing was written; perdure db grants --role USER --for read, enqueue or work prints what this user lacks (an"
+    " upgrade needs the owner of the tables)"
+)
 _LOGIN: Known = (DatabaseUnavailable, "login_refused", "check user and password of the database URL")
 
 _BY_STATE: dict[str, Known] = {
@@ -152,11 +198,12 @@ _BY_STATE: dict[str, Known] = {
         "an earlier statement failed and PostgreSQL ignores the rest of the transaction; roll it back and begin again",
     ),
     "25P03": _LOST,
+    "26000": _GIVE_WAY,  # a prepared statement that a DEALLOCATE removed: prepared again the next time
     "3D000": (DatabaseUnavailable, "database_unreachable", "create the database, or correct its name in the URL"),
     "3F000": _NO_SCHEMA,
     "40001": _GIVE_WAY,
     "40P01": _GIVE_WAY,
-    "42501": (DatabaseUnavailable, "permission_denied", "grant this user the right; nothing was written"),
+    "42501": (DatabaseUnavailable, "permission_denied", _GRANT),
     "42P01": _NO_SCHEMA,
     "53100": (DatabaseUnavailable, "disk_full", "free some space on the server; nothing of this operation was written"),
     "53300": (DatabaseUnavailable, "too_many_connections", "raise max_connections, or run fewer processes"),

@@ -5,20 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from perdure.errors import ConfigError, DatabaseUnavailable, SchemaError, TransactionError
+from perdure.errors import ConfigError, DatabaseUnavailable, TransactionError
 from perdure.store import migrate
 from perdure.store.engine import Driver
 from perdure.store.migrate import Applied
 from perdure.store.pool import CommitUnknown
-from perdure.store.postgres.driver import PostgresDriver, translate
-from perdure.store.postgres.statements import NAMING, READING, SCHEMA, WRITING, table
+from perdure.store.postgres import checkup
+from perdure.store.postgres.bell import PostgresBell, listen
+from perdure.store.postgres.driver import PostgresDriver, meaning_of, translate
+from perdure.store.postgres.pipeline import Answer, Message, Pipeline
+from perdure.store.postgres.statements import LOCK_KEY, NAMING, READING, SCHEMA, WRITING, table
 from perdure.store.protocols import ConnectionLost, StoreSettings
+from perdure.store.rows import Fact
 from perdure.store.transaction import POSTGRES, POSTGRES_WITH_BACKSLASHES, closed, not_open, refuse_control
 
 T = TypeVar("T")
@@ -35,8 +40,11 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-_IDLE_LIMIT_MS = 60_000
-"""The server ends the transaction of a process that hangs for so long, and releases its locks."""
+_IDLE_LIMIT_MS = 5_000
+"""The server ends the transaction of a process that hangs, or was cut off, for so long, and releases its locks: until
+then a worker that has died in the middle of a beat or a claim cannot be declared dead, for its own row is locked."""
+_SHARED_IDLE_LIMIT_MS = 60_000
+"""The same where a user's code runs between the statements."""
 
 
 _MOMENT_MS = 200
@@ -54,6 +62,8 @@ class PostgresServer:
         host = given.get("host") or given.get("hostaddr") or "the local server"
         port = f":{given['port']}" if "port" in given else ""
         self._options: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
+        own = given if settings.listen_url is None else _parts(settings.listen_url)
+        self._listening: dict[str, Any] = {**_DEFAULTS, "application_name": "perdure listen", **own}
         self.settings = settings
         self.shown = f"PostgreSQL database {given.get('dbname') or 'by default'} on {host}{port}"
 
@@ -73,16 +83,16 @@ class PostgresServer:
             connection.close()
             raise translate(error) from error
 
+    def bell(self, queues: Sequence[str] | None, identity: tuple[object, ...]) -> PostgresBell:
+        """The bell of a worker that serves these queues. It connects by itself, and again whenever it has to."""
+        return PostgresBell(partial(listen, self._listening, queues, identity))
+
     def borrow(self, connection: psycopg.Connection[Any], work: Callable[[Driver], T]) -> T:
-        """Without prepared statements: ours must not push the user's out of the connection's cache, nor break a pooler
-        that does not support them."""
+        """Without prepared statements: a pooler may not support them, and the user may count his own."""
         _check(connection)
-        threshold = connection.prepare_threshold
-        try:
-            connection.prepare_threshold = None
-            return work(PostgresDriver(connection, WRITING))
-        finally:
-            connection.prepare_threshold = threshold
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            psycopg.Cursor(connection).execute(b"SELECT", prepare=False)  # psycopg begins as it was told to
+        return work(PostgresDriver(Pipeline(connection, prepares=False), WRITING))
 
 
 def _parts(url: str) -> dict[str, Any]:
@@ -128,19 +138,23 @@ class PostgresSession:
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], server: PostgresServer) -> None:
         self.connection = connection
-        self.writer = PostgresDriver(connection, WRITING)
-        self.reader = PostgresDriver(connection, READING)
-        self._shown = server.shown
         patience_ms = round(server.settings.busy_timeout_s * 1000)
         lax, server_pid = self._asked()
-        if server_pid != connection.info.backend_pid:
+        is_direct = server_pid == connection.info.backend_pid
+        if not is_direct:
             # A pooler is in between: the next transaction may use another server connection, which does not know what
             # was prepared on this one.
             connection.prepare_threshold = None
-        writing = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s{_durability(server.settings, lax=lax)}"
-        self._write = (writing % _limits(patience_ms)).encode()
-        self._write_briefly = (writing % _limits(min(patience_ms, _MOMENT_MS))).encode()
-        self._read = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_limits(patience_ms)}".encode()
+        self._pipeline = Pipeline(connection, prepares=is_direct)
+        self.writer = PostgresDriver(self._pipeline, WRITING)
+        self.reader = PostgresDriver(self._pipeline, READING)
+        self._shown = server.shown
+        durability = _durability(server.settings, lax=lax)
+        moment_ms = min(patience_ms, _MOMENT_MS)
+        self._share = (_WRITING, _settings(patience_ms, durability, _SHARED_IDLE_LIMIT_MS))
+        self._write = (_WRITING, _settings(patience_ms, {**durability, **_BY_INDEX}))
+        self._write_briefly = (_WRITING, _settings(moment_ms, {**durability, **_BY_INDEX}))
+        self._read = (_READING, _settings(patience_ms, {}))
 
     def _asked(self) -> tuple[Any, ...]:
         """Whether the server commits without a flush by default, and which server process this is."""
@@ -153,23 +167,28 @@ class PostgresSession:
     def in_transaction(self) -> bool:
         return self.connection.info.transaction_status != TransactionStatus.IDLE
 
-    def begin(self, *, reading: bool, brief: bool = False) -> None:
-        writing = self._write_briefly if brief else self._write
-        try:
-            self.connection.execute(self._read if reading else writing, prepare=False)
-        except psycopg.Error as error:
-            raise translate(error) from error
+    def begin(self, *, reading: bool, brief: bool = False, alone: bool = False) -> None:
+        writing = self._share if not alone else self._write_briefly if brief else self._write
+        for message in self._read if reading else writing:
+            self._pipeline.add(message, Answer())
+        if not alone:
+            self.writer.exchange()
 
     def commit(self) -> None:
-        try:
-            said = self.connection.execute(b"COMMIT", prepare=False).statusmessage
-        except psycopg.Error as error:
-            meaning = translate(error)
-            raise _unknown() if isinstance(meaning, ConnectionLost) else meaning from error
-        if said != "COMMIT":
+        if not self.in_transaction:
+            # Apart from COMMIT: a connection that died while it was idle is found before anything can be unknown.
+            self.writer.exchange()
+        answer = self._pipeline.add(_COMMIT, Answer())
+        failure = self._pipeline.exchange()
+        if failure is not None:
+            meaning = meaning_of(failure)
+            told = failure.error.sqlstate is not None and failure.message is not _COMMIT
+            raise meaning if told or not isinstance(meaning, ConnectionLost) else _unknown() from failure.error
+        if answer.said != b"COMMIT":
             raise _aborted()
 
     def roll_back(self) -> bool:
+        self._pipeline.drop()
         if self.connection.closed:
             return False
         status = self.connection.info.transaction_status
@@ -185,28 +204,57 @@ class PostgresSession:
         lax = self.connection.info.parameter_status("standard_conforming_strings") == "off"
         refuse_control(sql, POSTGRES_WITH_BACKSLASHES if lax else POSTGRES)
         try:
-            return self.connection.execute(sql.encode(), params)
+            cursor = self.connection.execute(sql.encode(), params)
         except (psycopg.Error, OverflowError, UnicodeError) as error:
             raise translate(error) from error
+        if (cursor.statusmessage or "").startswith(("DEALLOCATE", "DISCARD")):
+            self._pipeline.prepared.clear()
+        return cursor
 
     def prepare(self, *, allowed: bool) -> int:
         return prepare(self.connection, self._shown, allowed=allowed)
+
+    def applied(self) -> list[Applied]:
+        try:
+            return applied(self.connection)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    def facts(self) -> list[Fact]:
+        try:
+            return checkup.facts(self.connection, self._shown, applied(self.connection))
+        except psycopg.Error as error:
+            raise translate(error) from error
 
     def close(self) -> None:
         self.connection.close()
 
 
-def _durability(settings: StoreSettings, *, lax: bool) -> str:
+_WRITING = Message(b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+_READING = Message(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+_COMMIT = Message(b"COMMIT")
+
+
+_BY_INDEX: dict[str, str | int] = dict.fromkeys(
+    ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
+)
+"""Row by row through an index, whatever the statistics say: PostgreSQL thinks that a new table is small, and would read
+all of it to find the rows of an array. And no JIT, for what has to be read as a whole then looks expensive.
+Not where a user's statements share the transaction."""
+
+
+def _durability(settings: StoreSettings, *, lax: bool) -> dict[str, str | int]:
     """`full` means what the server promises, but at least a flushed log."""
     if settings.durability != "full":
-        return "; SET LOCAL synchronous_commit = off"
-    return "; SET LOCAL synchronous_commit = on" if lax else ""
+        return {"synchronous_commit": "off"}
+    return {"synchronous_commit": "on"} if lax else {}
 
 
-def _limits(patience_ms: int) -> str:
-    """Settings of the transaction, not of the session: they work behind a pooler too."""
-    idle = f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_LIMIT_MS}"
-    return f"SET LOCAL lock_timeout = {patience_ms}; {idle}"
+def _settings(patience_ms: int, more: dict[str, str | int], idle_ms: int = _IDLE_LIMIT_MS) -> Message:
+    """Of the transaction, not of the session: they work behind a pooler too."""
+    wanted = {"lock_timeout": patience_ms, "idle_in_transaction_session_timeout": idle_ms, **more}
+    calls = [f"set_config('{name}', '{value}', true)" for name, value in wanted.items()]
+    return Message(f"SELECT {', '.join(calls)}".encode())
 
 
 def _unknown() -> CommitUnknown:
@@ -225,8 +273,6 @@ def _aborted() -> TransactionError:
 
 
 VERSIONS = table("schema_version")
-LOCK_KEY = 0x70657264757265
-"""The key of the advisory lock for upgrades: "perdure" in ASCII."""
 
 _PATIENCE_MS = 60_000
 
@@ -240,7 +286,8 @@ def prepare(connection: Connection, where: str, *, allowed: bool) -> int:
         if not migrate.pending(known, applied(connection)):
             return 0
         if not allowed:
-            raise _missing(where) if not applied(connection) else _older(where)
+            done = applied(connection)
+            raise migrate.older(where, known, done) if done else migrate.missing(where)
         # other processes wait here, and then find nothing left to do
         connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}".encode())
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
@@ -259,14 +306,3 @@ def applied(connection: Connection) -> list[Applied]:
     if connection.execute(known, (SCHEMA,)).fetchone() is None:
         return []
     return migrate.applied(connection.execute(migrate.recorded_in(NAMING).encode()))
-
-
-def _missing(where: str) -> SchemaError:
-    return SchemaError(
-        f"{where} has no Perdure tables yet; run perdure db upgrade once, or open it with auto_migrate=True",
-        code="schema_missing",
-    )
-
-
-def _older(where: str) -> SchemaError:
-    return SchemaError(f"{where} has an older schema; run perdure db upgrade first", code="schema_older")

@@ -27,6 +27,11 @@ def _time(value: str) -> str:
 
 NAMING = Naming(table, _id, _time)
 
+LOCK_KEY = 0x70657264757265
+"""The key of the advisory lock for upgrades: "perdure" in ASCII."""
+AROUND = (f"BEGIN;\n\nSELECT pg_advisory_xact_lock({LOCK_KEY})", "COMMIT")
+"""Around the statements that people apply themselves: all or nothing, one after the other."""
+
 
 OWN = statements.of_sqlite_and_postgres() + (Path(__file__).parent / "statements.sql").read_text("utf-8")
 _WITHOUT_LOCKS = "\n-- fragment: for_update\n"

@@ -45,12 +45,42 @@ SELECT pg_advisory_xact_lock(1920169582)
 -- table for long: only workers write it.
 LOCK TABLE {node} IN EXCLUSIVE MODE
 
+-- fragment: bell_bit
+(1 + (hashtext(:queue) & 2147483647) % 62)
+
+-- fragment: bell_bits
+CASE WHEN :queue = '*' THEN 9223372036854775807 ELSE 1::bigint << {bell_bit} | 1 END
+
+-- fragment: rung
+-- Nothing, as a number; but if a worker that serves this queue ('*': any worker) sleeps, it is woken when the transaction
+-- commits. Bit 0 of the marks is for workers that serve all queues, each other bit for some of the queues. Whoever rings
+-- takes the marks down: one NOTIFY for each sleep, however much is enqueued. The transaction gets its number before it
+-- looks at the marks: so a worker that marks itself later sees it under way, and looks again when it has ended.
+CASE
+        WHEN pg_current_xact_id() IS NULL THEN 0
+        WHEN pg_sequence_last_value('{asleep}') & ({bell_bits}) <> 0 THEN
+            0 * setval('{asleep}', pg_sequence_last_value('{asleep}') & ~({bell_bits}))
+            + length(pg_notify('perdure', CASE WHEN :queue = '*' THEN '*' ELSE {bell_bit}::text END)::text)
+        ELSE 0
+    END
+
+-- name: ring
+SELECT
+    {rung}
+
+-- name: read_bell_bit
+SELECT {bell_bit}
+
 -- name: take_places
 -- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
 -- long transaction (tx=) would keep out everyone else. One sequence serves all queues, and each place is answered by
 -- itself: those of transactions that run side by side may interleave.
 SELECT nextval('{position}') + 100
-FROM generate_series(1, :room / 100)
+FROM generate_series(
+    1,
+    :room / 100 +
+    {rung}
+)
 CROSS JOIN {queue} AS q
 WHERE q.name = :queue
 
@@ -65,7 +95,11 @@ WITH made AS (
     ON CONFLICT (name) DO NOTHING
 )
 SELECT nextval('{position}') + 100
-FROM generate_series(1, :room / 100)
+FROM generate_series(
+    1,
+    :room / 100 +
+    {rung}
+)
 
 -- name: ensure_queue
 -- Under the lock of whoever makes a queue's row: enqueuers must not come to wait for a pause.
@@ -113,7 +147,7 @@ WHERE f.name IS NOT NULL
         WHERE q.name IN (f.name, '*') AND (q.paused_at IS NOT NULL OR q.reserved_until IS NOT NULL)
     )
 
--- name: queues_with_work
+-- fragment: queues_with_work
 -- A queue may have no row yet: see make_queue_with_room. In order, so that it is one step down the claim index: without
 -- that the planner takes any queue for a common one, and reads the table until it meets one of its jobs.
 {queued_queues}
@@ -127,7 +161,7 @@ WHERE f.name IS NOT NULL
     ) IS NOT NULL
 ORDER BY f.name
 
--- name: queues_with_parked
+-- fragment: queues_with_parked
 {parked_queues}
 {lanes_free}
 ORDER BY f.name
@@ -201,3 +235,27 @@ SELECT u.id
 FROM (SELECT id FROM {job} WHERE kind = :kind ORDER BY kind, queue, id LIMIT :scan) AS d
 CROSS JOIN LATERAL (SELECT x.id FROM {run} AS x WHERE x.job_id = d.id ORDER BY x.id LIMIT :scan) AS u
 LIMIT 1 OFFSET :scan
+
+-- name: read_hindrances
+-- A transaction counts if it has a snapshot or has written: rows that died after it began are kept for it.
+SELECT h.sort, h.who, h.seconds, h.detail
+FROM (
+    SELECT 'transaction' AS sort, a.pid::text AS who, EXTRACT(EPOCH FROM now() - a.xact_start)::bigint AS seconds,
+        concat_ws(', ', a.state, NULLIF(a.application_name, ''), host(a.client_addr)) AS detail
+    FROM pg_catalog.pg_stat_activity AS a
+    WHERE a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL
+    UNION ALL
+    SELECT 'prepared', p.gid, EXTRACT(EPOCH FROM now() - p.prepared)::bigint, p.owner::text
+    FROM pg_catalog.pg_prepared_xacts AS p
+    WHERE p.database = current_database()
+    UNION ALL
+    SELECT 'slot', s.slot_name::text, :long_s, s.slot_type::text
+    FROM pg_catalog.pg_replication_slots AS s
+    WHERE NOT s.active AND s.xmin IS NOT NULL
+    UNION ALL
+    SELECT 'dead_rows', t.relname::text, :long_s, t.n_dead_tup::text
+    FROM pg_catalog.pg_stat_user_tables AS t
+    WHERE t.schemaname = 'perdure' AND t.n_dead_tup > :most_dead AND t.n_dead_tup > t.n_live_tup
+) AS h
+WHERE h.seconds >= :long_s
+ORDER BY h.seconds DESC, h.sort, h.who

@@ -31,7 +31,7 @@ FROM (
     FROM (
         SELECT job_id, life, finished_at, error_type, error, successor
         FROM {outcome}
-        WHERE state = 'failed' AND finished_at >= :since
+        WHERE {failed} AND finished_at >= :since
         ORDER BY finished_at DESC, job_id DESC
         LIMIT :cap
     ) AS o
@@ -46,11 +46,18 @@ ORDER BY f.number DESC, f.finished_at DESC, f.job_id DESC
 -- name: count_failed
 -- Whether ask_failures saw them all.
 SELECT COUNT(*)
-FROM (SELECT 1 AS one FROM {outcome} WHERE state = 'failed' AND finished_at >= :since LIMIT :cap) AS o
+FROM (SELECT 1 AS one FROM {outcome} WHERE {failed} AND finished_at >= :since LIMIT :cap) AS o
 
 -- fragment: silent
 -- Nothing was heard of the node since before :stale, nor for its lease.
 (n.beat_at <= :stale AND n.beat_at <= :now - COALESCE(n.lease_us, :usual_lease))
+
+-- fragment: due_before
+SELECT kind, queue, run_at, job_id
+            FROM {ready}
+            WHERE state = 'scheduled' AND run_at <= :stale
+            ORDER BY run_at, job_id
+            LIMIT :cap
 
 -- name: ask_stuck
 -- 3. What is stuck? Running jobs whose node has stopped or is silent, that are past their time-out, or that run since
@@ -84,18 +91,14 @@ FROM (
         FROM (
             SELECT kind, queue, updated_at, job_id
             FROM {ready}
-            WHERE state = 'parked' AND state <> 'queued' AND state <> 'running' AND state <> 'scheduled'
+            WHERE state = 'parked' AND {aside}
             ORDER BY job_id
             LIMIT :cap
         ) AS p
         UNION ALL
         SELECT 'due', d.kind, d.queue, d.run_at, d.job_id
         FROM (
-            SELECT kind, queue, run_at, job_id
-            FROM {ready}
-            WHERE state = 'scheduled' AND run_at <= :stale
-            ORDER BY run_at, job_id
-            LIMIT :cap
+            {due_before}
         ) AS d
         UNION ALL
         SELECT
@@ -200,7 +203,7 @@ FROM (
         FROM (
             SELECT id, job_id
             FROM {run}
-            WHERE state = 'lost' AND state <> 'running' AND state <> 'completed' AND id >= :from_id
+            WHERE state = 'lost' AND {odd_run} AND id >= :from_id
             ORDER BY id DESC
             LIMIT :cap
         ) AS u
@@ -244,3 +247,9 @@ FROM (
 ) AS e
 GROUP BY e.kind
 ORDER BY e.kind
+
+-- name: read_hindrances
+-- What keeps a server from removing dead rows. A dialect may know more.
+SELECT '', '', :long_s, :most_dead
+FROM {schema_version}
+WHERE 1 = 0

@@ -1,3 +1,8 @@
+-- name: ring
+-- Wake the workers that serve this queue and sleep ('*': all of them). For databases where a statement does that; others
+-- have nothing to do here.
+SELECT :queue
+
 -- name: ensure_queue
 INSERT INTO {queue} (name, next_position)
 VALUES (:queue, 100)

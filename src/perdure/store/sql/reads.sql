@@ -219,27 +219,40 @@ WHERE d.state = :state AND {row_fits} AND {page_of_rows}
 -- name: reach_live
 SELECT job_id FROM {ready} WHERE {reach_of_rows}
 
+-- The states few jobs are in have an index of their own, and so have the rarer ends of runs and jobs.
+
+-- fragment: aside
+state <> 'queued' AND state <> 'running' AND state <> 'scheduled'
+
+-- fragment: odd_run
+state <> 'running' AND state <> 'completed'
+
+-- fragment: odd_end
+state <> 'completed'
+
+-- fragment: failed
+state = 'failed'
+
 -- name: list_aside
--- The states few jobs are in have an index of their own.
 {find_rows} {ready} AS d
 WHERE d.state = :state
-    AND d.state <> 'queued' AND d.state <> 'running' AND d.state <> 'scheduled'
+    AND {aside}
     AND {row_fits} AND {page_of_rows}
 
 -- name: reach_aside
 SELECT job_id
 FROM {ready}
 WHERE state = :state
-    AND state <> 'queued' AND state <> 'running' AND state <> 'scheduled'
+    AND {aside}
     AND {reach_of_rows}
 
 -- name: list_ended
 -- Ended other than by success.
 {find_rows} {outcome} AS d
-WHERE d.state = :state AND d.state <> 'completed' AND {still_ended} AND {row_fits} AND {page_of_rows}
+WHERE d.state = :state AND {odd_end} AND {still_ended} AND {row_fits} AND {page_of_rows}
 
 -- name: reach_ended
-SELECT job_id FROM {outcome} WHERE state = :state AND state <> 'completed' AND {reach_of_rows}
+SELECT job_id FROM {outcome} WHERE state = :state AND {odd_end} AND {reach_of_rows}
 
 -- name: list_completed
 -- Most outcomes are of this sort, and none has to be skipped that is still waiting.
@@ -359,10 +372,10 @@ SELECT id FROM {run} WHERE job_id = :job_id AND {reach}
 -- name: list_runs_by_state
 -- Runs that neither run nor completed are few, and have an index of their own.
 {find_runs} {run} AS u
-WHERE u.state = :state AND u.state <> 'running' AND u.state <> 'completed' AND {page_of_runs}
+WHERE u.state = :state AND {odd_run} AND {page_of_runs}
 
 -- name: reach_runs_by_state
-SELECT id FROM {run} WHERE state = :state AND state <> 'running' AND state <> 'completed' AND {reach}
+SELECT id FROM {run} WHERE state = :state AND {odd_run} AND {reach}
 
 -- name: list_runs_running
 -- Those that hold their job; used if not more than :scan jobs run.
@@ -423,7 +436,7 @@ FROM (
     FROM (
         SELECT queue
         FROM {ready}
-        WHERE state <> 'queued' AND state <> 'running' AND state <> 'scheduled'
+        WHERE {aside}
         ORDER BY state, job_id
         LIMIT :cap
     ) AS a

@@ -25,6 +25,11 @@ WHERE id IN ({these})
 ORDER BY id
 {skip_locked}
 
+-- name: known_jobs
+SELECT id
+FROM {job}
+WHERE id IN ({these})
+
 -- name: these_ended
 -- Those that have ended, as they are now: the newest life.
 SELECT j.id, o.life, o.state, j.idempotency_key

@@ -11,14 +11,14 @@ q.paused_at IS NULL
 -- A live row without its job is nobody's work: no claim takes it, so no worker may wait for it.
 EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = r.job_id)
 
--- name: queues_with_work
+-- fragment: queues_with_work
 SELECT q.name
 FROM {queue} AS q
 WHERE {lane_free}
     AND EXISTS (SELECT 1 FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' AND {job_is_there})
 ORDER BY q.name
 
--- name: queues_with_parked
+-- fragment: queues_with_parked
 SELECT q.name
 FROM {queue} AS q
 WHERE {lane_free}
@@ -31,15 +31,29 @@ WHERE {lane_free}
     )
 ORDER BY q.name
 
--- name: next_due
-SELECT MIN(run_at)
+-- fragment: next_due
+SELECT 'due' AS sort, NULL AS queue, MIN(run_at) AS due, NULL AS run_id
 FROM {ready}
 WHERE state = 'scheduled'
 
--- name: cancelled_of_node
-SELECT run_id
+-- name: glance
+-- What a node would find to do, in one statement: when the next job is due, which of its runs are to stop, and the queues
+-- with jobs that may start, or that were set aside for want of a node that knows them.
+{next_due}
+UNION ALL
+SELECT 'cancelled', NULL, NULL, run_id
 FROM {ready}
 WHERE state = 'running' AND node_id = :node_id AND cancel_requested = 1
+UNION ALL
+SELECT 'work', w.name, NULL, NULL
+FROM (
+{queues_with_work}
+) AS w
+UNION ALL
+SELECT 'parked', p.name, NULL, NULL
+FROM (
+{queues_with_parked}
+) AS p
 
 -- name: held_by_node
 SELECT {ready_columns}

@@ -39,6 +39,9 @@ _SENDER = struct.Struct("=iII")  # process, user, group
 class SqliteBell:
     """One worker's bell. `wait` is for one thread; `ring` and `close` for any."""
 
+    listens = False
+    """Looking costs little, and programs that are not Perdure do not ring."""
+
     def __init__(self, meter: WalMeter, gate: Gate, file: Identity | None) -> None:
         self._meter = meter
         self._gate = gate  # kept: the board exists only as long as the gate

@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError, TransactionError
+from perdure.store.copy import Closure
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
 from perdure.store.line import Line, Ticket, new_ticket
 from perdure.store.protocols import StoreSettings
@@ -51,6 +52,8 @@ class Database:
         self.path = path
         self.usable = True
         self.retired = False
+        self.closure: Closure | None = None
+        """Why nobody may write to the file; None: it is open, or was when this process opened it."""
         self._reading: set[object] = set()
         self._identity = identity_of(path)
         self._settings = settings

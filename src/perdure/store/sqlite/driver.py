@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
-from perdure.store.engine import Result, Statement, Statements, UniqueViolation, row_for, rows_for
+from perdure.store.engine import ImmediateDriver, Result, Statement, Statements, UniqueViolation, row_for, rows_for
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.wal import affected
 from perdure.store.transaction import closed
@@ -112,7 +112,7 @@ def _set(connection: sqlite3.Connection, pragma: str) -> None:
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
-class SqliteDriver:
+class SqliteDriver(ImmediateDriver):
     """Executes calls on one connection, with our own cursor: rows are tuples, whatever the connection's row factory."""
 
     def __init__(self, connection: sqlite3.Connection, statements: Statements) -> None:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from perdure.errors import DatabaseUnavailable
 from perdure.store import migrate
-from perdure.store.engine import Make
+from perdure.store.copy import closure
+from perdure.store.engine import Make, drive
+from perdure.store.migrate import Applied
 from perdure.store.protocols import StoreSettings
 from perdure.store.rows import Fact
 from perdure.store.sqlite import schema
 from perdure.store.sqlite import transaction as transactions
 from perdure.store.sqlite.bell import SqliteBell
 from perdure.store.sqlite.database import Database, Retired
-from perdure.store.sqlite.driver import give_pages_back, open_writer, translated
+from perdure.store.sqlite.driver import SqliteDriver, give_pages_back, open_reader, open_writer, translated
 from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
+from perdure.store.sqlite.statements import STATEMENTS
 from perdure.uninterrupted import uninterrupted
 
 _databases: dict[tuple[int, int] | None, Database] = {}
@@ -72,7 +75,9 @@ def upgrade_at(path: Path, settings: StoreSettings) -> schema.Upgrade:
 def _prepared(path: Path, settings: StoreSettings, *, may_upgrade: bool) -> Database:
     with translated(path), closing(open_writer(path, settings)) as connection:
         schema.prepare(connection, path, migrate.migrations_of("sqlite"), allowed=may_upgrade)
-        return Database(path, settings)
+        database = Database(path, settings)
+        database.closure = None if settings.closed_too else drive(closure(), SqliteDriver(connection, STATEMENTS))
+        return database
 
 
 def forget(database: Database) -> None:
@@ -148,12 +153,22 @@ class SqliteRunner:
             self._generation = generation
         return self._database
 
+    @property
+    def _writable(self) -> Database:
+        """The same for whoever may write. Refuses a closed database."""
+        database = self.database
+        if database.closure is not None:
+            raise database.closure.refusal(str(self.path))
+        return database
+
     def write(self, make: Make[T], *, brief: bool = False) -> T:  # noqa: ARG002 - no row is ever locked here
         with uninterrupted:
             while True:
                 database = self._database
                 if database is None or not database.usable or self._generation != generation:
                     database = self.database
+                if database.closure is not None:
+                    raise database.closure.refusal(str(self.path))
                 try:
                     return database.write(make)
                 except Retired:
@@ -162,13 +177,13 @@ class SqliteRunner:
     async def awrite(self, make: Make[T]) -> T:
         while True:
             try:
-                return await self.database.awrite(make)
+                return await self._writable.awrite(make)
             except Retired:
                 continue
 
     def write_within(self, tx: object, make: Make[T]) -> T:
         with uninterrupted:
-            return transactions.write_within(tx, make, self.database.path)
+            return transactions.write_within(tx, make, self._writable.path)
 
     def read(self, make: Make[T]) -> T:
         with uninterrupted:
@@ -178,13 +193,16 @@ class SqliteRunner:
                 except Retired:
                     continue
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[object, None, None]:
         # `yield from`, not a second `with`: an interrupt between the two could leave the inner one open.
         with uninterrupted:
             while True:
                 try:
-                    return (yield from self.database.transaction(join=join))
+                    return (yield from self._writable.transaction(join=join))
                 except Retired:
                     continue
 
@@ -192,11 +210,11 @@ class SqliteRunner:
         """The transaction of this thread or task that calls would join. None: there is none."""
         return None if self._database is None else self._database.joined()
 
-    def bell(self) -> SqliteBell:
+    def bell(self, queues: Sequence[str] | None = None) -> SqliteBell:  # noqa: ARG002 - it rings for all of them
         with uninterrupted:
             while True:
                 try:
-                    return self.database.bell()
+                    return self._writable.bell()
                 except Retired:
                     continue
 
@@ -214,6 +232,12 @@ class SqliteRunner:
     def facts(self) -> list[Fact]:
         """The same for people, with a verdict."""
         return schema.facts(self.checkup())
+
+    def applied(self) -> list[Applied]:
+        """The steps that the file has recorded. Empty: it has none of our tables."""
+        schema.require_file(self.path)
+        with translated(self.path), closing(open_reader(self.path, self._settings)) as connection:
+            return schema.applied(connection)
 
     def back_up(self, target: Path) -> None:
         """Copy all that is committed now to a new file. Jobs continue meanwhile."""

@@ -133,9 +133,10 @@ def require_newest(connection: sqlite3.Connection, path: Path, known: Sequence[M
 
 
 def _older(path: Path, done: Sequence[Applied], known: Sequence[Migration], why: str) -> SchemaError:
+    todo = migrate.steps_in_words(migrate.pending(known, done))
     return SchemaError(
-        f"{path} is at schema revision {done[-1].revision}, this version of Perdure needs {known[-1].revision}, and"
-        f" {why}; run perdure db upgrade first",
+        f"{path} is at schema revision {done[-1].revision}, this version of Perdure needs {known[-1].revision}"
+        f" (still to do: {todo}), and {why}; run perdure db upgrade first",
         code="schema_older",
     )
 
@@ -158,7 +159,8 @@ def _back_up(connection: sqlite3.Connection, path: Path) -> Path:
 
 
 class Checkup(NamedTuple):
-    """The condition of a file. `revision` 0: no Perdure tables. `schema_fault`: why this version cannot use it."""
+    """The condition of a file. `revision` 0: no Perdure tables. `schema_fault`: why this version cannot use it.
+    `objects`: whether all its tables, indexes and views are there."""
 
     path: Path
     size: int
@@ -168,6 +170,7 @@ class Checkup(NamedTuple):
     revision: int
     newest: int
     schema_fault: str | None
+    objects: Fact | None
     faults: tuple[str, ...]
     journal_mode: str
     synchronous: str
@@ -210,6 +213,7 @@ def _examine(connection: sqlite3.Connection, path: Path) -> Checkup:
         revision=done[-1].revision if done else 0,
         newest=migrate.migrations_of("sqlite")[-1].revision,
         schema_fault=_schema_fault(connection, path),
+        objects=_objects(connection, done),
         faults=_faults(connection),
         journal_mode=str(journal_mode),
         synchronous=_SYNCHRONOUS.get(synchronous, str(synchronous)),
@@ -226,6 +230,13 @@ def _schema_fault(connection: sqlite3.Connection, path: Path) -> str | None:
     except SchemaError as error:
         return error.message
     return None
+
+
+def _objects(connection: sqlite3.Connection, done: Sequence[Applied]) -> Fact | None:
+    if not done:
+        return None
+    found = {(str(sort), str(name)) for sort, name in connection.execute("SELECT type, name FROM sqlite_master")}
+    return migrate.objects_fact(migrate.migrations_of("sqlite"), done, NAMING, found)
 
 
 def _faults(connection: sqlite3.Connection) -> tuple[str, ...]:
@@ -264,6 +275,7 @@ def facts(found: Checkup) -> list[Fact]:
     return [
         Fact("file", f"{found.path} ({size(found.size)})"),
         _schema_fact(found),
+        *([found.objects] if found.objects else []),
         Fact("integrity", "ok")
         if not found.faults
         else Fact("integrity", "; ".join(found.faults), Verdict.PROBLEM, "keep the files, and restore a backup"),

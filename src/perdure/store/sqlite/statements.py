@@ -28,6 +28,8 @@ def _time(value: str) -> str:
 
 
 NAMING = Naming(table, _id, _time)
+AROUND = ("BEGIN EXCLUSIVE", "COMMIT")
+"""Around the statements that people apply themselves: all or nothing."""
 
 
 OWN = statements.of_sqlite_and_postgres() + (Path(__file__).parent / "statements.sql").read_text("utf-8")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from perdure.errors import StoreError
-from perdure.store.engine import Make, Op, Pair
+from perdure.store.engine import Make, Op, Pair, Tell
 from perdure.store.protocols import Bell
 from perdure.store.store import Runner, SqlStore
 from perdure.testing.contract.case import each, raises
@@ -50,11 +50,14 @@ class PassingRunner:
     def read(self, make: Make[T]) -> T:
         return self.inner.read(make)
 
+    def look(self, make: Make[T]) -> T:
+        return self.read(make)
+
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.inner.transaction(join=join)
 
-    def bell(self) -> Bell:
-        return self.inner.bell()
+    def bell(self, queues: Sequence[str] | None = None) -> Bell:
+        return self.inner.bell(queues)
 
     def upgrade(self) -> str:
         return self.inner.upgrade()
@@ -95,14 +98,14 @@ class FailingRunner(PassingRunner):
                 try:
                     result = yield call
                 except StoreError as error:
-                    call = op.throw(error)
+                    call = self._throw(op) if fails else op.throw(error)
                 else:
                     call = self._throw(op) if fails else op.send(result)
         except StopIteration as stop:
             answer: T = stop.value
             return answer
 
-    def _throw(self, op: Op[T]) -> Pair:
+    def _throw(self, op: Op[T]) -> Pair | Tell:
         """An error that is no StoreError skips the operation, like an interrupt in the driver."""
         error = self.error("the test wanted this call to fail")
         if isinstance(error, StoreError):

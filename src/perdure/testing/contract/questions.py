@@ -607,3 +607,7 @@ def test_the_holds_of_a_queue_are_its_own_row_and_then_that_of_all(rig: Rig) -> 
         assert rig.store.queue_holds(rig.queue) == [QueueHold(rig.queue, None, None), QueueHold("*", rig.now, None)]
     finally:
         rig.store.pause_queue("*", None)
+
+
+def test_nothing_hinders_a_server_that_nobody_else_uses(rig: Rig) -> None:
+    assert list(rig.store.hindrances(long_s=10**6, most_dead=10**12)) == []

@@ -466,9 +466,8 @@ _RESERVATION: dict[str, str | int] = {
 
 def _insert(rig: Rig, table: str, **values: str | int) -> None:
     """A row of a table that has no operations in this protocol. Ids are given as hexadecimal digits."""
-    quote = "x'{}'" if rig.store.single_writer else "'{}'"
     written = {
-        name: quote.format(value) if name in ("id", "schedule_id", "job_id") else f":{name}"
+        name: rig.id_of(str(value)) if name in ("id", "schedule_id", "job_id") else f":{name}"
         for name, value in values.items()
     }
     rig.execute(f"INSERT INTO {{{table}}} ({', '.join(written)}) VALUES ({', '.join(written.values())})", **values)  # noqa: S608

@@ -32,6 +32,7 @@ from perdure.job.states import WAITING, State, Suspicion, Verb
 from perdure.job.views import Job, Run
 from perdure.listing import pages
 from perdure.store import migrate
+from perdure.store.mysql import statements as mysql
 from perdure.store.open import open_store
 from perdure.store.protocols import Decide, Store
 from perdure.store.rows import (
@@ -62,7 +63,10 @@ BROKEN = Failure("ValueError", "it broke", "Traceback: it broke")
 HOPELESS = Failure("ValueError", "it will never work", permanent=True)
 CRASHED = Failure("NodeLost", "the node died")
 
-_TABLES = {"sqlite": "perdure_{}", "postgresql": "perdure.{}", "postgres": "perdure.{}"}
+_TABLES = {
+    **dict.fromkeys(("sqlite", "mysql", "mariadb"), "perdure_{}"),
+    **dict.fromkeys(("postgresql", "postgres"), "perdure.{}"),
+}
 _NOT_COMPARED = "schema_version"
 
 
@@ -347,18 +351,27 @@ class Rig:
 
     # -- behind the protocols ----------------------------------------------------------------------------------------
 
+    @property
+    def scheme(self) -> str:
+        return self.url.split("://", 1)[0].lower() if "://" in self.url else "sqlite"
+
     def table(self, name: str) -> str:
         """The name of the table in this database."""
-        scheme = self.url.split("://", 1)[0].lower() if "://" in self.url else "sqlite"
         runner = getattr(self.store, "runner", None)
-        form: str | None = getattr(runner, "tables", _TABLES.get(scheme))
+        form: str | None = getattr(runner, "tables", _TABLES.get(self.scheme))
         if runner is None or form is None:
             raise NotSupported("the suite cannot look into the tables of this store")
         return form.format(name)
 
+    def id_of(self, digits: str) -> str:
+        """An id for a test's own SQL, from its hexadecimal digits."""
+        return f"'{digits}'" if self.scheme.startswith("postgres") else f"x'{digits}'"
+
     def execute(self, sql: str, **values: str | int) -> list[tuple[object, ...]]:
         """Run a test's own SQL in a transaction; `{x}` is the table x, `:name` one of the values, as a literal."""
         named = re.sub(r"\{(\w+)\}", lambda match: self.table(match[1]), sql)
+        if self.scheme in ("mysql", "mariadb"):
+            named = mysql.written(named)
         written = re.sub(r":(\w+)", lambda match: _literal(values[match[1]]), named)
         with self.store.transaction() as tx:
             cursor = tx.execute(written)

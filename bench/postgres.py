@@ -1,0 +1,308 @@
+"""Rows about PostgreSQL: a drain beside PgQueuer, Procrastinate and the floor, enqueue_many, depth, several workers.
+
+All sides use one server, which the row starts, with `fsync` on and its files on a disk; each round has a database of
+its own. Run as a module it is one side of the drain: `python -m bench.postgres perdure|floor|pgqueuer-500|procrastinate
+URL JOBS` fills an empty database, drains it, and prints how many jobs a second that were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psycopg
+
+from bench.depth import FEW, ROOM, Jobs, cost_us, microseconds
+from bench.floor_postgres import PostgresFloor
+from bench.measure import ROOT, Rounds, in_turns, rate
+from bench.report import Figure, at_least, at_most, compared, ratio_figure
+from bench.sample import QUEUE, Desk, arguments
+from perdure import Perdure
+from tests.postgres_server import PostgresServer, running
+
+JOBS = 20_000
+CONCURRENCY = 500
+ROUNDS = 5
+PGQUEUERS = ("pgqueuer-100", "pgqueuer-500", "pgqueuer-1000")  # by batch size; the best of them is the one to beat
+PROCRASTINATE_JOBS = 3_000  # it keeps its pace however many there are; more would only take longer
+PROCRASTINATE_TASKS = 20
+PER_CALL = 1_000
+WORKERS = 4
+DISK = Path("/var/tmp")
+
+
+@contextmanager
+def server() -> Generator[PostgresServer, None, None]:
+    with running(folder=DISK) as started:
+        yield started
+
+
+# -- drain -----------------------------------------------------------------------------------------------------------
+
+
+def drain(_rounds: int) -> list[Figure]:
+    """Async no-ops, one worker process, every audit row."""
+    with server() as started:
+        sides = {side: list[float]() for side in (*PGQUEUERS, "procrastinate", "floor", "perdure")}
+        for _ in range(ROUNDS):
+            for side, rates in sides.items():
+                jobs = PROCRASTINATE_JOBS if side == "procrastinate" else JOBS
+                rates.append(_asked(side, started.new_database(), jobs))
+    best = max(PGQUEUERS, key=lambda side: median(sides[side]))
+    ours = sides["perdure"]
+    what = f"PostgreSQL: drain of {JOBS:,} no-op async jobs"
+    pgqueuer = f"PgQueuer (batches of {best.removeprefix('pgqueuer-')})"
+    return [
+        compared("drain-postgres", what, Rounds(ours, sides[best]), at_least(1.2, "PgQueuer"), pgqueuer),
+        compared(
+            "drain-postgres-procrastinate",
+            "… beside Procrastinate",
+            Rounds(ours, sides["procrastinate"]),
+            at_least(5, "Procrastinate"),
+            "Procrastinate",
+        ),
+        compared(
+            "drain-postgres-floor", "… beside the bare driver", Rounds(ours, sides["floor"]), at_least(0.6, "floor")
+        ),
+    ]
+
+
+def workers(_rounds: int) -> list[Figure]:
+    """Several worker processes on one queue, each job once."""
+    with server() as started:
+        rates = Rounds([], [])
+        for _ in range(ROUNDS):
+            for side, count in zip(rates, (WORKERS, 1), strict=True):
+                side.append(_drained_by(count, started.new_database()))
+    what = f"PostgreSQL: {WORKERS} worker processes drain {JOBS:,} jobs"
+    return [compared("workers-postgres", what, rates, at_least(1, "one"), "one")]
+
+
+def _drained_by(count: int, url: str) -> float:
+    """All workers wait for a line on their input, so that the start of Python is not timed."""
+    fill(Perdure(url, auto_migrate=True), JOBS)
+    command = [sys.executable, "-m", "bench.postgres", "worker", url, "0"]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    started = time.perf_counter()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate()
+    taken = time.perf_counter() - started
+    _each_ran_once(url, JOBS)
+    return JOBS / taken
+
+
+def _each_ran_once(url: str, jobs: int) -> None:
+    sql = "SELECT count(*), count(DISTINCT job_id), (SELECT count(*) FROM perdure.outcome) FROM perdure.run"
+    with psycopg.connect(url) as connection:
+        found = connection.execute(sql).fetchone()
+    if found != (jobs, jobs, jobs):
+        raise SystemExit(f"Not every one of {jobs} jobs ran once: runs, jobs with runs and ends are {found}.")
+
+
+def _asked(side: str, url: str, jobs: int) -> float:
+    command = [sys.executable, "-m", "bench.postgres", side, url, str(jobs)]
+    return float(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+
+
+# -- enqueue_many ----------------------------------------------------------------------------------------------------
+
+
+def many(rounds: int) -> list[Figure]:
+    """A thousand jobs in a call, beside PgQueuer's bulk form of enqueue."""
+    with server() as started, asyncio.Runner() as runner:
+        desk = Desk(started.new_database())
+        queries = runner.run(_pgqueuer_queries(started.new_database()))
+        batch = [arguments()] * PER_CALL
+        payload = str(arguments()).encode()
+        names: list[Any] = [["noop"] * PER_CALL, [payload] * PER_CALL, [0] * PER_CALL]
+        measured = in_turns(
+            lambda: rate(PER_CALL, lambda: desk.kind.enqueue_many(batch)),
+            lambda: rate(PER_CALL, lambda: runner.run(queries.enqueue(*names))),
+            rounds,
+        )
+        desk.close()
+    what = f"PostgreSQL: enqueue_many, {PER_CALL:,} a call"
+    return [compared("many-postgres", what, measured, at_least(0.8, "PgQueuer"), "PgQueuer")]
+
+
+# -- depth -----------------------------------------------------------------------------------------------------------
+
+
+def depth(rounds: int, jobs: Jobs) -> list[Figure]:
+    """The median cost of a claim of ten, in its own transaction, in both databases in turns."""
+    with server() as started:
+        deep, few = Desk(_filled(started.new_database(), jobs)), Desk(_filled(started.new_database(), FEW))
+        measured = in_turns(lambda: cost_us(deep), lambda: cost_us(few), rounds)
+        deep.close()
+        few.close()
+    target = at_most(1.3, "× with 1 k jobs")
+    what = f"PostgreSQL: claim of {ROOM}: {jobs}"
+    return [ratio_figure("depth-postgres", what, measured, target, "1 k queued", microseconds)]
+
+
+def _filled(url: str, jobs: Jobs) -> str:
+    """One job goes all the way and leaves its rows; the others are copies of them, with ids and places of their own."""
+    desk = Desk(url)
+    desk.kind.enqueue_many([arguments()])
+    desk.finish(desk.claim(1))
+    desk.kind.enqueue_many([arguments()])
+    desk.close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        kept = "SELECT * FROM (SELECT * FROM perdure.{0} WHERE {1} LIMIT 1) AS one"
+        live, ended = ("IN (SELECT job_id FROM perdure.ready)", "NOT IN (SELECT job_id FROM perdure.ready)")
+        connection.execute(f"CREATE TEMP TABLE a_ready AS {kept.format('ready', 'true')}".encode())
+        connection.execute(f"CREATE TEMP TABLE a_job AS {kept.format('job', f'id {live}')}".encode())
+        for table in ("run", "outcome"):
+            connection.execute(f"CREATE TEMP TABLE a_{table} AS {kept.format(table, f'job_id {ended}')}".encode())
+        first_queued = jobs.finished + jobs.scheduled
+        _copy(connection, "job", {"id": _NTH}, range(sum(jobs)))
+        _copy(connection, "run", {"id": _NTH, "job_id": _NTH}, range(jobs.finished))
+        _copy(connection, "outcome", {"job_id": _NTH}, range(jobs.finished))
+        place = {"job_id": _NTH, "position": "nextval('perdure.position')"}
+        later = {**place, "state": "'scheduled'", "run_at": "run_at + 31536000000000"}
+        _copy(connection, "ready", later, range(jobs.finished, first_queued))
+        _copy(connection, "ready", place, range(first_queued, sum(jobs)))
+        connection.execute("VACUUM ANALYZE")
+    return url
+
+
+_NTH = "left(lpad(to_hex(i / 4 + 1577836800000), 12, '0') || '700' || i % 4 || '8000' || md5(i::text), 32)::uuid"
+"""A UUIDv7 that rises with the number: four a millisecond, the other bits scattered."""
+
+
+def _copy(connection: psycopg.Connection[Any], table: str, own: dict[str, str], numbers: range) -> None:
+    names = [row[0] for row in connection.execute(f"SELECT * FROM a_{table}".encode()).description or ()]
+    values = ", ".join(own.get(name, name) for name in names)
+    series = f"generate_series({numbers.start}, {numbers.stop - 1}) AS i"
+    sql = f"INSERT INTO perdure.{table} ({', '.join(names)}) SELECT {values} FROM a_{table} CROSS JOIN {series}"
+    connection.execute(sql.encode())
+
+
+# -- the processes ---------------------------------------------------------------------------------------------------
+
+
+def main(side: str, url: str, jobs: int) -> None:
+    logging.disable(logging.CRITICAL)
+    if side == "worker":
+        work(url)
+    elif side == "perdure":
+        print(perdure(url, jobs))
+    elif side == "floor":
+        print(floor(url, jobs))
+    elif side == "procrastinate":
+        print(asyncio.run(procrastinate(url, jobs)))
+    else:
+        print(asyncio.run(pgqueuer(url, jobs, int(side.removeprefix("pgqueuer-")))))
+
+
+def perdure(url: str, jobs: int) -> float:
+    app = Perdure(url, auto_migrate=True)
+    fill(app, jobs)
+    worker = app.worker(concurrency=CONCURRENCY)
+    started = time.perf_counter()
+    worker.run(until_idle=True)
+    return jobs / (time.perf_counter() - started)
+
+
+def work(url: str) -> None:
+    app = Perdure(url)
+    declare(app)
+    app.queues.list()  # connected
+    worker = app.worker(concurrency=CONCURRENCY)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    worker.run(until_idle=True)
+
+
+def declare(app: Perdure) -> Any:
+    @app.job(queue=QUEUE, name="aside")
+    async def aside() -> None: ...
+
+    return aside
+
+
+def fill(app: Perdure, jobs: int) -> None:
+    kind = declare(app)
+    for _ in range(0, jobs, 1_000):
+        kind.enqueue_many([{}] * 1_000)
+
+
+def floor(url: str, jobs: int) -> float:
+    app = Perdure(url, auto_migrate=True)
+    fill(app, jobs)
+    app.close()
+    bare = PostgresFloor(url)
+    started = time.perf_counter()
+    bare.drain(CONCURRENCY)
+    taken = time.perf_counter() - started
+    bare.close()
+    _each_ran_once(url, jobs)
+    return jobs / taken
+
+
+async def _pgqueuer_queries(url: str) -> Any:
+    import asyncpg  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+    from pgqueuer.db import AsyncpgDriver
+    from pgqueuer.queries import Queries
+
+    queries = Queries(AsyncpgDriver(await asyncpg.connect(url)))
+    await queries.install()
+    return queries
+
+
+async def pgqueuer(url: str, jobs: int, batch: int) -> float:
+    """PgQueuer on asyncpg, its faster driver, with its own log of every job."""
+    from pgqueuer import PgQueuer
+    from pgqueuer.types import QueueExecutionMode
+
+    queries = await _pgqueuer_queries(url)
+    for _ in range(0, jobs, PER_CALL):
+        await queries.enqueue(["noop"] * PER_CALL, [None] * PER_CALL, [0] * PER_CALL)
+    queue = PgQueuer(queries.driver)
+
+    @queue.entrypoint("noop")
+    async def noop(job: Any) -> None: ...
+
+    started = time.perf_counter()
+    await queue.qm.run(batch_size=batch, mode=QueueExecutionMode.drain)
+    taken = time.perf_counter() - started
+    return jobs / taken
+
+
+async def procrastinate(url: str, jobs: int) -> float:
+    from procrastinate import App, PsycopgConnector
+
+    app = App(connector=PsycopgConnector(conninfo=url))
+
+    @app.task(queue="bench")
+    async def noop() -> None: ...
+
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        for _ in range(0, jobs, PER_CALL):
+            await noop.batch_defer_async(*[{}] * PER_CALL)
+        started = time.perf_counter()
+        await app.run_worker_async(concurrency=PROCRASTINATE_TASKS, wait=False, install_signal_handlers=False)
+        return jobs / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,1 @@
+"""For other programs that share a database with Perdure."""

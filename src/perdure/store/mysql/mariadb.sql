@@ -1,0 +1,53 @@
+-- Where MariaDB and MySQL differ: MariaDB's part.
+
+-- fragment: share_skip_locked
+LOCK IN SHARE MODE SKIP LOCKED
+
+-- name: take_places
+-- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
+-- long transaction (tx=) would keep out everyone else. One sequence serves all queues, and each place is answered by
+-- itself: those of transactions that run side by side may interleave.
+SET STATEMENT max_recursive_iterations = 4294967295 FOR
+WITH RECURSIVE wanted (number) AS (
+    SELECT 1
+    UNION ALL
+    SELECT number + 1
+    FROM wanted
+    WHERE number < :room / 100
+)
+SELECT NEXTVAL({position}) + 100
+FROM {queue} AS q
+CROSS JOIN wanted
+WHERE q.name = :queue
+
+-- name: make_queue_with_room
+-- For the very first job of a queue. Others who want to be the first wait for that one's commit.
+INSERT INTO {queue} (name, next_position)
+VALUES (:queue, 0)
+ON DUPLICATE KEY UPDATE name = name;
+SET STATEMENT max_recursive_iterations = 4294967295 FOR
+WITH RECURSIVE wanted (number) AS (
+    SELECT 1
+    UNION ALL
+    SELECT number + 1
+    FROM wanted
+    WHERE number < :room / 100
+)
+SELECT NEXTVAL({position}) + 100
+FROM wanted
+
+-- name: keep_counter_ahead
+-- SETVAL never goes back. It is the value before the next one.
+SELECT SETVAL({position}, :position)
+
+-- name: queue_counter_behind
+SELECT r.queue, COUNT(*) OVER ()
+FROM {ready} AS r
+GROUP BY r.queue
+HAVING MAX(r.position) > (SELECT next_not_cached_value FROM {position})
+{shown}
+
+-- name: raise_queue_counters
+-- SETVAL takes no expression.
+SET @perdure_place = (SELECT COALESCE(MAX(r.position), 0) FROM {ready} AS r);
+EXECUTE IMMEDIATE CONCAT('DO SETVAL({position}, ', @perdure_place, ')')

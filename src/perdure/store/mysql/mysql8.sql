@@ -1,0 +1,71 @@
+-- Where MariaDB and MySQL differ: MySQL's part.
+
+-- fragment: share_skip_locked
+FOR SHARE SKIP LOCKED
+
+-- fragment: numbers
+-- MySQL has no sequences, but AUTO_INCREMENT belongs to no transaction either. A number stands for room for 10,000 jobs;
+-- a call that needs more takes several. The rows are not kept.
+WITH RECURSIVE wanted (number) AS (
+    SELECT 1
+    UNION ALL
+    SELECT number + 1
+    FROM wanted
+    WHERE number < :room / 1000000
+)
+
+-- fragment: forget_numbers
+DELETE FROM {position}
+WHERE id >= LAST_INSERT_ID() AND id < LAST_INSERT_ID() + CEIL(:room / 1000000)
+
+-- fragment: first_place_after
+-- Behind the last of these numbers.
+SELECT CAST((LAST_INSERT_ID() + CEIL(:room / 1000000)) * 1000000 AS SIGNED)
+
+-- name: take_places
+-- Not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's long transaction
+-- (tx=) would keep out everyone else.
+INSERT INTO {position} (room)
+{numbers}
+SELECT :room
+FROM {queue} AS q
+CROSS JOIN wanted
+WHERE q.name = :queue;
+{forget_numbers};
+{first_place_after}
+FROM {queue} AS q
+WHERE q.name = :queue
+
+-- name: make_queue_with_room
+-- For the very first job of a queue. Others who want to be the first wait for that one's commit.
+INSERT INTO {queue} (name, next_position)
+VALUES (:queue, 0)
+ON DUPLICATE KEY UPDATE name = name;
+INSERT INTO {position} (room)
+{numbers}
+SELECT :room
+FROM wanted;
+{forget_numbers};
+{first_place_after}
+
+-- name: keep_counter_ahead
+-- A number given by hand moves the counter behind it.
+INSERT INTO {position} (id, room)
+VALUES (:position / 1000000 + 1, 0)
+ON DUPLICATE KEY UPDATE room = 0;
+DELETE FROM {position}
+WHERE id = :position / 1000000 + 1
+
+-- name: queue_counter_behind
+-- Only what the next place would come before: the counter itself cannot be read.
+SELECT r.queue, COUNT(*) OVER ()
+FROM {ready} AS r
+WHERE FALSE
+{shown}
+
+-- name: raise_queue_counters
+INSERT INTO {position} (id, room)
+SELECT MAX(r.position) / 1000000 + 1, 0
+FROM {ready} AS r
+HAVING MAX(r.position) IS NOT NULL
+ON DUPLICATE KEY UPDATE room = 0

@@ -1,0 +1,400 @@
+"""MariaDB and MySQL as a `Server`: address, sessions, schema, the user's own connections. Used by `store/server`."""
+
+from __future__ import annotations
+
+import math
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import CLIENT
+from pymysql.cursors import Cursor
+
+from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, TransactionError
+from perdure.store import migrate
+from perdure.store.engine import Driver
+from perdure.store.migrate import Applied
+from perdure.store.mysql.driver import IN_TRANSACTION, MySQLDriver, number_of, translate
+from perdure.store.mysql.statements import Flavour, dialect, naming, table
+from perdure.store.pool import CommitUnknown
+from perdure.store.protocols import ConnectionLost, StoreSettings
+from perdure.store.rows import Fact, Verdict
+from perdure.store.transaction import MYSQL, closed, not_open, refuse_control
+
+T = TypeVar("T")
+
+OLDEST = {Flavour.MARIADB: (10, 6), Flavour.MYSQL: (8, 0)}
+"""The first with SKIP LOCKED."""
+
+_OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity")
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_IDLE_LIMIT_S = 60
+"""MariaDB ends the transaction of a process that hangs for so long, and releases its locks."""
+_MOMENT_S = 1
+"""For workers: the servers count in whole seconds."""
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+"""Notices within half a minute that a server has vanished."""
+
+
+class MySQLServer:
+    """Where one database is."""
+
+    wanted = "a PyMySQL or mysqlclient Connection"
+
+    def __init__(self, url: str, settings: StoreSettings) -> None:
+        self._options = _parts(url)
+        self.settings = settings
+        self.flavour = Flavour.MARIADB
+        """Known once a connection was made."""
+        where = self._options.get("unix_socket") or f"{self._options['host']}:{self._options['port']}"
+        self.shown = f"MariaDB/MySQL database {self._options['database']} on {where}"
+
+    @property
+    def connection_types(self) -> tuple[type, ...]:
+        """Also mysqlclient's, if the program has loaded it."""
+        other = sys.modules.get("MySQLdb.connections")
+        return (Connection,) if other is None else (Connection, other.Connection)
+
+    def connect(self) -> MySQLSession:
+        """A new connection, in autocommit mode: the session says when a transaction begins."""
+        # FOUND_ROWS: an UPDATE answers how many rows it has found, as on the other databases
+        flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
+        try:
+            connection: Any = Connection(
+                **self._options, charset="utf8mb4", autocommit=True, connect_timeout=10, client_flag=flags
+            )
+        except (pymysql.Error, OSError, RuntimeError) as error:
+            raise self._unreachable(error) from error
+        try:
+            self.flavour = _flavour(str(connection.get_server_info()))
+            return MySQLSession(connection, self)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, pymysql.Error):
+                raise translate(error) from error
+            raise
+
+    def _unreachable(self, error: Exception) -> DatabaseUnavailable:
+        reason = " ".join(str(error.args[-1] if error.args else error).split())
+        return DatabaseUnavailable(
+            f"cannot connect to {self.shown}: {reason}; check that the server runs, and host, port, user and password"
+            " of the database URL",
+            code="database_unreachable",
+        )
+
+    def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
+        cursor = _own_cursor(connection)
+        _check(connection, cursor)
+        try:
+            return work(MySQLDriver(connection, dialect(self.flavour).borrowed, cursor))
+        finally:
+            cursor.close()
+
+
+def _flavour(version: str) -> Flavour:
+    """Which server this is. Refuses one that is too old."""
+    flavour = Flavour.MARIADB if "mariadb" in version.lower() else Flavour.MYSQL
+    found = _VERSION.search(version.removeprefix("5.5.5-"))
+    if found is None or (int(found[1]), int(found[2])) < OLDEST[flavour]:
+        raise DatabaseUnavailable(
+            f"the database server is {version}; Perdure needs MariaDB 10.6 or MySQL 8.0, or newer",
+            code="server_too_old",
+        )
+    return flavour
+
+
+def _parts(url: str) -> dict[str, Any]:
+    """What PyMySQL needs of the URL."""
+    try:
+        parts = urlsplit(url)
+        given = {"host": parts.hostname or "localhost", "port": parts.port or 3306}
+        wished = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    except ValueError:
+        raise _unreadable() from None  # not the parser's text: it may quote the password
+    database = unquote(parts.path[1:])
+    if not database or "/" in database:
+        raise _unreadable()
+    unknown = [name for name in wished if name not in _OPTIONS]
+    if unknown:
+        raise ConfigError(
+            f"the MySQL URL has the option {unknown[0]!r}; known are {', '.join(_OPTIONS)}", code="url_invalid"
+        )
+    user = {} if parts.username is None else {"user": unquote(parts.username)}
+    return {**given, **user, "password": unquote(parts.password or ""), "database": database, **wished}
+
+
+def _unreadable() -> ConfigError:
+    return ConfigError(
+        "the MySQL URL cannot be read; write mysql://user:password@host:port/database, and %-escape characters such as"
+        " @ : / ? # in user and password",
+        code="url_invalid",
+    )
+
+
+def _own_cursor(connection: Any) -> Any:
+    """A cursor whose rows are tuples, on the user's connection."""
+    if not connection.open:
+        raise closed()
+    if isinstance(connection, Connection):
+        return Cursor(cast("Any", connection))
+    return connection.cursor(sys.modules["MySQLdb.cursors"].Cursor)
+
+
+def _check(connection: Any, cursor: Any) -> None:
+    """That a transaction is open, or begins by itself, and no answer is still to be read."""
+    before = getattr(connection, "_result", None)
+    if getattr(before, "unbuffered_active", False):
+        raise TransactionError(
+            "the connection given as tx= is in the middle of another statement; finish that first, and use a connection"
+            " in one thread at a time",
+            code="tx_busy",
+        )
+    if not connection.get_autocommit():
+        return
+    try:  # without a transaction a savepoint is gone at once
+        cursor.execute("SAVEPOINT perdure_open")
+        cursor.execute("RELEASE SAVEPOINT perdure_open")
+    except connection.Error as error:
+        raise not_open() if number_of(error) == _NO_SAVEPOINT else translate(error) from error
+
+
+_NO_SAVEPOINT = 1305
+
+
+class MySQLSession:
+    """One connection of ours, and the transaction on it."""
+
+    def __init__(self, connection: Any, server: MySQLServer) -> None:
+        self.connection = connection
+        self._cursor = Cursor(connection)
+        self._flavour = server.flavour
+        self._shown = server.shown
+        statements = dialect(server.flavour)
+        self.writer = MySQLDriver(connection, statements.writing, self._cursor)
+        self.reader = MySQLDriver(connection, statements.reading, self._cursor)
+        self.reader.savepoints = self.writer.savepoints
+        self._patience_s = max(1, math.ceil(server.settings.busy_timeout_s))
+        self._waits_s = 0
+        _keep_alive(connection)
+        self._run(_settings(server.flavour))
+
+    def _run(self, sql: str) -> None:
+        """Run one or more statements in one message."""
+        self._cursor.execute(sql)
+        while self._cursor.nextset():
+            pass
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self.connection.open and self.connection.server_status & IN_TRANSACTION)
+
+    def begin(self, *, reading: bool, brief: bool = False, alone: bool = False) -> None:  # noqa: ARG002 - begins at once
+        wait_s = min(self._patience_s, _MOMENT_S) if brief else self._patience_s
+        begin = _READ if reading else _WRITE
+        self.writer.savepoints.forget()
+        try:
+            if wait_s != self._waits_s:
+                self._run(f"SET SESSION innodb_lock_wait_timeout = {wait_s}; {begin}")
+                self._waits_s = wait_s
+            else:
+                self._run(begin)
+        except pymysql.Error as error:
+            raise translate(error) from error
+
+    def commit(self) -> None:
+        if not self.in_transaction:  # the server would say that all is well
+            raise _aborted()
+        try:
+            self._cursor.execute("COMMIT")
+        except pymysql.Error as error:
+            meaning = translate(error)
+            raise _unknown() if isinstance(meaning, ConnectionLost) else meaning from error
+
+    def roll_back(self) -> bool:
+        if not self.connection.open:
+            return False
+        if not self.in_transaction:
+            return True
+        with suppress(pymysql.Error):
+            self._cursor.execute("ROLLBACK")
+            return True
+        return False
+
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
+        refuse_control(sql, MYSQL)
+        cursor = self.connection.cursor()
+        try:
+            cursor.execute(sql, params)
+        except (pymysql.Error, UnicodeError) as error:
+            raise self.writer.translated(error) from error
+        return cursor
+
+    def prepare(self, *, allowed: bool) -> int:
+        """See `Session.prepare`. DDL commits by itself here, so another transaction is begun afterwards."""
+        try:
+            done = _prepare(self._cursor, self._flavour, self._shown, allowed=allowed)
+        except pymysql.Error as error:
+            raise translate(error) from error
+        if not self.in_transaction:
+            self.begin(reading=False)
+        return done
+
+    def applied(self) -> list[Applied]:
+        try:
+            return applied(self._cursor)
+        except pymysql.Error as error:
+            raise translate(error) from error
+
+    def facts(self) -> list[Fact]:
+        try:
+            return _facts(self._cursor, self._flavour, self._shown)
+        except pymysql.Error as error:
+            raise translate(error) from error
+
+    def close(self) -> None:
+        with suppress(pymysql.Error):
+            self.connection.close()
+
+
+_WRITE = "START TRANSACTION"
+# one snapshot for all that is read
+_READ = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+
+
+def _settings(flavour: Flavour) -> str:
+    """Of a connection of ours. To the server's own sql_mode we add that a value that does not fit is an error."""
+    wanted = [
+        f"SET NAMES utf8mb4 COLLATE {flavour.collation}",
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), group_concat_max_len = 1048576",
+    ]
+    if flavour is Flavour.MARIADB:
+        wanted.append(f"SET SESSION idle_transaction_timeout = {_IDLE_LIMIT_S}")
+    return "; ".join(wanted)
+
+
+def _keep_alive(connection: Any) -> None:
+    """PyMySQL asks for it, but with the system's two hours."""
+    line = getattr(connection, "_sock", None)
+    if isinstance(line, socket.socket) and line.family in (socket.AF_INET, socket.AF_INET6):
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _unknown() -> CommitUnknown:
+    return CommitUnknown(
+        "the connection to the database server was lost during the commit, so it may have been written or not; check"
+        " before you do it again (an idempotency key makes a repeat harmless)"
+    )
+
+
+def _aborted() -> TransactionError:
+    return TransactionError(
+        "the server has rolled this transaction back (a deadlock, or a statement that ended it) and the error was"
+        " caught inside; nothing of it was written. Let the error leave the block, and run it again",
+        code="tx_aborted",
+    )
+
+
+# -- schema ----------------------------------------------------------------------------------------------------------
+
+_PATIENCE_S = 60
+_ALREADY_DONE = (1060, 1061, 1091)
+"""There is such a column or index, or there is none to drop: an upgrade that was killed got so far."""
+_LOCK = "CONCAT('perdure-', SHA1(DATABASE()))"
+
+
+def _prepare(cursor: Any, flavour: Flavour, where: str, *, allowed: bool) -> int:
+    known = migrate.migrations_of("mysql")
+    before = applied(cursor)
+    if not migrate.pending(known, before):
+        return 0
+    if not allowed:
+        raise migrate.older(where, known, before) if before else migrate.missing(where)
+    cursor.execute("COMMIT")
+    cursor.execute(f"SELECT GET_LOCK({_LOCK}, {_PATIENCE_S})")  # others wait here, and then find nothing left to do
+    if cursor.fetchone() != (1,):
+        raise DatabaseBusy(
+            f"another process upgrades {where} for more than {_PATIENCE_S} s; wait for it, then try again"
+        )
+    try:
+        steps = migrate.pending(known, applied(cursor))
+        for step in steps:
+            _do(cursor, step, flavour, where)
+    finally:
+        with suppress(pymysql.Error):
+            cursor.execute(f"DO RELEASE_LOCK({_LOCK})")
+    return len(steps)
+
+
+def _do(cursor: Any, step: migrate.Migration, flavour: Flavour, where: str) -> None:
+    """Each statement commits by itself. Whatever stops this, the next upgrade begins the step again."""
+    statements = migrate.statements_of(step, naming(flavour))
+    for number, statement in enumerate(statements, 1):
+        try:
+            cursor.execute(statement)
+        except pymysql.Error as error:
+            if number_of(error) in _ALREADY_DONE:
+                continue
+            meaning = translate(error)
+            raise type(meaning)(
+                f"{where}: statement {number} of {len(statements)} of schema step {step.revision} ({step.name}):"
+                f" {meaning.message}. What was done before it stays; remove the cause and run perdure db upgrade again,"
+                " which goes on from there",
+                code=meaning.code,
+            ) from error
+
+
+def applied(cursor: Any) -> list[Applied]:
+    """The steps that the database has recorded. Empty: it is not ours yet."""
+    known = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s"
+    if not cursor.execute(known, (table("schema_version"),)):
+        return []
+    cursor.execute(migrate.recorded_in(naming(Flavour.MARIADB)))
+    return migrate.applied(cursor.fetchall())
+
+
+# -- condition -------------------------------------------------------------------------------------------------------
+
+_OBJECTS = """
+SELECT IF(table_type = 'VIEW', 'view', IF(table_type = 'SEQUENCE', 'sequence', 'table')), table_name
+FROM information_schema.tables
+WHERE table_schema = DATABASE()
+UNION
+SELECT 'index', index_name
+FROM information_schema.statistics
+WHERE table_schema = DATABASE()"""
+
+_DURABLE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "1", "sync_binlog": "1"}
+
+
+def _facts(cursor: Any, flavour: Flavour, where: str) -> list[Fact]:
+    """What is known about the database, with verdicts, for `perdure db check`."""
+    known, done = migrate.migrations_of("mysql"), applied(cursor)
+    found = [Fact("server", f"{where}, version {_one(cursor, 'SELECT VERSION()')}"), migrate.schema_fact(known, done)]
+    if done:
+        cursor.execute(_OBJECTS)
+        found.append(migrate.objects_fact(known, done, naming(flavour), set(cursor.fetchall())))
+    return [*found, *_durability(cursor)]
+
+
+def _durability(cursor: Any) -> Iterator[Fact]:
+    has_binlog = _one(cursor, "SELECT @@log_bin") == "1"
+    for setting, durable in _DURABLE.items():
+        value = {"ON": "1", "OFF": "0"}.get(said := _one(cursor, f"SELECT @@{setting}"), said)
+        if value == durable:
+            yield Fact(setting, value)
+        elif setting != "sync_binlog" or has_binlog:
+            yield Fact(setting, value, Verdict.WARNING, "a crash of the machine can lose jobs; set it to 1")
+
+
+def _one(cursor: Any, query: str) -> str:
+    cursor.execute(query)
+    return str(cursor.fetchone()[0])

@@ -1,0 +1,230 @@
+-- What MariaDB and MySQL need otherwise than in `sql/`. A call may be several statements, with `;` at the end of a line
+-- between them: its answer is that of the last.
+--
+-- aside, odd_run, odd_end: two columns of the same value; what `state` is compared with is looked up in the index of the
+-- other. longest_before: a table in FROM cannot refer to the row outside, so the twenty are those from the twentieth on.
+-- lock_…: until the end of the transaction; GET_LOCK would outlive it.
+
+-- fragment: text
+CHAR
+
+-- fragment: unless_taken
+-- A row with this key is no error, and changes nothing: the driver looks for this mark. Not ON DUPLICATE KEY UPDATE, whose
+-- count of rows depends on a flag of the user's connection (FOUND_ROWS); and not INSERT IGNORE, which also swallows values
+-- that do not fit.
+/* unless taken */
+
+-- fragment: unless_known
+/* unless taken */
+
+-- fragment: for_update
+FOR UPDATE
+
+-- fragment: skip_locked
+FOR UPDATE SKIP LOCKED
+
+-- fragment: claim_lock
+-- MariaDB cannot lock only one of the joined tables. Nobody else locks the row of a live job for long.
+FOR UPDATE SKIP LOCKED
+
+-- fragment: tags_of_job
+(SELECT GROUP_CONCAT(t.tag ORDER BY t.tag SEPARATOR 0x1F) FROM {tag} AS t WHERE t.job_id = j.id)
+
+-- fragment: aside
+aside = state AND due_at IS NULL
+
+-- fragment: odd_run
+odd_state = state
+
+-- fragment: odd_end
+odd_state = state
+
+-- fragment: failed
+odd_state = 'failed'
+
+-- fragment: longest_before
+SELECT MAX(u.duration_ms)
+                    FROM {job} AS j
+                    JOIN {run} AS u ON u.job_id = j.id
+                    WHERE j.kind = r.kind AND j.queue = r.queue AND j.id < r.job_id AND u.state = 'completed'
+                        AND j.id >= COALESCE((
+                            SELECT x.id
+                            FROM {job} AS x
+                            WHERE x.kind = r.kind AND x.queue = r.queue AND x.id < r.job_id
+                            ORDER BY x.id DESC
+                            LIMIT 1 OFFSET 19
+                        ), x'00')
+
+-- name: lock_order
+INSERT INTO {mutex} (name)
+VALUES (CONCAT('order of ', :queue))
+ON DUPLICATE KEY UPDATE name = name
+
+-- name: lock_reservations
+INSERT INTO {mutex} (name)
+VALUES ('reservations')
+ON DUPLICATE KEY UPDATE name = name
+
+-- name: lock_out_claims
+-- Every claim locks this row first: one that has it has committed when this returns, and one that comes later sees what is
+-- committed here, even a queue's row that is new. Whoever waits for it keeps later ones behind it, so it is not kept
+-- waiting for ever by claims that overlap.
+INSERT INTO {mutex} (name)
+VALUES ('claims')
+ON DUPLICATE KEY UPDATE name = name
+
+-- fragment: enter
+-- Before the claim itself, whose snapshot must be newer than these locks.
+SELECT n.id
+FROM {mutex} AS m
+CROSS JOIN {node} AS n
+WHERE m.name = 'claims' AND n.id = :node_id
+LOCK IN SHARE MODE
+
+-- fragment: lane_open
+-- The node and the lane are locked until the claim commits, and read as they are then: a pause, a reservation or a
+-- declared death that commits first is obeyed, one that comes later waits. (Only a pause that makes the row it is
+-- written in, as the first ever of '*' does, can be outrun by claims under way.) A lane that somebody is pausing or
+-- resuming is passed over until he commits: he may take his time.
+EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
+    AND (SELECT COUNT(*) FROM {queue} AS q WHERE q.name IN (:queue, '*')) = (
+        SELECT COUNT(*)
+        FROM {queue} AS q
+        WHERE q.name IN (:queue, '*') AND q.paused_at IS NULL AND q.reserved_until IS NULL
+        {share_skip_locked}
+    )
+
+-- name: claim_head
+-- verb: claim
+-- In the order of the index: a sort would lock the whole lane.
+{enter};
+SELECT {claim_columns}
+FROM {ready} AS r FORCE INDEX (ready_claim)
+STRAIGHT_JOIN {job} AS j ON j.id = r.job_id
+WHERE r.state = 'queued'
+    AND r.queue = :queue
+    AND {not_too_suspicious}
+    AND {lane_open}
+ORDER BY r.rank, r.position, r.job_id
+LIMIT :room
+{claim_lock}
+
+-- name: next_parked_kind
+-- verb: claim
+SELECT r.kind, r.kind_version
+FROM {ready} AS r FORCE INDEX (ready_parked)
+WHERE r.parked_in = :queue
+    AND (r.kind, r.kind_version) > (:kind, :kind_version)
+    AND {job_is_there}
+ORDER BY r.kind, r.kind_version
+LIMIT 1
+
+-- name: claim_parked
+-- verb: claim
+{enter};
+SELECT {claim_columns}
+FROM {ready} AS r FORCE INDEX (ready_parked)
+STRAIGHT_JOIN {job} AS j ON j.id = r.job_id
+WHERE r.parked_in = :queue
+    AND r.kind = :kind
+    AND r.kind_version = :kind_version
+    AND {not_too_suspicious}
+    AND {lane_open}
+ORDER BY r.rank, r.position, r.job_id
+LIMIT :room
+{claim_lock}
+
+-- fragment: queues_with_parked
+SELECT q.name
+FROM {queue} AS q
+WHERE {lane_free}
+    AND EXISTS (SELECT 1 FROM {ready} AS r WHERE r.parked_in = q.name)
+ORDER BY q.name
+
+-- name: due_jobs
+-- verb: promote
+SELECT {ready_columns}
+FROM {ready} FORCE INDEX (ready_aside)
+WHERE aside = 'scheduled' AND due_at <= :now
+ORDER BY due_at, job_id
+LIMIT :room
+{skip_locked}
+
+-- fragment: next_due
+SELECT 'due' AS sort, NULL AS queue, MIN(due_at) AS due, NULL AS run_id
+FROM {ready}
+WHERE aside = 'scheduled'
+
+-- fragment: due_before
+SELECT kind, queue, run_at, job_id
+            FROM {ready}
+            WHERE aside = 'scheduled' AND due_at <= :stale
+            ORDER BY due_at, job_id
+            LIMIT :cap
+
+-- name: list_scheduled
+{find_rows} (SELECT job_id FROM {ready} WHERE aside = 'scheduled' ORDER BY due_at, job_id LIMIT :scan) AS d
+WHERE {row_fits} AND {page_of_rows}
+
+-- name: reach_scheduled
+SELECT job_id
+FROM {ready}
+WHERE aside = 'scheduled'
+ORDER BY due_at, job_id
+LIMIT 1 OFFSET :scan
+
+-- name: count_not_queued
+SELECT w.sort, w.queue, COUNT(*)
+FROM (
+    SELECT 'running' AS sort, r.queue
+    FROM {ready} AS r
+    WHERE r.state = 'running'
+    UNION ALL
+    SELECT 'scheduled', s.queue
+    FROM (SELECT queue FROM {ready} WHERE aside = 'scheduled' ORDER BY due_at, job_id LIMIT :cap) AS s
+    UNION ALL
+    SELECT 'aside', a.queue
+    FROM (SELECT queue FROM {ready} WHERE aside <> 'scheduled' LIMIT :cap) AS a
+) AS w
+GROUP BY w.sort, w.queue
+
+-- name: count_queued
+-- How many jobs of each queue may start now; no further than :cap.
+SELECT
+    q.name,
+    CASE
+        WHEN (
+            SELECT 1 FROM {ready} AS r WHERE r.state = 'queued' AND r.queue = q.name LIMIT 1 OFFSET :cap
+        ) IS NULL THEN (SELECT COUNT(*) FROM {ready} AS r WHERE r.state = 'queued' AND r.queue = q.name)
+        ELSE :cap
+    END
+FROM {queue} AS q
+
+-- name: insert_tag
+INSERT INTO {tag} (job_id, tag)
+VALUES (:job_id, :tag)
+ON DUPLICATE KEY UPDATE tag = {tag}.tag
+
+-- name: append_log
+INSERT INTO {job_log} (run_id, line, job_id, at, level, message, fields)
+SELECT :run_id, :line, :job_id, :at, :level, :message, :fields
+FROM {run} AS u
+WHERE u.id = :run_id
+ON DUPLICATE KEY UPDATE job_id = {job_log}.job_id
+
+-- name: ensure_queue
+INSERT INTO {queue} (name, next_position)
+VALUES (:queue, 100)
+ON DUPLICATE KEY UPDATE name = name
+
+-- name: settle_idempotency_key
+UPDATE {idempotency_key}
+SET final_state = :final_state
+WHERE key = :key AND job_id = :job_id
+
+-- name: read_identity
+-- Which database this is, among those of one server and its copies.
+SELECT DATABASE(), v.applied_at
+FROM {schema_version} AS v
+ORDER BY v.revision
+LIMIT 1

@@ -1,0 +1,83 @@
+"""The same operations leave the same behind on every database: what was answered at each step, every row of every
+table, and what is shown. Only the numbers of places may differ, not the order that they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from perdure.errors import PerdureError
+from perdure.ops.doctor import examine, is_healthy
+from perdure.store.open import open_store
+from perdure.testing.contract.rig import Rig
+from tests.differential.state import plain, questions, tables
+from tests.differential.story import Step, Story, Told
+
+SERVERS = {"postgres": "postgres_server"}
+"""The fixture that starts each server. All are compared with SQLite."""
+
+STEPS = 60
+LOOK_EVERY = 10
+
+
+class Twins:
+    """SQLite and another database, both empty."""
+
+    def __init__(self, *urls: str) -> None:
+        self.rigs = [Rig(url) for url in urls]
+        self._names = list(self.rigs[0].tables())
+
+    def clear(self) -> None:
+        for rig in self.rigs:
+            rig.clear()
+
+    def tables(self) -> list[dict[str, list[str]]]:
+        return [tables(rig.store, rig, self._names) for rig in self.rigs]
+
+    def close(self) -> None:
+        for rig in self.rigs:
+            rig.close()
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in SERVERS])
+def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    url = request.getfixturevalue(SERVERS[request.param]).new_database()
+    store = open_store(url)
+    store.upgrade()
+    store.close()
+    twins = Twins(f"sqlite:///{tmp_path_factory.mktemp('twin') / 'jobs.db'}", url)
+    yield twins
+    twins.close()
+
+
+def answered(step: Step, told: Told) -> object:
+    try:
+        return plain(step(told))
+    except PerdureError as refused:
+        return plain(refused)
+
+
+def tell(twins: Twins, seed: int) -> None:
+    """One story, compared as it goes. The error names the seed and all steps so far."""
+    twins.clear()
+    all_told = [Told(rig.store) for rig in twins.rigs]
+    story = Story(seed, all_told[0])
+    so_far: list[str] = []
+    for number in range(1, STEPS + 1):
+        name, step = story.step()
+        so_far.append(name)
+        first, *others = [answered(step, told) for told in all_told]
+        assert others == [first] * len(others), f"seed {seed}, step {number} ({name}), after {so_far}"
+        if number % LOOK_EVERY == 0:
+            first_rows, *other_rows = twins.tables()
+            assert other_rows == [first_rows] * len(other_rows), f"seed {seed}, step {number}, after {so_far}"
+    first_seen, *others_seen = [questions(told.store, story.rig.now) for told in all_told]
+    assert others_seen == [first_seen] * len(others_seen), f"seed {seed}, after {so_far}"
+    for told in all_told:
+        assert is_healthy(examine(told.store)), f"seed {seed}: {examine(told.store)}"
+
+
+def test_the_same_story_ends_the_same_on_every_database(twins: Twins, full_size: bool) -> None:
+    for seed in range(1_000 if full_size else 20):
+        tell(twins, seed)

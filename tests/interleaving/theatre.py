@@ -1,0 +1,132 @@
+"""A database in which pairs are played, and what must be true after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from perdure import Perdure
+from perdure.job import transitions
+from perdure.job.reports import Completed
+from perdure.job.states import State, Verb
+from perdure.ops.doctor import examine, is_healthy
+from perdure.store.open import open_store
+from perdure.store.rows import JobFilter
+from perdure.store.store import SqlStore
+from perdure.testing.contract.rig import Rig
+from tests import history
+from tests.interleaving.pairs import Pair
+from tests.interleaving.stage import TO_THE_END, Order, Side, Stage
+
+Make = Callable[[Rig], Pair]
+
+
+class Dialect(NamedTuple):
+    """What differs between servers."""
+
+    server: str
+    """The fixture that starts one."""
+    waiting: str
+    """How many transactions wait for a lock."""
+    soon: str
+    """Lets the database tell of a deadlock soon."""
+
+
+DIALECTS = {
+    "postgres": Dialect(
+        "postgres_server",
+        # Not pg_stat_activity: whoever lets go of a lock grants it, but the waiter says so only when it is awake.
+        "SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted",
+        "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 20', current_database()); END$$",
+    ),
+}
+
+
+class Theatre:
+    """One database, emptied before every play."""
+
+    def __init__(self, dialect: Dialect, url: str, notes: Path) -> None:
+        self._dialect = dialect
+        self._notes = notes
+        self._app = Perdure(url, auto_migrate=True)
+        self._app.store.upgrade()
+        self._execute(dialect.soon)
+        self._url = url
+        self._store = open_store(url)
+        self._sides = [open_store(url), open_store(url)]
+        runners = [side.runner for side in self._sides if isinstance(side, SqlStore)]
+        self._stage = Stage((runners[0], runners[1]), self._waiting)
+
+    def _execute(self, statement: str) -> list[tuple[object, ...]]:
+        with self._app.transaction() as tx:
+            cursor = tx.execute(statement)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def _waiting(self) -> int:
+        [(number,)] = self._execute(self._dialect.waiting)
+        return int(str(number))
+
+    def close(self) -> None:
+        for store in (self._store, *self._sides):
+            store.close()
+        self._app.close()
+
+    # -- plays -------------------------------------------------------------------------------------------------------
+
+    def steps_of(self, make: Make) -> tuple[int, int]:
+        """How many steps each takes when nobody is in its way."""
+        one, two = (self.play(make, Order(first, TO_THE_END, TO_THE_END)) for first in (0, 1))
+        return one[0], two[1]
+
+    def play(self, make: Make, order: Order) -> tuple[int, int]:
+        """Once, in this order. Returns how many steps each took; fails if anything is not as it must be."""
+        rig = Rig(self._url, lambda _: self._store)
+        rig.clear()
+        pair = make(rig)
+        (one, two), trace = self._stage.play((pair.first, pair.second), order)
+        try:
+            assert pair.may_wait or not (one.waited or two.waited), "one waited for a lock of the other"
+            self._examine()
+            pair.check(one.answer, two.answer)
+            _drain(rig)
+            self._explain()
+        except AssertionError as error:
+            told = "\n  ".join(trace)
+            raise AssertionError(f"{error}\n{_said(one)}\n{_said(two)}\nin this order:\n  {told}") from error
+        return one.taken, two.taken
+
+    def _examine(self) -> None:
+        """Before anything else touches it: what follows could mend it."""
+        findings = examine(self._app.store)
+        assert is_healthy(findings), findings
+
+    def _explain(self) -> None:
+        """All has ended, and in a way that can be explained."""
+        assert history.problems(self._notes, self._app, handlers_note=False) == []
+
+
+def _said(side: Side) -> str:
+    return f"the {side.name} was told {side.answer!r}"
+
+
+def _drain(rig: Rig) -> None:
+    """Bring to its end whatever is left: nothing waits for somebody who has gone."""
+    for held in rig.store.active_reservations():
+        rig.store.close_reservation(held.id, "released", rig.now)
+    for queue in rig.store.queues():
+        rig.store.pause_queue(queue.name, None)
+    for left in rig.store.live_nodes():
+        rig.crash(left.id, max_crashes=99)
+    queues = {job.row.queue for job in rig.listed(JobFilter(), 1_000)}
+    for _ in range(20):  # a chain of jobs that wait for each other has fewer
+        rig.clock.advance(hours=1)
+        rig.store.promote(rig.now, 100)
+        for job in rig.listed(JobFilter(state=State.PARKED), 100):
+            rig.change(job.row.id, Verb.RESUME, transitions.resume)
+        node = rig.register()
+        taken = [claim for queue in queues for claim in rig.claim(10, queue=queue, node=node, max_crashes=99)]
+        for claim in taken:
+            rig.finish(claim, Completed())
+        if not taken:
+            return

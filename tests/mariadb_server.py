@@ -1,0 +1,213 @@
+"""A real MariaDB for tests, from the system's `mariadbd`: one server per test session, a database per test.
+
+The server belongs to a process of its own that stops it and deletes its files when the pipe from the tests closes: at
+the end of the session, and just as well when the tests crash or are killed. PERDURE_TEST_MYSQL_URL names a server to
+use instead: databases called perdure_test_… are made there and dropped.
+
+In a conftest: `from tests.mariadb_server import mariadb_server, mariadb_url`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pymysql
+import pytest
+
+STOP_S = 60
+GIVEN = "PERDURE_TEST_MYSQL_URL"
+MUST_RUN = "PERDURE_TEST_ALL_SERVERS"
+"""Set by `.ci/run`: a server that is not there is a failure, not a reason to skip."""
+MISSING = f"MariaDB is not installed (mariadbd, mariadb-install-db); install it, or name a server in {GIVEN}"
+
+
+KEPT = ("perdure_schema_version", "perdure_mutex")
+
+
+class MariaDBServer:
+    """A running server. Databases made here are empty."""
+
+    def __init__(self, url: str) -> None:
+        self._url = urlsplit(url)
+        self._shared: str | None = None
+
+    def url(self, database: str) -> str:
+        """The URL of one of its databases."""
+        return self._url._replace(path=f"/{database}").geturl()
+
+    def new_database(self) -> str:
+        """The URL of a database that nobody has used."""
+        name = f"perdure_test_{uuid.uuid4().hex}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def shared_database(self) -> str:
+        """The URL of one that tests use in turn, each after `empty`."""
+        self._shared = self._shared or self.new_database()
+        return self._shared
+
+    def empty(self, url: str) -> None:
+        """Without rows of Perdure and tables of others: twenty times as fast as to make all tables again."""
+        name = self._throw_out(url)
+        tables = (
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type = 'BASE TABLE'"
+        )
+        with closing(self.connect(url)) as connection, connection.cursor() as cursor:
+            cursor.execute(tables, (name,))
+            for (table,) in cursor.fetchall():
+                ours = table.startswith("perdure_")
+                if table not in KEPT:
+                    cursor.execute(f"DELETE FROM {table}" if ours else f"DROP TABLE {table}")
+            connection.commit()
+
+    def drop(self, url: str) -> None:
+        self.execute(f"DROP DATABASE {self._throw_out(url)}")
+
+    def _throw_out(self, url: str) -> str:
+        """Whoever is still connected: an open transaction would keep us waiting. Returns the name of the database."""
+        name = urlsplit(url).path[1:]
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
+            for (number,) in cursor.fetchall():
+                with suppress(pymysql.Error):  # it has just gone
+                    cursor.execute(f"KILL {number}")
+        return name
+
+    def execute(self, statement: str) -> None:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def connect(self, url: str | None = None, **options: Any) -> pymysql.Connection[Any]:
+        """A connection as a user would open it."""
+        parts = urlsplit(url) if url else self._url
+        where: dict[str, Any] = dict(parse_qsl(parts.query)) or {"host": parts.hostname, "port": parts.port or 3306}
+        known = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+        return pymysql.connect(**where, **known, database=parts.path[1:] or None, **options)
+
+
+@contextmanager
+def running() -> Iterator[MariaDBServer]:
+    """Start a server and stop it for sure."""
+    # a session of its own: Ctrl-C is for the tests, which then close the pipe
+    keeper = subprocess.Popen(
+        [sys.executable, "-W", "ignore", __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    try:
+        url = keeper.stdout.readline().strip()
+        assert url.startswith("mysql://"), "the MariaDB server did not start; its messages are above"
+        yield MariaDBServer(url)
+    finally:
+        keeper.stdin.close()
+        keeper.wait(STOP_S)
+        keeper.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    if given := os.environ.get(GIVEN):
+        yield MariaDBServer(given)
+        return
+    if not is_installed():
+        if os.environ.get(MUST_RUN):
+            pytest.fail(MISSING)
+        pytest.skip(MISSING)
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
+    """An empty database that the test has for itself; Perdure's tables may be there."""
+    url = mariadb_server.shared_database()
+    yield url
+    mariadb_server.empty(url)
+
+
+def is_installed() -> bool:
+    return all(map(program, ("mariadbd", "mariadb-install-db")))
+
+
+def program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def keep_until_closed() -> None:
+    """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
+    # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
+    folder = Path(tempfile.mkdtemp(prefix="perdure-maria-"))
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    data, line = folder / "data", folder / "socket"
+    install, serve = program("mariadb-install-db"), program("mariadbd")
+    assert install is not None
+    assert serve is not None
+    subprocess.run(
+        [install, "--no-defaults", f"--datadir={data}", f"--user={owner}", "--skip-test-db", _NO_PASSWORD],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    options = [
+        "--skip-networking",
+        f"--datadir={data}",
+        f"--socket={line}",
+        f"--pid-file={folder}/pid",
+        f"--user={owner}",
+    ]
+    # no test cuts the power: whatever the server has written is there for it after a crash, flushed or not
+    spared = [
+        "--innodb-flush-log-at-trx-commit=0",
+        "--innodb-flush-method=nosync",
+        "--skip-log-bin",
+        "--innodb-file-per-table=OFF",
+    ]
+    small = [
+        "--innodb-buffer-pool-size=64M",
+        "--max-connections=500",
+        "--skip-name-resolve",
+        "--performance-schema=OFF",
+    ]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen([serve, "--no-defaults", *options, *spared, *small], stdout=log, stderr=log)
+    try:
+        _wait_for(server, line, folder / "log")
+        print(f"mysql://root@localhost/?unix_socket={line}", flush=True)  # noqa: T201 - how the tests learn it
+        sys.stdin.read()
+    finally:
+        server.kill()  # at once: nobody will look at these files again
+        server.wait(STOP_S)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_NO_PASSWORD = "--auth-root-authentication-method=normal"
+
+
+def _wait_for(server: subprocess.Popen[bytes], line: Path, log: Path) -> None:
+    """Until it answers."""
+    while True:
+        if server.poll() is not None:
+            sys.exit(f"mariadbd ended: {log.read_text('utf-8', 'replace')[-2_000:]}")
+        with suppress(pymysql.Error):
+            pymysql.connect(unix_socket=str(line), user="root").close()
+            return
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(0.05)
+
+
+if __name__ == "__main__":
+    keep_until_closed()

@@ -1,0 +1,69 @@
+"""A server that others have set up in their own way, and others who sit on it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from perdure import Perdure
+from tests import history
+from tests.app import by_hand
+from tests.outages.company import Company
+from tests.outages.postgres import Postgres
+from tests.outages.programs import declare
+
+CLAIMERS = 16
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+def test_sixteen_claimers_at_a_strict_isolation_take_every_job_once(
+    server: Postgres, company: Company, isolation: str, full_size: bool
+) -> None:
+    """Also in transactions that the user has begun, which have the strict isolation."""
+    server.execute(f"ALTER DATABASE postgres SET default_transaction_isolation = '{isolation}'")
+    app = Perdure(server.url)
+    declare(app, company.notes)
+    with app.transaction() as tx:
+        assert tx.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
+    count = 4_000 if full_size else 400
+    jobs = app.enqueue_many([app.draft("step", {"n": n}, {}) for n in range(count)])
+    with psycopg.connect(server.url) as user:
+        assert user.execute("SHOW transaction_isolation").fetchone() == (isolation,)
+        jobs += [app.enqueue("step", {"n": n}, tx=user) for n in range(20)]
+    start = threading.Barrier(CLAIMERS)
+
+    def claim_all(_: int) -> list[bytes]:
+        own = Perdure(server.url)
+        done: list[bytes] = []
+        start.wait()
+        while taken := by_hand.claim(own, room=7):
+            by_hand.finish(own, taken, by_hand.Completed())
+            done += [claim.job_id for claim in taken]
+        own.close()
+        return done
+
+    with ThreadPoolExecutor(CLAIMERS) as threads:
+        shares = list(threads.map(claim_all, range(CLAIMERS)))
+    app.close()
+    assert sorted(job_id for share in shares for job_id in share) == sorted(job.row.id for job in jobs)
+    assert history.problems(company.notes, company.app, handlers_note=False) == []
+
+
+def test_a_long_idle_transaction_stops_nobody(server: Postgres, company: Company, full_size: bool) -> None:
+    """It keeps the server from removing dead rows: those of all jobs that have come and gone are passed over."""
+    rounds, size = (25, 4_000) if full_size else (5, 400)
+    app = company.app
+    with psycopg.connect(server.url) as idle:
+        idle.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        idle.execute("SELECT COUNT(*) FROM perdure.job")
+        for _ in range(rounds):
+            jobs = app.enqueue_many([app.draft("step", {"n": n}, {}) for n in range(size)])
+            for job in jobs:
+                history.note(company.notes, "enqueued", job=job.id)
+            assert app.worker(concurrency=50).run(until_idle=True) == 0
+        assert idle.execute("SELECT COUNT(*) FROM perdure.job").fetchone() == (0,), "it sees what it saw"
+    assert len(company.starts()) == rounds * size
+    company.check()
