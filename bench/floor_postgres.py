@@ -1,10 +1,10 @@
-"""The floor on PostgreSQL: the same rows into the same tables by bare psycopg, with arrays. Used by `postgres`."""
+"""The floor on PostgreSQL: the same rows into the same tables by bare psycopg. Used by `postgres` and `waiting`."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
+from typing import IO, Any, Self
 
 import psycopg
 
@@ -90,3 +90,58 @@ class PostgresFloor:
         execute(_CLOSE_RUN, (now, runs))
         columns = [list(column) for column in zip(*[row[:6] for row in head], strict=True)]
         execute(_OUTCOME, (now, started, *columns))
+
+
+# -- one job at a time, and a worker that is woken -------------------------------------------------------------------
+
+_CHANNEL = "floor"
+_NEW_JOB = """
+INSERT INTO perdure.job (id, kind, kind_version, owner, queue, payload, chain_attempt, created_at)
+VALUES (%s, 'touch', 1, 'floor', 'floor', '{}', 1, %s)
+"""
+_NEW_READY = """
+INSERT INTO perdure.ready (
+    job_id, queue, kind, kind_version, state, rank, position, run_at, queued_at, attempts, crashes, life, max_attempts,
+    as_new_job, waits_for, paused, cancel_requested, updated_at, version
+)
+VALUES (%s, 'floor', 'touch', 1, 'queued', 0, nextval('perdure.position'), %s, %s, 0, 0, 1, 3, 0, 0, 0, 0, %s, 1)
+"""
+
+
+class Enqueuer:
+    """Enqueues a job and notifies whoever listens: two rows and a NOTIFY, in one exchange and its commit."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url)
+        self._ids = IdFactory()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def enqueue(self) -> None:
+        now, job_id = time.time_ns() // 1000, uuid.UUID(bytes=self._ids.new())
+        with self._connection.pipeline():
+            self._connection.execute(_NEW_JOB, (job_id, now))
+            self._connection.execute(_NEW_READY, (job_id, now, now, now))
+            self._connection.execute(f"NOTIFY {_CHANNEL}".encode())
+            self._connection.commit()
+
+
+def listen(url: str, to: IO[str]) -> None:
+    """Claim each job when notified of it, and print when that has committed. Does not return."""
+    ids = IdFactory()
+    node = uuid.UUID(bytes=ids.new())
+    with psycopg.connect(url, autocommit=True) as listening, psycopg.connect(url) as connection:
+        listening.execute(f"LISTEN {_CHANNEL}".encode())
+        print("ready", file=to, flush=True)
+        for _ in listening.notifies():
+            now, run_id = time.time_ns() // 1000, uuid.UUID(bytes=ids.new())
+            ((job_id, *_),) = connection.execute(_HEAD, ("floor", 1)).fetchall()
+            with connection.pipeline():
+                connection.execute(_CLAIM, (now, node, now, now, [job_id], [run_id]))
+                connection.execute(_OPEN_RUN, (node, now, [run_id], [job_id], [0]))
+                connection.commit()
+            print("touch", time.monotonic_ns(), file=to, flush=True)

@@ -1,7 +1,8 @@
 """Rows about waiting: from enqueue to start, from a killed worker to the next start, and what idling costs.
 
 Run as a module it is a worker process: `python -m bench.waiting URL`. Its handler prints when it started, by
-CLOCK_MONOTONIC, which all processes of a machine share.
+CLOCK_MONOTONIC, which all processes of a machine share. `python -m bench.waiting URL bare` does the same with nothing
+but psycopg.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
+from bench.floor_postgres import Enqueuer, listen
 from bench.measure import ROOT, middle_half, percentile, scratch_folder
 from bench.report import Figure, Target, at_most
 from perdure import JobContext, Perdure
@@ -41,10 +43,10 @@ def latency(_rounds: int) -> list[Figure]:
     ]
 
 
-def _figures(name: str, what: str, waits: list[float], p50: float) -> list[Figure]:
+def _figures(name: str, what: str, waits: list[float], p50: float, beside: str = "") -> list[Figure]:
     shown = f"p50 {percentile(waits, 50):.2f} ms, max {max(waits):.1f} ms"
     spread = middle_half(waits)
-    few = f"{len(waits)} enqueues"
+    few = beside or f"{len(waits)} enqueues"
     return [
         Figure(f"latency-{name}", f"{what}, p50", percentile(waits, 50), "ms", spread, shown, few, at_most(p50, "ms")),
         Figure(
@@ -63,7 +65,7 @@ def _same_process() -> list[float]:
             starts.put(time.monotonic_ns())
 
         with app.worker().running():
-            return [_waited(touch, starts.get) for _ in range(ASKED)]
+            return [_waited_until(touch.enqueue, starts.get) for _ in range(ASKED)]
 
 
 def _another_process() -> list[float]:
@@ -71,14 +73,19 @@ def _another_process() -> list[float]:
         app = Perdure(folder / "jobs.db")
         touch = declared(app, sys.stdout)
         with _worker(folder / "jobs.db") as (_, lines):
-            return [_waited(touch, lambda: int(lines.readline().split()[1])) for _ in range(ASKED)]
+            return [_waited(touch.enqueue, lines) for _ in range(ASKED)]
 
 
-def _waited(kind: Kind[[], None, ..., Any], start: Any, pause_s: float = PAUSE_S) -> float:
+def _waited(enqueue: Callable[[], object], lines: IO[str], pause_s: float = PAUSE_S) -> float:
+    """In milliseconds, until the handler in the process that prints these lines."""
+    return _waited_until(enqueue, lambda: int(lines.readline().split()[1]), pause_s)
+
+
+def _waited_until(enqueue: Callable[[], object], started: Callable[[], int], pause_s: float = PAUSE_S) -> float:
     time.sleep(pause_s)
     asked = time.monotonic_ns()
-    kind.enqueue()
-    return (start() - asked) / 1e6
+    enqueue()
+    return (started() - asked) / 1e6
 
 
 def latency_postgres(_rounds: int) -> list[Figure]:
@@ -87,12 +94,17 @@ def latency_postgres(_rounds: int) -> list[Figure]:
         app = Perdure(url)
         touch = declared(app, sys.stdout)
         with _worker(url) as (_, lines):
-            busy = [_waited(touch, lambda: int(lines.readline().split()[1])) for _ in range(ASKED)]
-            asleep = [_waited(touch, lambda: int(lines.readline().split()[1]), REST_S) for _ in range(ASKED_ASLEEP)]
+            busy = [_waited(touch.enqueue, lines) for _ in range(ASKED)]
+            asleep = [_waited(touch.enqueue, lines, REST_S) for _ in range(ASKED_ASLEEP)]
         app.close()
+        with Enqueuer(url) as bare, _worker(url, "bare") as (_, lines):
+            floor = [_waited(bare.enqueue, lines) for _ in range(ASKED)]
+    beside = (
+        f"bare psycopg p50 {percentile(floor, 50):.2f} ms, p99 {percentile(floor, 99):.1f} ms, max {max(floor):.1f} ms"
+    )
     return [
-        *_figures("postgres", "enqueue → start on PostgreSQL, other process", busy, 5),
-        *_figures("postgres-asleep", "the same, worker asleep for a while", asleep, 5),
+        *_figures("postgres", "enqueue → start on PostgreSQL, other process", busy, 5, beside),
+        *_figures("postgres-asleep", "the same, worker asleep for a while", asleep, 5, beside),
     ]
 
 
@@ -182,9 +194,9 @@ def _resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def _worker(path: Path | str) -> Generator[tuple[subprocess.Popen[str], IO[str]], None, None]:
+def _worker(path: Path | str, *how: str) -> Generator[tuple[subprocess.Popen[str], IO[str]], None, None]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.waiting", str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "bench.waiting", str(path), *how], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -214,8 +226,10 @@ def declared_hold(app: Perdure, to: IO[str]) -> Kind[[], None, ..., Any]:
     return hold
 
 
-def main(url: str) -> None:
+def main(url: str, how: str = "") -> None:
     logging.disable(logging.CRITICAL)
+    if how == "bare":
+        listen(url, sys.stdout)
     app = Perdure(url)
     declared(app, sys.stdout)
     declared_hold(app, sys.stdout)
@@ -225,4 +239,4 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
