@@ -298,6 +298,16 @@ def test_beats_and_renewed_locks_stay_on_their_page(app: Perdure, connection: ps
         assert room.fetchone() == (["fillfactor=50"],)
 
 
+def test_a_run_that_completes_stays_on_its_page(app: Perdure) -> None:
+    declare(app).enqueue_many([{"to": "ann"}] * 100)
+    with app.transaction() as tx:
+        assert by_hand.complete(app, queue="mail") == 100
+        found = tx.execute("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'run'")
+        ((updated, in_place),) = found.fetchall()
+        assert updated == 100
+        assert in_place >= 90  # a row grows when it ends, so that a full page has no room for the last few
+
+
 def test_dead_live_rows_are_removed_after_a_number_not_after_a_share_of_the_table(
     app: Perdure, connection: psycopg.Connection[Any]
 ) -> None:

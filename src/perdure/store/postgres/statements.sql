@@ -11,6 +11,11 @@ FOR UPDATE SKIP LOCKED
 -- An advisory lock, for the queue's row would keep claims waiting. Its first number is "ordr" in ASCII.
 SELECT pg_advisory_xact_lock(1869767794, hashtext(:queue))
 
+-- fragment: odd_run
+-- What `state` is compared with is looked up in the index of `odd_state`: an index of `state` itself would be written by
+-- the end of every run.
+odd_state = state
+
 -- fragment: tags_of_job
 (SELECT string_agg(t.tag, chr(31) ORDER BY t.tag) FROM {tag} AS t WHERE t.job_id = j.id)
 
