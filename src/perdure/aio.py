@@ -174,6 +174,7 @@ class AsyncPerdure(_Async[Perdure]):
         tx = common_tx(listed, tx)
         if tx is not None:
             return self.plain.enqueue_many(listed, tx=tx)
+        await self.plain.ask_clock()
         new = self.plain.new_jobs(listed)
         jobs = await self.plain.store.aenqueue(new) if new else []
         if is_logged(logging.DEBUG):

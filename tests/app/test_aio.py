@@ -38,6 +38,7 @@ STEPS = {
     "draft",
     "enqueue_arguments",
     "aenqueue_draft",
+    "ask_clock",
     "new_jobs",
     "existing",
     "newest",

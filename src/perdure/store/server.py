@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from perdure.clock import TOLERATED_S, ServerClock
 from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
 from perdure.store import transaction as transactions
 from perdure.store.copy import closure
@@ -29,7 +30,7 @@ from perdure.store.engine import (
 from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import Bell, ConnectionLost
-from perdure.store.rows import Fact
+from perdure.store.rows import Fact, Verdict
 from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
 from perdure.uninterrupted import uninterrupted
 
@@ -57,6 +58,7 @@ class ServerRunner:
         """`bell` makes one that listens, where the server can ring; without it workers poll."""
         self._server = server
         self._make_bell = bell
+        self.clock = ServerClock(self._contact)
         self._pool: Pool | None = None
         self._opening = threading.Lock()
         _runners.add(self)
@@ -153,6 +155,11 @@ class ServerRunner:
 
     # -- the database as a whole -------------------------------------------------------------------------------------
 
+    def _contact(self) -> None:
+        """What opens the pool tells the clock."""
+        with uninterrupted:
+            self.pool  # noqa: B018 - made on first use
+
     @property
     def pool(self) -> Pool:
         """The connections of this process. Made on first use, after a check of the schema."""
@@ -171,7 +178,7 @@ class ServerRunner:
         return pool
 
     def _opened(self) -> Pool:
-        pool = Pool(self._server)
+        pool = Pool(self._server, self.clock)
         try:
             _prepare(pool, allowed=bool(self._server.settings.auto_migrate))
         except BaseException:
@@ -184,7 +191,7 @@ class ServerRunner:
         return PollingBell() if self._make_bell is None else self._make_bell(queues, identity)
 
     def upgrade(self) -> str:
-        pool = Pool(self._server)
+        pool = Pool(self._server, self.clock)
         try:
             done = _prepare(pool, allowed=True)
         finally:
@@ -195,11 +202,11 @@ class ServerRunner:
         return self._looked(lambda checkout: checkout.session.applied())
 
     def facts(self) -> list[Fact]:
-        return self._looked(lambda checkout: checkout.session.facts())
+        return [*self._looked(lambda checkout: checkout.session.facts()), _clock_fact(self.clock)]
 
     def _looked(self, look: Callable[[Checkout], T]) -> T:
         """What one look gives at the database as it is, even if it cannot be used so."""
-        pool = Pool(self._server)
+        pool = Pool(self._server, self.clock)
         try:
             return pool.run(look, reading=True)
         finally:
@@ -228,6 +235,13 @@ def _prepare(pool: Pool, *, allowed: bool) -> int:
         return done
 
     return pool.run(work)
+
+
+def _clock_fact(clock: ServerClock) -> Fact:
+    """Nothing of ours breaks, but people compare times, and their own programs do."""
+    if (wrong := clock.complaint) is None:
+        return Fact("clock", f"this machine's is the server's, within {TOLERATED_S} s")
+    return Fact("clock", wrong, Verdict.WARNING, "nothing breaks: jobs go by the server's; set the one that is wrong")
 
 
 _seen: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
