@@ -82,7 +82,7 @@ class ServerClock(SystemClock):
         self.ahead_us: int | None = None
         """By how much the server's wall clock is ahead of the boot clock of this machine. None: nobody has asked.
         Another process of the same machine may be told, and need not ask."""
-        self._ask_at_us = 0
+        self._ask_at_ns = 0
 
     def now(self) -> Micros:
         """Raises what the store raises, if the server was never reached before and cannot be now."""
@@ -96,7 +96,7 @@ class ServerClock(SystemClock):
     @property
     def is_due(self) -> bool:
         """Whether the server should be asked again with what is sent next."""
-        return self.boot_us() >= self._ask_at_us
+        return self._boot_ns() >= self._ask_at_ns
 
     def boot_us(self) -> int:
         """To be read before the question is sent."""
@@ -112,7 +112,7 @@ class ServerClock(SystemClock):
         least, most = server - here_us, server - sent_us
         known = self.ahead_us
         self.ahead_us = (least + most) // 2 if known is None else min(max(known, least), most)
-        self._ask_at_us = here_us + ASK_EVERY_US
+        self._ask_at_ns = (here_us + ASK_EVERY_US) * 1_000
 
     @property
     def complaint(self) -> str | None:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from perdure.clock import TOLERATED_S, ServerClock
@@ -149,6 +150,8 @@ class ServerRunner:
                 raise unknown(tx, self._server.wanted)
             known = _seen.get(connection) == home
             checked = make if known else lambda: _at_home(make, home)
+            if self.clock.is_due:  # a process may write in its own transactions only
+                checked = partial(_timed, checked, self.clock)
             result = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
             _seen[connection] = home
             return result
@@ -257,6 +260,14 @@ def _start_afresh() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_afresh)
+
+
+def _timed(make: Make[T], clock: ServerClock) -> Op[T]:
+    """The operation, after a question for the time, whose answer the clock learns."""
+    sent_us = clock.boot_us()
+    ((now,),) = (yield Call("read_time")).rows
+    clock.learn(now, sent_us)
+    return (yield from make())
 
 
 def _at_home(make: Make[T], home: Identity) -> Op[T]:

@@ -180,6 +180,7 @@ class MySQLSession:
         statements = dialect(server.flavour)
         self.writer = MySQLDriver(connection, statements.writing, self._cursor)
         self.reader = MySQLDriver(connection, statements.reading, self._cursor)
+        self._time = statements.reading["read_time"].sql
         self.reader.savepoints = self.writer.savepoints
         self._patience_s = max(1, math.ceil(server.settings.busy_timeout_s))
         self._waits_s = 0
@@ -190,7 +191,7 @@ class MySQLSession:
         """Run one or more statements in one message; `timed`: after a question for the time, whose answer the clock
         learns."""
         sent_us = self._clock.boot_us()
-        self._cursor.execute(f"{_TIME}; {sql}" if timed else sql)
+        self._cursor.execute(f"{self._time}; {sql}" if timed else sql)
         if timed:
             ((now,),) = self._cursor.fetchall()
             self._clock.learn(now, sent_us)
@@ -268,8 +269,6 @@ class MySQLSession:
             self.connection.close()
 
 
-# without a time zone in between, whose hours may come twice
-_TIME = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _WRITE = "START TRANSACTION"
 # one snapshot for all that is read
 _READ = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"

@@ -163,9 +163,9 @@ class PostgresSession:
 
     def _asked(self) -> tuple[Any, ...]:
         """Whether the server commits without a flush by default, and which server process this is. The clock learns."""
-        question = f"SELECT {_NOW}, current_setting('synchronous_commit') = 'off', pg_backend_pid()"
+        question = b"SELECT (%b), current_setting('synchronous_commit') = 'off', pg_backend_pid()" % _TIME.sql
         sent_us = self._clock.boot_us()
-        row = self.connection.execute(question.encode(), prepare=False).fetchone()
+        row = self.connection.execute(question, prepare=False).fetchone()
         assert row is not None
         now, *rest = row
         self._clock.learn(now, sent_us)
@@ -240,8 +240,7 @@ class PostgresSession:
         self.connection.close()
 
 
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-_TIME = Message(f"SELECT {_NOW}".encode())
+_TIME = Message(READING["read_time"].sql.encode())
 
 
 class _TimeAnswer(Answer):
