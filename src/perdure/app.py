@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, ge
 from uuid import UUID
 
 from perdure.checks import check_choice, check_list, check_number, check_whole
-from perdure.clock import Clock, ServerClock
+from perdure.clock import Clock, asked
 from perdure.config import Config, resolve_url
 from perdure.enqueue import common_tx, edited, new_job
 from perdure.errors import ConfigError, InvalidOption, PerdureError, WaitTimeout, shown
@@ -222,19 +222,11 @@ class Perdure(Lazy):
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
             return self.enqueue_arguments(*draft)  # the caller's connection belongs to the caller's thread
-        await self.ask_clock()
+        await asked(self.clock)
         jobs = await self.store.aenqueue([self._new_job(draft)])
         if is_logged(logging.DEBUG):
             log_enqueued(jobs)
         return jobs[0]
-
-    async def ask_clock(self) -> None:
-        """For coroutines that read the clock: a server that was never asked for the time is asked in a thread."""
-        clock = self.clock
-        if isinstance(clock, ServerClock) and clock.ahead_us is None:
-            from asyncio import to_thread
-
-            await to_thread(clock.now)
 
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
         """Enqueue drafts made by `kind.new(…)`, in order, in one transaction: all of them or none."""

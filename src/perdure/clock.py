@@ -124,6 +124,14 @@ class ServerClock(SystemClock):
         return f"this machine's is {abs(ahead_s):.1f} s {side} the server's"
 
 
+async def asked(clock: Clock) -> None:
+    """For coroutines that read the clock: a server that was never asked for the time is asked in a thread."""
+    if isinstance(clock, ServerClock) and clock.ahead_us is None:
+        from asyncio import to_thread
+
+        await to_thread(clock.now)
+
+
 class ManualClock:
     """A clock that moves only when a test moves it.
 

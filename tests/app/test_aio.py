@@ -38,7 +38,6 @@ STEPS = {
     "draft",
     "enqueue_arguments",
     "aenqueue_draft",
-    "ask_clock",
     "new_jobs",
     "existing",
     "newest",
