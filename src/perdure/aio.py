@@ -14,6 +14,7 @@ from uuid import UUID
 
 from perdure.app import JobLike, Perdure
 from perdure.checks import check_list
+from perdure.clock import asked
 from perdure.enqueue import common_tx
 from perdure.job.views import Job
 from perdure.kind import Draft
@@ -174,6 +175,7 @@ class AsyncPerdure(_Async[Perdure]):
         tx = common_tx(listed, tx)
         if tx is not None:
             return self.plain.enqueue_many(listed, tx=tx)
+        await asked(self.plain.clock)
         new = self.plain.new_jobs(listed)
         jobs = await self.plain.store.aenqueue(new) if new else []
         if is_logged(logging.DEBUG):

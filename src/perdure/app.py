@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, ge
 from uuid import UUID
 
 from perdure.checks import check_choice, check_list, check_number, check_whole
-from perdure.clock import Clock, SystemClock
+from perdure.clock import Clock, asked
 from perdure.config import Config, resolve_url
 from perdure.enqueue import common_tx, edited, new_job
 from perdure.errors import ConfigError, InvalidOption, PerdureError, WaitTimeout, shown
-from perdure.ids import IdFactory, JobId, parse_id
+from perdure.ids import IdFactory, JobId, ids_by, parse_id
 from perdure.job import transitions
 from perdure.job.model import NewJob, Plan, rank_of
 from perdure.job.states import Verb
@@ -85,8 +85,8 @@ class Perdure(Lazy):
         self._url = url
         self._given_store = store
         self.config = Config.of(knobs)
-        self.clock: Clock = clock or SystemClock()
-        self.ids = ids or IdFactory()
+        self._given_clock = clock
+        self._given_ids = ids
         self.kinds = Registry()
         self.middlewares: tuple[Middleware, ...] = ()
         self.kit: Kit | None = None
@@ -108,7 +108,8 @@ class Perdure(Lazy):
         if self.kit is not None:
             return  # start-up code under test must not switch the app to a real database
         self.close()
-        self.__dict__.pop("store", None)
+        for name in ("store", "clock", "ids"):
+            self.__dict__.pop(name, None)
         self._url = url
         if not callable(self._given_store):
             self._given_store = None  # it belongs to the old URL
@@ -122,6 +123,17 @@ class Perdure(Lazy):
         if given is not None and not callable(given):
             return given
         return (given or open_store)(self.url, self.config.store_settings())
+
+    @lazy
+    def clock(self) -> Clock:
+        """Whose time the app goes by: the one it was given, else the database server's, else this machine's."""
+        from perdure.store.protocols import clock_of
+
+        return self._given_clock or clock_of(self.store)
+
+    @lazy
+    def ids(self) -> IdFactory:
+        return self._given_ids or (IdFactory() if self._given_clock else ids_by(self.clock))
 
     def _store_of(self, tx: Any) -> Store:
         """The store, inside the user's transaction if there is one."""
@@ -210,6 +222,7 @@ class Perdure(Lazy):
     async def aenqueue_draft(self, draft: Draft) -> Job:
         if draft.options.tx is not None:
             return self.enqueue_arguments(*draft)  # the caller's connection belongs to the caller's thread
+        await asked(self.clock)
         jobs = await self.store.aenqueue([self._new_job(draft)])
         if is_logged(logging.DEBUG):
             log_enqueued(jobs)

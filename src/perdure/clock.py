@@ -24,8 +24,16 @@ _FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 _read_boottime: Callable[[], float] = time.monotonic
+_read_boottime_ns: Callable[[], int] = time.monotonic_ns
 if sys.platform == "linux":
     _read_boottime = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    _read_boottime_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+
+ASK_EVERY_US = 60_000_000
+"""How long a server's clock is taken to go as our boot clock does. Two that nobody corrects drift some 5 ms apart."""
+
+TOLERATED_S = 1
+"""How far a machine's wall clock may be from the server's before anybody is told."""
 
 
 class Clock(Protocol):
@@ -56,6 +64,72 @@ class SystemClock:
     def wait(self, seconds: float) -> None:
         if seconds > 0:
             time.sleep(seconds)
+
+
+class ServerClock(SystemClock):
+    """The wall clock of a database server, which all machines that use it share.
+
+    What the server said is carried on by the boot clock: a step of this machine's wall clock changes nothing here, nor
+    does an outage. The server is asked at the first `now`, whenever a connection to it is opened, and about every
+    minute with something that is sent anyway. Each answer bounds the time, and `now` is moved no further than that: it
+    is wrong by no more than the shortest of these exchanges took, and what two clocks drift apart in a minute.
+    """
+
+    def __init__(self, ask: Callable[[], object], boot_ns: Callable[[], int] = _read_boottime_ns) -> None:
+        """`ask` contacts the server if nobody has; whoever opens a connection tells what it says by `learn`."""
+        self._ask = ask
+        self._boot_ns = boot_ns
+        self.ahead_us: int | None = None
+        """By how much the server's wall clock is ahead of the boot clock of this machine. None: nobody has asked.
+        Another process of the same machine may be told, and need not ask."""
+        self._ask_at_ns = 0
+
+    def now(self) -> Micros:
+        """Raises what the store raises, if the server was never reached before and cannot be now."""
+        ahead_us = self.ahead_us
+        if ahead_us is None:
+            self._ask()
+            ahead_us = self.ahead_us
+            assert ahead_us is not None, "a connection was opened, and nobody has learnt the server's time"
+        return Micros(self._boot_ns() // 1_000 + ahead_us)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the server should be asked again with what is sent next."""
+        return self._boot_ns() >= self._ask_at_ns
+
+    def boot_us(self) -> int:
+        """To be read before the question is sent."""
+        return self._boot_ns() // 1_000
+
+    def learn(self, server: int, sent_us: int) -> None:
+        """The server has just answered that its clock reads `server`, to a question sent at `sent_us`.
+
+        It read its clock after that and before now, so it is ahead by what lies between these two. An estimate that
+        does too is kept: a slow answer says little, and the time does not go to and fro.
+        """
+        here_us = self.boot_us()
+        least, most = server - here_us, server - sent_us
+        known = self.ahead_us
+        self.ahead_us = (least + most) // 2 if known is None else min(max(known, least), most)
+        self._ask_at_ns = (here_us + ASK_EVERY_US) * 1_000
+
+    @property
+    def complaint(self) -> str | None:
+        """How far this machine's own wall clock is from the server's, in words. None: not far."""
+        ahead_s = (super().now() - self.now()) / 1_000_000
+        if abs(ahead_s) <= TOLERATED_S:
+            return None
+        side = "ahead of" if ahead_s > 0 else "behind"
+        return f"this machine's is {abs(ahead_s):.1f} s {side} the server's"
+
+
+async def asked(clock: Clock) -> None:
+    """For coroutines that read the clock: a server that was never asked for the time is asked in a thread."""
+    if isinstance(clock, ServerClock) and clock.ahead_us is None:
+        from asyncio import to_thread
+
+        await to_thread(clock.now)
 
 
 class ManualClock:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NewType
 
-from perdure.clock import Micros, to_datetime
+from perdure.clock import Clock, Micros, ServerClock, to_datetime
 from perdure.errors import ConfigError, InvalidInput, shown
 
 JobId = NewType("JobId", bytes)
@@ -133,6 +133,14 @@ class IdFactory:
         self._end = self._next + _IDS_PER_MS
         # Last: after an interrupt before this line, the next call opens the millisecond again.
         self._ms = ms
+
+
+def ids_by(clock: Clock) -> IdFactory:
+    """Ids dated by a server's clock where this is one, so that they sort by creation over all machines; else by this
+    machine's wall clock, which a clock that a test stops could not replace."""
+    if isinstance(clock, ServerClock):
+        return IdFactory(lambda: clock.now() // 1_000)
+    return IdFactory()
 
 
 _factories: weakref.WeakSet[IdFactory] = weakref.WeakSet()

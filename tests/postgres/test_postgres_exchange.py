@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from perdure import Perdure, StoreError
+from perdure.clock import ServerClock
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Claim
 from perdure.job.reports import Completed, Finish
@@ -85,6 +86,19 @@ def test_an_enqueue_takes_two_exchanges_however_many_jobs_it_has(
     send.enqueue("a")
     send.enqueue_many([{"to": "a"}] * 300)
     assert [len(messages) for messages in exchanges] == [3, 3, 3, 3]
+
+
+def test_the_time_is_asked_for_in_an_exchange_that_is_made_anyway(
+    app: Perdure, send: Any, exchanges: list[list[bytes]]
+) -> None:
+    send.enqueue("the first of its queue")
+    exchanges.clear()
+    assert isinstance(app.clock, ServerClock)
+    app.clock._ask_at_ns = 0  # as after a minute
+    send.enqueue("a")
+    assert [len(messages) for messages in exchanges] == [4, 3]
+    assert [sql for sql in exchanges[0] if b"clock_timestamp" in sql]
+    assert not app.clock.is_due
 
 
 # -- order, answers, errors ------------------------------------------------------------------------------------------

@@ -25,14 +25,23 @@ def test_jobs_go_to_a_temporary_file_that_is_gone_afterwards(app: Perdure, own: 
     assert not own.exists()
 
 
+EXCHANGED = ("_url", "clock", "ids", "store")
+
+
 def test_url_clock_ids_and_store_come_back(app: Perdure, own: Path) -> None:
-    before = {name: vars(app)[name] for name in ("clock", "ids", "_url")}
+    before = {name: getattr(app, name) for name in EXCHANGED}
     with app.testing():
-        inside = {name: vars(app)[name] for name in before}
-    assert all(inside[name] is not before[name] for name in before)
-    assert {name: vars(app)[name] for name in before} == before
-    assert "store" not in vars(app)
+        inside = {name: getattr(app, name) for name in EXCHANGED}
+    assert all(inside[name] is not before[name] for name in EXCHANGED)
+    assert {name: getattr(app, name) for name in EXCHANGED} == before
     assert app.url == str(own)
+
+
+def test_what_was_not_made_before_the_block_is_not_left_from_it(app: Perdure) -> None:
+    with app.testing():
+        inside = app.clock, app.ids, app.store
+    assert not {"clock", "ids", "store"} & vars(app).keys()
+    assert all(new is not old for new, old in zip((app.clock, app.ids, app.store), inside, strict=True))
 
 
 def test_everything_comes_back_after_an_exception(app: Perdure) -> None:

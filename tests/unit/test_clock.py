@@ -13,8 +13,19 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from perdure.cli.render import ago
-from perdure.clock import Clock, ManualClock, Micros, SystemClock, iso, to_datetime, to_micros
-from perdure.errors import InvalidInput, InvalidOption
+from perdure.clock import (
+    ASK_EVERY_US,
+    Clock,
+    ManualClock,
+    Micros,
+    ServerClock,
+    SystemClock,
+    iso,
+    to_datetime,
+    to_micros,
+)
+from perdure.errors import DatabaseUnavailable, InvalidInput, InvalidOption
+from perdure.ids import ids_by, timestamp_of
 from perdure.text import distance, length, span
 
 FIRST = datetime.min.replace(tzinfo=UTC)
@@ -224,6 +235,109 @@ def test_a_test_can_hold_back_until_enough_threads_are_waiting() -> None:
     in_a_thread(clock.wait, 1)
     assert has_ended(test, within_s=10)
     clock.advance(seconds=1)
+
+
+# -- a server's ------------------------------------------------------------------------------------------------------
+
+
+class Machine:
+    """A boot clock that stands until it is moved, and a server whose wall clock is ahead of it."""
+
+    def __init__(self, ahead_us: int) -> None:
+        self.boot_us = 0
+        self.ahead_us = ahead_us
+        self.asked = 0
+        self.clock = ServerClock(self.ask, lambda: self.boot_us * 1_000)
+
+    def ask(self, there_us: int = 100, back_us: int = 100) -> None:
+        """One exchange: the server reads its clock after the way there."""
+        self.asked += 1
+        sent_us = self.clock.boot_us()
+        self.boot_us += there_us
+        said = self.boot_us + self.ahead_us
+        self.boot_us += back_us
+        self.clock.learn(said, sent_us)
+
+    @property
+    def error_us(self) -> int:
+        return self.clock.now() - (self.boot_us + self.ahead_us)
+
+
+ways = st.integers(0, 10_000_000)
+
+
+@given(st.integers(-(10**15), 10**15), st.lists(st.tuples(ways, ways), min_size=1))
+def test_a_servers_time_is_wrong_by_no_more_than_its_quickest_answer_took(
+    ahead_us: int, exchanges: list[tuple[int, int]]
+) -> None:
+    machine = Machine(ahead_us)
+    for there_us, back_us in exchanges:
+        machine.ask(there_us, back_us)
+
+    assert abs(machine.error_us) <= min(map(sum, exchanges))
+
+
+def test_a_slow_answer_moves_no_time_that_it_does_not_contradict() -> None:
+    machine = Machine(10**15)
+    machine.ask()
+    known = machine.clock.ahead_us
+    machine.ask(there_us=9_000_000, back_us=0)
+
+    assert machine.clock.ahead_us == known
+
+
+def test_a_server_whose_clock_was_set_is_followed() -> None:
+    machine = Machine(10**15)
+    machine.ask()
+    for step in (3_600_000_000, -7_200_000_000):
+        machine.ahead_us += step
+        machine.ask()
+
+        assert abs(machine.error_us) <= 200
+
+
+def test_the_first_look_asks_the_server_and_the_next_ones_do_not() -> None:
+    machine = Machine(10**15)
+
+    assert abs(machine.error_us) <= 200
+    machine.boot_us += 10**12
+    assert abs(machine.error_us) <= 200
+    assert machine.asked == 1
+
+
+def test_a_server_is_to_be_asked_again_after_a_minute() -> None:
+    machine = Machine(10**15)
+    seen = [machine.clock.is_due]
+    machine.ask()
+    for passed_us in (ASK_EVERY_US - 1, 1):
+        machine.boot_us += passed_us
+        seen.append(machine.clock.is_due)
+
+    assert seen == [True, False, True]
+
+
+def test_a_server_that_was_never_reached_tells_no_time_and_is_asked_again() -> None:
+    machine = Machine(10**15)
+    answers = iter([DatabaseUnavailable("away"), None])
+
+    def ask() -> None:
+        if (error := next(answers)) is not None:
+            raise error
+        machine.ask()
+
+    clock = machine.clock = ServerClock(ask, lambda: machine.boot_us * 1_000)
+    with pytest.raises(DatabaseUnavailable):
+        clock.now()
+    assert abs(machine.error_us) <= 200
+
+
+def test_ids_of_an_app_on_a_server_are_dated_by_the_server() -> None:
+    machine = Machine(to_micros(NOON))
+    ids = ids_by(machine.clock)
+
+    assert timestamp_of(ids.new()) == NOON
+    machine.boot_us += 86_400_000_000
+    assert timestamp_of(ids.new()) == NOON + timedelta(days=1)
 
 
 # -- for people ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from perdure.cli.render import Json, one_line, print_json, visible
+from perdure.cli.render import Json, current_time, one_line, print_json, visible
 from perdure.cli.target import App, Url, database
 from perdure.errors import StoreError
 from perdure.text import counted
@@ -51,7 +51,6 @@ def health(*, max_beat_age: MaxBeatAge = None, url: Url = None, app: App = None,
 
 
 def _look(store: Store, max_beat_age: float | None) -> Probe:
-    from perdure.clock import SystemClock
     from perdure.worker.liveness import ProcLiveness
 
     store.require_current()
@@ -60,7 +59,7 @@ def _look(store: Store, max_beat_age: float | None) -> Probe:
     if not there:
         why = "no worker is registered" if not nodes else "the process of every worker has ended"
         return Probe(False, True, 0, None, f"the database answers, but {why}")
-    now = SystemClock().now()
+    now = current_time()
     age = max(0.0, (now - max(node.beat_at for node in there)) / 1_000_000)
     workers = counted(len(there), "worker")
     is_one_awake = not all(node.is_silent(now) for node in there) if max_beat_age is None else age <= max_beat_age

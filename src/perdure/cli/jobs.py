@@ -16,6 +16,7 @@ from perdure.cli.render import (
     PAUSE_S,
     Json,
     ago,
+    current_time,
     error_line,
     id_text,
     moment,
@@ -322,13 +323,12 @@ def _print_traceback(runs: Sequence[Run]) -> None:
 
 def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:
     """Say why a job is not running, or how it ended: in one sentence, with the facts and what to do."""
-    from perdure.clock import SystemClock
     from perdure.ops.explain import explain as explanation_of
     from perdure.ops.lookup import find_job
 
     with existing_database(url, app) as store:
         job = find_job(store, id)
-        found = explanation_of(store, job, SystemClock().now())
+        found = explanation_of(store, job, current_time())
     remedy = None if found.remedy is None else completed(found.remedy, url, app)
     if json:
         print_json(

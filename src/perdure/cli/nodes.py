@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.render import Json, ago, id_text, print_json, print_table
+from perdure.cli.render import Json, ago, current_time, id_text, print_json, print_table
 from perdure.cli.target import App, Url, existing_database, worker_command
-from perdure.clock import SystemClock, to_datetime
+from perdure.clock import to_datetime
 from perdure.ids import to_uuid
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def nodes(*, limit: Limit = 5, url: Url = None, app: App = None, json: Json = Fa
         live = store.live_nodes()
         stopped = [node for node in store.nodes(limit + len(live)) if node.stopped_at is not None][:limit]
         found = [(node, len(store.held_by(node.id))) for node in [*reversed(live), *stopped]]
-    now, liveness = SystemClock().now(), ProcLiveness()
+    now, liveness = current_time(), ProcLiveness()
     states = [node_state(node, now, liveness) for node, _ in found]
     if json:
         print_json([node_json(node, state, running) for (node, running), state in zip(found, states, strict=True)])

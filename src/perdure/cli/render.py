@@ -11,13 +11,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from perdure.clock import to_micros
+from perdure.clock import Clock, Micros, SystemClock, to_micros
 from perdure.text import distance, first_line
 from perdure.text import moment as utc
 
@@ -135,9 +135,25 @@ def local(at: datetime) -> str:
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S}".removesuffix(":00")
 
 
+class _Command:
+    """What all that a command prints has in common; a process runs one."""
+
+    clock: Clock = SystemClock()
+
+
+def go_by(clock: Clock) -> None:
+    """From here on the time is that of the command's database."""
+    _Command.clock = clock
+
+
+def current_time() -> Micros:
+    """By the clock of the command's database; of a command that needs none, by this machine's."""
+    return _Command.clock.now()
+
+
 def ago(at: datetime | None, now: datetime | None = None) -> str:
     """How long ago a time is, or how far ahead, in one unit."""
-    return "-" if at is None else distance(to_micros(at), to_micros(now or datetime.now(UTC)))
+    return "-" if at is None else distance(to_micros(at), current_time() if now is None else to_micros(now))
 
 
 def id_text(id: UUID) -> str:

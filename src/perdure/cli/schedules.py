@@ -21,6 +21,7 @@ from perdure.cli.filters import moment_of, span_of
 from perdure.cli.render import (
     Json,
     ago,
+    current_time,
     id_text,
     local,
     moment,
@@ -32,7 +33,7 @@ from perdure.cli.render import (
     visible,
 )
 from perdure.cli.target import App, Url, existing_app, named_app
-from perdure.clock import SystemClock, iso, to_datetime, to_micros
+from perdure.clock import iso, to_datetime, to_micros
 from perdure.errors import InvalidOption, InvalidPayload, ScheduleError
 from perdure.text import span
 
@@ -119,7 +120,7 @@ def list_schedules(
     with existing_app(url, app) as perdure:
         found = [(one, _last(perdure, one.name)) for one in perdure.schedules.list(all=all)]
         waiting = _not_made_yet(perdure)
-    now = SystemClock().now()
+    now = current_time()
     if json:
         print_json(
             [
@@ -190,7 +191,7 @@ def show(name: Name, *, limit: Slots = SLOTS_SHOWN, url: Url = None, app: App = 
         found, row = _existing(perdure, name)
         template = None if row.template_id is None else perdure.store.template_by_id(row.template_id)
     made_from = None if template is None else template.name
-    now = SystemClock().now()
+    now = current_time()
     payload = with_stars(found.payload, row.secrets)
     coming = [] if found.trigger is None or not found.enabled else _coming(found.trigger, now, NEXT_SHOWN)
     if json:
@@ -300,7 +301,7 @@ def preview(
 ) -> None:
     """Show the next instants of a schedule, or of a cron expression, which needs no database."""
     trigger = _trigger(what, tz, url, app)
-    coming = _coming(trigger, SystemClock().now(), number)
+    coming = _coming(trigger, current_time(), number)
     if json:
         print_json({"words": trigger.describe(), "tz": trigger.tz, "next": [_utc(at) for at in coming]})
         return
@@ -462,7 +463,7 @@ def remove(
 def _print_switched(schedule: Schedule, *, json: bool, cancelled: bool = False) -> None:
     from perdure.ops.forms import schedule_json
 
-    now = SystemClock().now()
+    now = current_time()
     if json:
         print_json(schedule_json(schedule, now))
         return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from perdure.cli.render import Json, console, error_line, print_json, print_json_line, put, visible
+from perdure.cli.render import Json, console, current_time, error_line, print_json, print_json_line, put, visible
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.ids import to_uuid
 from perdure.store.rows import EVERY_QUEUE, DuplicateReason, Duplicates, StuckReason
@@ -124,10 +124,9 @@ def _show_live(ask: Callable[[], Status], options: str) -> None:
 
 
 def _ask(store: Store, stuck_after: int) -> Status:
-    from perdure.clock import SystemClock
     from perdure.ops.status import status as status_of
 
-    return status_of(store, SystemClock().now(), stuck_after * 1_000_000)
+    return status_of(store, current_time(), stuck_after * 1_000_000)
 
 
 def screen(found: Status, space: Space) -> Group:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.discovery import APP_VARIABLE, Named, hint_databases_here, load_app, only_app_here, places
+from perdure.cli.render import go_by
 from perdure.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def database(url: str | None, app: str | None, *, closed_too: bool = False) -> G
 
     `closed_too`: even if it was closed by perdure db copy, it can be written to.
     """
+    from perdure.store.protocols import clock_of
+
     store = _store(_nearest(url, app), closed_too=closed_too)
+    go_by(clock_of(store))
     try:
         yield store
     finally:
@@ -68,6 +72,7 @@ def existing_app(url: str | None, app: str | None) -> Generator[Perdure, None, N
     found = Perdure(named.url) if named.app is None else load_app(named.app)[0]
     if named.url is not None:
         found.url = named.url
+    go_by(found.clock)
     try:
         found.store.require_current()
         yield found

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.filters import moment_of
-from perdure.cli.render import Json, Yes, moment, one_line, print_json, visible
+from perdure.cli.render import Json, Yes, current_time, moment, one_line, print_json, visible
 from perdure.cli.schedules import Name
 from perdure.cli.target import App, Url, existing_app
-from perdure.clock import Micros, SystemClock, iso, to_datetime, to_micros
+from perdure.clock import Micros, iso, to_datetime, to_micros
 from perdure.errors import InvalidOption, PerdureError
 from perdure.text import counted
 
@@ -71,10 +71,10 @@ def backfill(
     Slots that are taken already stay as they are, so that it can be repeated. With more than 100 instants it asks.
     """
     first = moment_of(start, "--from", ago=True)
-    last = to_datetime(SystemClock().now()) if end is None else moment_of(end, "--to", ago=True)
-    if last <= first:
-        raise InvalidOption(f"--to has to be later than --from: {moment(last)} is not later than {moment(first)}")
     with existing_app(url, app) as perdure:
+        last = to_datetime(current_time()) if end is None else moment_of(end, "--to", ago=True)
+        if last <= first:
+            raise InvalidOption(f"--to has to be later than --from: {moment(last)} is not later than {moment(first)}")
         instants = _planned(perdure, name, first, last)
         _confirm(name, instants, yes=yes, json=json)
         filled = _Filled(name, instants)

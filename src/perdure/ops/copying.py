@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from perdure.clock import Micros, SystemClock
+from perdure.clock import Micros
 from perdure.errors import ConfigError, StoreError
 from perdure.ids import IdFactory, JobId, to_uuid
 from perdure.ops.doctor import Severity, examine
@@ -54,7 +54,7 @@ def copy(source: Side, target: Side, tell: Tell, *, despite_workers: bool = Fals
 
     A later error, or a kill, leaves the source closed and the target unfinished; the same call then begins anew.
     """
-    now = SystemClock().now()
+    now = source.store.clock.now()
     if _is_done(source, target):
         return {}
     _refuse_in_use(source, now, despite_workers=despite_workers)

@@ -14,10 +14,10 @@ from enum import StrEnum
 from typing import NamedTuple, NoReturn, cast
 from uuid import UUID
 
-from perdure.clock import Micros, SystemClock
+from perdure.clock import Micros
 from perdure.errors import InvalidInput
 from perdure.ids import to_uuid
-from perdure.store.protocols import Store
+from perdure.store.protocols import Store, clock_of
 
 
 class Severity(StrEnum):
@@ -267,7 +267,7 @@ def examine(store: Store, now: Micros | None = None, checks: Sequence[Check] = C
 
     Only reads. Each check sees one consistent snapshot, so jobs that change meanwhile give no false findings.
     """
-    at = SystemClock().now() if now is None else now
+    at = clock_of(store).now() if now is None else now
     try:
         looked = [_finding(check, store.check(check.name, at, EXAMPLES)) for check in checks]
     except NotImplementedError as reason:

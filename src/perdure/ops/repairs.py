@@ -9,11 +9,10 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from perdure.clock import SystemClock
 from perdure.errors import InvalidInput
-from perdure.ids import IdFactory
+from perdure.ids import ids_by
 from perdure.ops.doctor import Finding
-from perdure.store.protocols import Store
+from perdure.store.protocols import Store, clock_of
 
 BATCH = 500
 """A repair treats this many jobs per transaction, so that nobody waits long for it."""
@@ -67,7 +66,8 @@ def repair(store: Store, name: str) -> int:
     if cure is None:
         known_names = ", ".join(known.name for known in REPAIRS)
         raise InvalidInput(f"there is no repair {name!r}; known are {known_names}", code="repair_unknown")
-    clock, ids = SystemClock(), IdFactory()
+    clock = clock_of(store)
+    ids = ids_by(clock)
     total = 0
     while True:
         changed = store.repair(cure.name, clock.now(), ids, BATCH)

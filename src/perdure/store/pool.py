@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from perdure.clock import ServerClock
 from perdure.errors import DatabaseBusy, PerdureError, TransactionError
 from perdure.store.copy import Closure
 from perdure.store.engine import Driver
@@ -48,7 +49,7 @@ class Session(Protocol):
     def begin(self, *, reading: bool, brief: bool, alone: bool) -> None:
         """Open a transaction that may write, or one that reads a single snapshot. `brief`: wait little for locks.
         `alone`: it is for one operation of ours, so it may begin with the first statement of that, which then may find
-        the connection lost."""
+        the connection lost. Where the clock `is_due`, the server is asked for the time in the same message."""
         ...
 
     def commit(self) -> None:
@@ -102,7 +103,9 @@ class Server(Protocol):
         """The same in words."""
         ...
 
-    def connect(self) -> Session: ...
+    def connect(self, clock: ServerClock) -> Session:
+        """A new connection. The clock learns what the server's reads, now and from time to time."""
+        ...
 
     def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
         """Run `work` in the transaction of the user's own connection, and leave its settings as they were. Refuses a
@@ -117,8 +120,9 @@ class CommitUnknown(ConnectionLost):
 class Pool:
     """Lends sessions with an open transaction, the last used first. Connections are opened when needed, and kept."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, clock: ServerClock) -> None:
         self.server = server
+        self._clock = clock
         self._idle: list[Session] = []
         self.line = Line(SIZE)
         self._closed = False
@@ -164,7 +168,7 @@ class Pool:
         try:
             return self._idle.pop()
         except IndexError:
-            return self.server.connect()
+            return self.server.connect(self._clock)
 
     def begun(self, *, reading: bool, brief: bool, alone: bool) -> Session:
         """A session with a new transaction. If an idle connection has died, all idle ones are closed and a new one is
@@ -172,14 +176,14 @@ class Pool:
         try:
             session = self._idle.pop()
         except IndexError:
-            session = self.server.connect()
+            session = self.server.connect(self._clock)
         else:
             try:
                 session.begin(reading=reading, brief=brief, alone=alone)
             except ConnectionLost:
                 session.close()
                 self.close_idle()
-                session = self.server.connect()
+                session = self.server.connect(self._clock)
             else:
                 return session
         session.begin(reading=reading, brief=brief, alone=alone)

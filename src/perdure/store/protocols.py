@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
-from perdure.clock import Micros
+from perdure.clock import Clock, Micros, SystemClock
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, ReservationId, RunId
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
@@ -659,6 +659,12 @@ class StoreLifecycle(Protocol):
         """How often a worker looks for what may need its care: the dead, schedules, reservations."""
         ...
 
+    @property
+    def clock(self) -> Clock:
+        """Whose `now` every call should be given, so that all who use the database agree: a server's own. A store that
+        has none is for one machine, and goes by that one's clock: see `clock_of`."""
+        ...
+
     def within(self, tx: object) -> Self:
         """The same store inside the caller's own transaction: a driver's connection, or an SQLAlchemy or Django one.
 
@@ -716,6 +722,11 @@ class Store(
     Protocol,
 ):
     """The whole store."""
+
+
+def clock_of(store: Store) -> Clock:
+    """The clock to use with a store: its own, else this machine's."""
+    return getattr(store, "clock", None) or SystemClock()  # a store that was written before stores had clocks has none
 
 
 class ConnectionLost(StoreError):

@@ -10,8 +10,10 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
+from perdure.clock import TOLERATED_S, ServerClock
 from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
 from perdure.store import transaction as transactions
 from perdure.store.copy import closure
@@ -29,7 +31,7 @@ from perdure.store.engine import (
 from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import Bell, ConnectionLost
-from perdure.store.rows import Fact
+from perdure.store.rows import Fact, Verdict
 from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
 from perdure.uninterrupted import uninterrupted
 
@@ -57,6 +59,7 @@ class ServerRunner:
         """`bell` makes one that listens, where the server can ring; without it workers poll."""
         self._server = server
         self._make_bell = bell
+        self.clock = ServerClock(self._contact)
         self._pool: Pool | None = None
         self._opening = threading.Lock()
         _runners.add(self)
@@ -147,11 +150,18 @@ class ServerRunner:
                 raise unknown(tx, self._server.wanted)
             known = _seen.get(connection) == home
             checked = make if known else lambda: _at_home(make, home)
+            if self.clock.is_due:  # a process may write in its own transactions only
+                checked = partial(_timed, checked, self.clock)
             result = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
             _seen[connection] = home
             return result
 
     # -- the database as a whole -------------------------------------------------------------------------------------
+
+    def _contact(self) -> None:
+        """What opens the pool tells the clock."""
+        with uninterrupted:
+            self.pool  # noqa: B018 - made on first use
 
     @property
     def pool(self) -> Pool:
@@ -171,7 +181,7 @@ class ServerRunner:
         return pool
 
     def _opened(self) -> Pool:
-        pool = Pool(self._server)
+        pool = Pool(self._server, self.clock)
         try:
             _prepare(pool, allowed=bool(self._server.settings.auto_migrate))
         except BaseException:
@@ -184,7 +194,7 @@ class ServerRunner:
         return PollingBell() if self._make_bell is None else self._make_bell(queues, identity)
 
     def upgrade(self) -> str:
-        pool = Pool(self._server)
+        pool = Pool(self._server, self.clock)
         try:
             done = _prepare(pool, allowed=True)
         finally:
@@ -195,11 +205,11 @@ class ServerRunner:
         return self._looked(lambda checkout: checkout.session.applied())
 
     def facts(self) -> list[Fact]:
-        return self._looked(lambda checkout: checkout.session.facts())
+        return [*self._looked(lambda checkout: checkout.session.facts()), _clock_fact(self.clock)]
 
     def _looked(self, look: Callable[[Checkout], T]) -> T:
         """What one look gives at the database as it is, even if it cannot be used so."""
-        pool = Pool(self._server)
+        pool = Pool(self._server, self.clock)
         try:
             return pool.run(look, reading=True)
         finally:
@@ -230,6 +240,13 @@ def _prepare(pool: Pool, *, allowed: bool) -> int:
     return pool.run(work)
 
 
+def _clock_fact(clock: ServerClock) -> Fact:
+    """Nothing of ours breaks, but people compare times, and their own programs do."""
+    if (wrong := clock.complaint) is None:
+        return Fact("clock", f"this machine's is the server's, within {TOLERATED_S} s")
+    return Fact("clock", wrong, Verdict.WARNING, "nothing breaks: jobs go by the server's; set the one that is wrong")
+
+
 _seen: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
 """Which database a user's connection leads to: read once for each."""
 _runners: weakref.WeakSet[ServerRunner] = weakref.WeakSet()
@@ -243,6 +260,14 @@ def _start_afresh() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_afresh)
+
+
+def _timed(make: Make[T], clock: ServerClock) -> Op[T]:
+    """The operation, after a question for the time, whose answer the clock learns."""
+    sent_us = clock.boot_us()
+    ((now,),) = (yield Call("read_time")).rows
+    clock.learn(now, sent_us)
+    return (yield from make())
 
 
 def _at_home(make: Make[T], home: Identity) -> Op[T]:

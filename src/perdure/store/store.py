@@ -13,7 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
-from perdure.clock import Micros
+from perdure.clock import Clock, Micros, SystemClock
 from perdure.errors import ConfigError, PerdureError, StoreError
 from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
@@ -379,6 +379,10 @@ class SqlStore:
     @property
     def look_every_s(self) -> float:
         return getattr(self.runner, "look_every_s", 1.0)  # as above
+
+    @property
+    def clock(self) -> Clock:
+        return getattr(self.runner, "clock", None) or SystemClock()  # as above
 
     @property
     def in_transaction(self) -> bool:

@@ -366,7 +366,7 @@ class Kit:
 
 
 _EXCHANGED = ("_url", "store", "clock", "ids", "kit")
-"""Attributes of the app that are replaced. Only `store` may be missing: it is made on first use."""
+"""Attributes of the app that are replaced. Some may be missing: they are made on first use."""
 
 
 @contextmanager
@@ -396,8 +396,8 @@ def testing(app: Perdure, start: datetime | None, state: Mapping[str, Any] | Non
 
 def _put_back(app: Perdure, before: Mapping[str, Any]) -> None:
     vars(app).update(before)
-    if "store" not in before:
-        vars(app).pop("store", None)
+    for name in set(_EXCHANGED) - before.keys():
+        vars(app).pop(name, None)
 
 
 def _refuse(app: Perdure) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from perdure.clock import Clock
+from perdure.clock import Clock, ServerClock
 from perdure.errors import PerdureError
 from perdure.worker.health import BLOCKED_AFTER_S
 from perdure.worker.node import Node
@@ -184,6 +184,20 @@ class LoopProbe:
                 "a handler has blocked the event loop for %.0f s; move blocking work into a plain function",
                 self.blocked_s,
             )
+
+
+class ClockWatch:
+    """Says when this machine's wall clock is not the server's, once; and again if it was right in between."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock if isinstance(clock, ServerClock) else None
+        self._warned = False
+
+    def look(self) -> None:
+        wrong = None if self._clock is None else self._clock.complaint
+        if wrong is not None and not self._warned:
+            logger.warning("clocks differ: %s; jobs go by the server's, your own code may not", wrong)
+        self._warned = wrong is not None
 
 
 class Exclusive:

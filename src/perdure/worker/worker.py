@@ -29,7 +29,7 @@ from perdure.worker.executors.loop import LoopExecutor
 from perdure.worker.executors.threads import ThreadExecutor
 from perdure.worker.executors.wire import check_not_importing
 from perdure.worker.health import Health, Status, problem_of
-from perdure.worker.heartbeat import Exclusive, Heartbeat, LoopProbe
+from perdure.worker.heartbeat import ClockWatch, Exclusive, Heartbeat, LoopProbe
 from perdure.worker.lifespan import Lifespan
 from perdure.worker.loop import HURRY, SETTLE_S, STOP, StopRequest, WorkLoop
 from perdure.worker.node import Node
@@ -329,7 +329,9 @@ class Worker:
 
     def _new_heartbeat(self, node: Node, pools: Pools, work_loop: WorkLoop) -> Heartbeat:
         self._loop_probe = LoopProbe(lambda: pools.loop() if pools.has_loop else None, self._parts.clock)
-        acts: list[Callable[[], object]] = [self._loop_probe.ping]
+        watch = ClockWatch(self._parts.clock)
+        watch.look()
+        acts: list[Callable[[], object]] = [self._loop_probe.ping, watch.look]
         if self._exclusive is not None:
             self._keep_exclusive()
             acts.append(self._keep_exclusive)

@@ -16,6 +16,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
+from perdure.clock import ServerClock
 from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, TransactionError
 from perdure.store import migrate
 from perdure.store.engine import Driver
@@ -61,7 +62,7 @@ class MySQLServer:
         other = sys.modules.get("MySQLdb.connections")
         return (Connection,) if other is None else (Connection, other.Connection)
 
-    def connect(self) -> MySQLSession:
+    def connect(self, clock: ServerClock) -> MySQLSession:
         """A new connection, in autocommit mode: the session says when a transaction begins."""
         # FOUND_ROWS: an UPDATE answers how many rows it has found, as on the other databases
         flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
@@ -73,7 +74,7 @@ class MySQLServer:
             raise self._unreachable(error) from error
         try:
             self.flavour = _flavour(str(connection.get_server_info()))
-            return MySQLSession(connection, self)
+            return MySQLSession(connection, self, clock)
         except BaseException as error:
             connection.close()
             if isinstance(error, pymysql.Error):
@@ -170,23 +171,30 @@ _NO_SAVEPOINT = 1305
 class MySQLSession:
     """One connection of ours, and the transaction on it."""
 
-    def __init__(self, connection: Any, server: MySQLServer) -> None:
+    def __init__(self, connection: Any, server: MySQLServer, clock: ServerClock) -> None:
         self.connection = connection
+        self._clock = clock
         self._cursor = Cursor(connection)
         self._flavour = server.flavour
         self._shown = server.shown
         statements = dialect(server.flavour)
         self.writer = MySQLDriver(connection, statements.writing, self._cursor)
         self.reader = MySQLDriver(connection, statements.reading, self._cursor)
+        self._time = statements.reading["read_time"].sql
         self.reader.savepoints = self.writer.savepoints
         self._patience_s = max(1, math.ceil(server.settings.busy_timeout_s))
         self._waits_s = 0
         _keep_alive(connection)
-        self._run(_settings(server.flavour))
+        self._run(_settings(server.flavour), timed=True)
 
-    def _run(self, sql: str) -> None:
-        """Run one or more statements in one message."""
-        self._cursor.execute(sql)
+    def _run(self, sql: str, *, timed: bool = False) -> None:
+        """Run one or more statements in one message; `timed`: after a question for the time, whose answer the clock
+        learns."""
+        sent_us = self._clock.boot_us()
+        self._cursor.execute(f"{self._time}; {sql}" if timed else sql)
+        if timed:
+            ((now,),) = self._cursor.fetchall()
+            self._clock.learn(now, sent_us)
         while self._cursor.nextset():
             pass
 
@@ -200,10 +208,9 @@ class MySQLSession:
         self.writer.savepoints.forget()
         try:
             if wait_s != self._waits_s:
-                self._run(f"SET SESSION innodb_lock_wait_timeout = {wait_s}; {begin}")
-                self._waits_s = wait_s
-            else:
-                self._run(begin)
+                begin = f"SET SESSION innodb_lock_wait_timeout = {wait_s}; {begin}"
+            self._run(begin, timed=self._clock.is_due)
+            self._waits_s = wait_s
         except pymysql.Error as error:
             raise translate(error) from error
 

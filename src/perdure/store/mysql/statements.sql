@@ -222,6 +222,10 @@ UPDATE {idempotency_key}
 SET final_state = :final_state
 WHERE key = :key AND job_id = :job_id
 
+-- name: read_time
+-- The server's wall clock, without a time zone in between: its hours may come twice.
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
 -- name: read_identity
 -- Which database this is, among those of one server and its copies.
 SELECT DATABASE(), v.applied_at

@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 
+from perdure.clock import ServerClock
 from perdure.errors import ConfigError, DatabaseUnavailable, TransactionError
 from perdure.store import migrate
 from perdure.store.engine import Driver
@@ -67,7 +69,7 @@ class PostgresServer:
         self.settings = settings
         self.shown = f"PostgreSQL database {given.get('dbname') or 'by default'} on {host}{port}"
 
-    def connect(self) -> PostgresSession:
+    def connect(self, clock: ServerClock) -> PostgresSession:
         """A new connection, in autocommit mode: the session says when a transaction begins."""
         try:
             connection = psycopg.connect(**self._options, autocommit=True)
@@ -78,7 +80,7 @@ class PostgresServer:
                 code="database_unreachable",
             ) from error
         try:
-            return PostgresSession(connection, self)
+            return PostgresSession(connection, self, clock)
         except psycopg.Error as error:
             connection.close()
             raise translate(error) from error
@@ -136,8 +138,11 @@ def _check(connection: psycopg.Connection[Any]) -> None:
 class PostgresSession:
     """One connection of ours, and the transaction on it."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], server: PostgresServer) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[tuple[Any, ...]], server: PostgresServer, clock: ServerClock
+    ) -> None:
         self.connection = connection
+        self._clock = clock
         patience_ms = round(server.settings.busy_timeout_s * 1000)
         lax, server_pid = self._asked()
         is_direct = server_pid == connection.info.backend_pid
@@ -157,11 +162,14 @@ class PostgresSession:
         self._read = (_READING, _settings(patience_ms, {}))
 
     def _asked(self) -> tuple[Any, ...]:
-        """Whether the server commits without a flush by default, and which server process this is."""
-        question = "SELECT current_setting('synchronous_commit') = 'off', pg_backend_pid()"
+        """Whether the server commits without a flush by default, and which server process this is. The clock learns."""
+        question = b"SELECT (%b), current_setting('synchronous_commit') = 'off', pg_backend_pid()" % _TIME.sql
+        sent_us = self._clock.boot_us()
         row = self.connection.execute(question, prepare=False).fetchone()
         assert row is not None
-        return row
+        now, *rest = row
+        self._clock.learn(now, sent_us)
+        return tuple(rest)
 
     @property
     def in_transaction(self) -> bool:
@@ -171,6 +179,8 @@ class PostgresSession:
         writing = self._share if not alone else self._write_briefly if brief else self._write
         for message in self._read if reading else writing:
             self._pipeline.add(message, Answer())
+        if self._clock.is_due:
+            self._pipeline.add(_TIME, _TimeAnswer(self._clock))
         if not alone:
             self.writer.exchange()
 
@@ -228,6 +238,23 @@ class PostgresSession:
 
     def close(self) -> None:
         self.connection.close()
+
+
+_TIME = Message(READING["read_time"].sql.encode())
+
+
+class _TimeAnswer(Answer):
+    """Tells the clock as soon as it is read."""
+
+    __slots__ = ("_clock", "_sent_us")
+
+    def __init__(self, clock: ServerClock) -> None:
+        self._clock = clock
+        self._sent_us = clock.boot_us()
+
+    def fill(self, result: PGresult, rows: list[tuple[Any, ...]]) -> None:
+        super().fill(result, rows)
+        self._clock.learn(rows[0][0], self._sent_us)
 
 
 _WRITING = Message(b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")

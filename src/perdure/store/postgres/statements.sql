@@ -204,6 +204,10 @@ UPDATE {node}
 SET stopped_at = :now, stop_reason = :reason
 WHERE id = :node_id AND stopped_at IS NULL AND (:beat::bigint IS NULL OR beat = :beat)
 
+-- name: read_time
+-- The server's wall clock as it is at this moment, not when the transaction began.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
 -- name: read_identity
 -- Tells this database from every other, also from one that was restored from its backup.
 SELECT d.oid::bigint, v.applied_at

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.clock import Micros
+from perdure.clock import Micros, ServerClock
 from perdure.errors import ConfigError, KindError, PerdureError
 from perdure.job.model import Claim
 from perdure.worker.context import JobContext, Services, capturing
@@ -190,6 +190,8 @@ class Child:
         middleware = [load_object(ImportPath(*path)) for path in order["middleware"]]
         app = kind.app
         _use_database(app, order["url"])
+        if isinstance(app.clock, ServerClock):
+            app.clock.ahead_us = order["ahead_us"]  # so that a log line needs no connection
         ctx = ChildContext(claim, kind, StoreServices(app.parts()), self.say)
         return Assignment(claim, kind, ctx, middleware, order["jitter"])
 

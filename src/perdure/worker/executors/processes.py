@@ -494,6 +494,7 @@ def _job_order(task: Assignment) -> dict[str, Any]:
     return {
         "claim": task.claim,
         "url": task.kind.app.url,
+        "ahead_us": getattr(task.kind.app.clock, "ahead_us", None),
         "kind": path_of_kind(task.kind),
         "middleware": [path_of_middleware(middleware) for middleware in task.middleware],
         "jitter": task.jitter,
