@@ -23,6 +23,8 @@ T = TypeVar("T")
 REFUSALS = (TransitionRefused, KeyConflict, JobNotFound, ReservationExpired)
 """What an act may be told because the other came first."""
 TO_THE_END = 10**9
+TWICE = 2
+"""How many orders with two switches are in a sample."""
 LOOK_S = 0.001
 PATIENCE_S = 60.0
 """Generous: only a hang is a failure."""
@@ -135,12 +137,12 @@ def orders(steps: Sequence[int]) -> Iterator[Order]:
                 yield Order(first, taken, others if others < steps[1 - first] else TO_THE_END)
 
 
-def sample(steps: Sequence[int], size: int, seed: str) -> list[Order]:
-    """Those with one switch, and so many of those with two."""
-    known = list(orders(steps))
-    once = [order for order in known if order.others == TO_THE_END]
+def sample(steps: Sequence[int], size: int | None, seed: str) -> list[Order]:
+    """Those with one switch, and some of those with two; or only so many of these."""
+    known, luck = list(orders(steps)), random.Random(seed)
     twice = [order for order in known if order.others != TO_THE_END]
-    return once + random.Random(seed).sample(twice, min(size, len(twice)))
+    chosen = [order for order in known if order.others == TO_THE_END] + luck.sample(twice, min(TWICE, len(twice)))
+    return chosen if size is None else luck.sample(chosen, min(size, len(chosen)))
 
 
 class Stage:

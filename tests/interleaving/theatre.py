@@ -17,9 +17,12 @@ from perdure.store.store import SqlStore
 from perdure.testing.contract.rig import Rig
 from tests import history
 from tests.interleaving.pairs import Pair
-from tests.interleaving.stage import TO_THE_END, Order, Side, Stage
+from tests.interleaving.stage import TO_THE_END, Order, Side, Stage, sample
 
 Make = Callable[[Rig], Pair]
+
+
+Execute = Callable[[str], list[tuple[object, ...]]]
 
 
 class Dialect(NamedTuple):
@@ -27,19 +30,35 @@ class Dialect(NamedTuple):
 
     server: str
     """The fixture that starts one."""
-    waiting: str
-    """How many transactions wait for a lock."""
-    soon: str
-    """Lets the database tell of a deadlock soon."""
+    waiting: Callable[[Execute], int]
+    """How many transactions wait for a lock, now."""
+    soon: str | None = None
+    """Lets the database tell of a deadlock soon. None: it does."""
+    sample: int | None = None
+    """How many orders of each pair are played at small size. None: all with one switch, and some with two."""
+
+
+def _waiting_on_postgres(execute: Execute) -> int:
+    # Not pg_stat_activity: whoever lets go of a lock grants it, but the waiter says so only when it is awake.
+    [(number,)] = execute("SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted")
+    return int(str(number))
+
+
+def _waiting_on_mariadb(execute: Execute) -> int:
+    # Not innodb_trx or innodb_lock_waits: they show the state of a while ago as long as they are read every 0.1 s. What
+    # stands before the list is about the last deadlock.
+    [(_, _, status)] = execute("SHOW ENGINE INNODB STATUS")
+    _, _, transactions = str(status).partition("\nLIST OF TRANSACTIONS")
+    return transactions.count("\nLOCK WAIT ")
 
 
 DIALECTS = {
     "postgres": Dialect(
         "postgres_server",
-        # Not pg_stat_activity: whoever lets go of a lock grants it, but the waiter says so only when it is awake.
-        "SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted",
+        _waiting_on_postgres,
         "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 20', current_database()); END$$",
     ),
+    "mariadb": Dialect("mariadb_server", _waiting_on_mariadb, sample=3),
 }
 
 
@@ -51,21 +70,18 @@ class Theatre:
         self._notes = notes
         self._app = Perdure(url, auto_migrate=True)
         self._app.store.upgrade()
-        self._execute(dialect.soon)
+        if dialect.soon is not None:
+            self._execute(dialect.soon)
         self._url = url
         self._store = open_store(url)
         self._sides = [open_store(url), open_store(url)]
         runners = [side.runner for side in self._sides if isinstance(side, SqlStore)]
-        self._stage = Stage((runners[0], runners[1]), self._waiting)
+        self._stage = Stage((runners[0], runners[1]), lambda: dialect.waiting(self._execute))
 
     def _execute(self, statement: str) -> list[tuple[object, ...]]:
         with self._app.transaction() as tx:
             cursor = tx.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
-
-    def _waiting(self) -> int:
-        [(number,)] = self._execute(self._dialect.waiting)
-        return int(str(number))
 
     def close(self) -> None:
         for store in (self._store, *self._sides):
@@ -78,6 +94,10 @@ class Theatre:
         """How many steps each takes when nobody is in its way."""
         one, two = (self.play(make, Order(first, TO_THE_END, TO_THE_END)) for first in (0, 1))
         return one[0], two[1]
+
+    def sample(self, steps: tuple[int, int], seed: str) -> list[Order]:
+        """The orders that are played at small size."""
+        return sample(steps, self._dialect.sample, seed)
 
     def play(self, make: Make, order: Order) -> tuple[int, int]:
         """Once, in this order. Returns how many steps each took; fails if anything is not as it must be."""
