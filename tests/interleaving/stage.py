@@ -137,12 +137,17 @@ def orders(steps: Sequence[int]) -> Iterator[Order]:
                 yield Order(first, taken, others if others < steps[1 - first] else TO_THE_END)
 
 
-def sample(steps: Sequence[int], size: int | None, seed: str) -> list[Order]:
-    """Those with one switch, and some of those with two; or only so many of these."""
-    known, luck = list(orders(steps)), random.Random(seed)
+def sample(steps: Sequence[int], seed: str) -> list[Order]:
+    """Those with one switch, and some of those with two."""
+    known = list(orders(steps))
+    once = [order for order in known if order.others == TO_THE_END]
     twice = [order for order in known if order.others != TO_THE_END]
-    chosen = [order for order in known if order.others == TO_THE_END] + luck.sample(twice, min(TWICE, len(twice)))
-    return chosen if size is None else luck.sample(chosen, min(size, len(chosen)))
+    return once + random.Random(seed).sample(twice, min(TWICE, len(twice)))
+
+
+def last_moments(steps: Sequence[int], _seed: str) -> list[Order]:
+    """Two that tell most: one has done everything, and has all its locks, but is not committed when the other comes."""
+    return [Order(first, steps[first] - 1, TO_THE_END) for first in (0, 1)]
 
 
 class Stage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from perdure.store.store import SqlStore
 from perdure.testing.contract.rig import Rig
 from tests import history
 from tests.interleaving.pairs import Pair
-from tests.interleaving.stage import TO_THE_END, Order, Side, Stage, sample
+from tests.interleaving.stage import TO_THE_END, Order, Side, Stage, last_moments, sample
 
 Make = Callable[[Rig], Pair]
 
@@ -32,10 +32,10 @@ class Dialect(NamedTuple):
     """The fixture that starts one."""
     waiting: Callable[[Execute], int]
     """How many transactions wait for a lock, now."""
+    small: Callable[[Sequence[int], str], list[Order]]
+    """The orders of a pair that are played at small size."""
     soon: str | None = None
     """Lets the database tell of a deadlock soon. None: it does."""
-    sample: int | None = None
-    """How many orders of each pair are played at small size. None: all with one switch, and some with two."""
 
 
 def _waiting_on_postgres(execute: Execute) -> int:
@@ -56,9 +56,10 @@ DIALECTS = {
     "postgres": Dialect(
         "postgres_server",
         _waiting_on_postgres,
+        sample,
         "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 20', current_database()); END$$",
     ),
-    "mariadb": Dialect("mariadb_server", _waiting_on_mariadb, sample=3),
+    "mariadb": Dialect("mariadb_server", _waiting_on_mariadb, last_moments),
 }
 
 
@@ -66,7 +67,7 @@ class Theatre:
     """One database, emptied before every play."""
 
     def __init__(self, dialect: Dialect, url: str, notes: Path) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         self._notes = notes
         self._app = Perdure(url, auto_migrate=True)
         self._app.store.upgrade()
@@ -94,10 +95,6 @@ class Theatre:
         """How many steps each takes when nobody is in its way."""
         one, two = (self.play(make, Order(first, TO_THE_END, TO_THE_END)) for first in (0, 1))
         return one[0], two[1]
-
-    def sample(self, steps: tuple[int, int], seed: str) -> list[Order]:
-        """The orders that are played at small size."""
-        return sample(steps, self._dialect.sample, seed)
 
     def play(self, make: Make, order: Order) -> tuple[int, int]:
         """Once, in this order. Returns how many steps each took; fails if anything is not as it must be."""

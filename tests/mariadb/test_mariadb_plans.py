@@ -19,13 +19,17 @@ pytestmark = pytest.mark.mariadb
 STATEMENTS = dialect(Flavour.MARIADB).writing
 
 
-@pytest.fixture(params=[3, 300])
+FEW, MANY = (3, 0), (300, 300)
+"""How many jobs wait, and for later. Of a small table the server likes to read, and lock, every row."""
+
+
+@pytest.fixture(params=[FEW, MANY], ids=["few", "many"])
 def rig(request: pytest.FixtureRequest, mariadb_url: str) -> Iterator[Rig]:
-    """With a few jobs, and with many: of a small table the server likes to read, and lock, every row."""
     rig = Rig(mariadb_url)
     rig.store.upgrade()
-    rig.enqueue_many(request.param)
-    rig.enqueue_many(request.param, delay_s=60)
+    queued, later = request.param
+    rig.enqueue_many(queued)
+    rig.enqueue_many(later, delay_s=60)
     yield rig
     rig.close()
 
@@ -68,14 +72,14 @@ def test_parked_jobs_are_claimed_in_order(rig: Rig, explained: Any) -> None:
 
 
 def test_a_rescue_reads_the_jobs_of_its_node_in_order(rig: Rig, explained: Any) -> None:
-    rig.claim(300)
+    rig.claim(1)
     rig.store.stop(rig.node, "crash", rig.now)
     steps = explained(last_part("running_of_node", node_id=rig.node, job_id=None))
     [(index, remarks)] = [step[1:] for step in steps if step[0] == "perdure_ready"]
     assert (index, "filesort" in remarks) == ("ready_node", False)
 
 
-@pytest.mark.parametrize("rig", [300], indirect=True)
+@pytest.mark.parametrize("rig", [MANY], indirect=True)
 def test_jobs_set_aside_are_listed_by_their_index(rig: Rig, explained: Any) -> None:
     """Only what is shown is sorted: the page."""
     rig.claim(300, kinds=NONE)
