@@ -14,6 +14,7 @@ from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
 from perdure.store.protocols import Store
 from perdure.store.rows import FIRST_ID, JobFilter, RunFilter
+from perdure.store.tables import tables
 from perdure.testing.contract.rig import Rig
 
 Rows = list[dict[str, Any]]
@@ -55,14 +56,16 @@ def _field(name: object, value: Any) -> Any:
     return plain(json.loads(value)) if name == "document" else plain(value)
 
 
-def tables(store: Store, rig: Rig, names: list[str]) -> dict[str, list[str]]:
-    """Every row of every table; instead of its place how many of its queue are before it."""
+def rows_of(rig: Rig) -> dict[str, list[str]]:
+    """Every row of every table, in the columns that all databases have; instead of its place how many of its queue are
+    before it."""
     found: dict[str, Rows] = {}
-    with store.transaction() as tx:
-        for name in names:
+    with rig.store.transaction() as tx:
+        for name, known, _ in tables().values():
             cursor = tx.execute(f"SELECT * FROM {rig.table(name)}")
             columns = [column[0] for column in cursor.description]
-            found[name] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+            rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+            found[name] = [{column: row[column] for column in known} for row in rows]
     _number(found)
     return {name: sorted(repr(sorted(plain(row).items())) for row in rows) for name, rows in found.items()}
 

@@ -11,10 +11,10 @@ from perdure.errors import PerdureError
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.testing.contract.rig import Rig
-from tests.differential.state import plain, questions, tables
+from tests.differential.state import plain, questions, rows_of
 from tests.differential.story import Step, Story, Told
 
-SERVERS = {"postgres": "postgres_server"}
+SERVERS = {"postgres": "postgres_server", "mariadb": "mariadb_server"}
 """The fixture that starts each server. All are compared with SQLite."""
 
 STEPS = 60
@@ -26,14 +26,13 @@ class Twins:
 
     def __init__(self, *urls: str) -> None:
         self.rigs = [Rig(url) for url in urls]
-        self._names = list(self.rigs[0].tables())
 
     def clear(self) -> None:
         for rig in self.rigs:
             rig.clear()
 
-    def tables(self) -> list[dict[str, list[str]]]:
-        return [tables(rig.store, rig, self._names) for rig in self.rigs]
+    def rows(self) -> list[dict[str, list[str]]]:
+        return [rows_of(rig) for rig in self.rigs]
 
     def close(self) -> None:
         for rig in self.rigs:
@@ -70,7 +69,7 @@ def tell(twins: Twins, seed: int) -> None:
         first, *others = [answered(step, told) for told in all_told]
         assert others == [first] * len(others), f"seed {seed}, step {number} ({name}), after {so_far}"
         if number % LOOK_EVERY == 0:
-            first_rows, *other_rows = twins.tables()
+            first_rows, *other_rows = twins.rows()
             assert other_rows == [first_rows] * len(other_rows), f"seed {seed}, step {number}, after {so_far}"
     first_seen, *others_seen = [questions(told.store, story.rig.now) for told in all_told]
     assert others_seen == [first_seen] * len(others_seen), f"seed {seed}, after {so_far}"

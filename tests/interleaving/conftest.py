@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interleaving.theatre import DIALECTS, Theatre
+from tests.mariadb_server import mariadb_server
 from tests.postgres_server import postgres_server
 
-__all__ = ["postgres_server"]
+__all__ = ["mariadb_server", "postgres_server"]
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in DIALECTS])

@@ -23,6 +23,8 @@ T = TypeVar("T")
 REFUSALS = (TransitionRefused, KeyConflict, JobNotFound, ReservationExpired)
 """What an act may be told because the other came first."""
 TO_THE_END = 10**9
+TWICE = 2
+"""How many orders with two switches are in a sample."""
 LOOK_S = 0.001
 PATIENCE_S = 60.0
 """Generous: only a hang is a failure."""
@@ -135,12 +137,17 @@ def orders(steps: Sequence[int]) -> Iterator[Order]:
                 yield Order(first, taken, others if others < steps[1 - first] else TO_THE_END)
 
 
-def sample(steps: Sequence[int], size: int, seed: str) -> list[Order]:
-    """Those with one switch, and so many of those with two."""
+def sample(steps: Sequence[int], seed: str) -> list[Order]:
+    """Those with one switch, and some of those with two."""
     known = list(orders(steps))
     once = [order for order in known if order.others == TO_THE_END]
     twice = [order for order in known if order.others != TO_THE_END]
-    return once + random.Random(seed).sample(twice, min(size, len(twice)))
+    return once + random.Random(seed).sample(twice, min(TWICE, len(twice)))
+
+
+def last_moments(steps: Sequence[int], _seed: str) -> list[Order]:
+    """Two that tell most: one has done everything, and has all its locks, but is not committed when the other comes."""
+    return [Order(first, steps[first] - 1, TO_THE_END) for first in (0, 1)]
 
 
 class Stage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +17,12 @@ from perdure.store.store import SqlStore
 from perdure.testing.contract.rig import Rig
 from tests import history
 from tests.interleaving.pairs import Pair
-from tests.interleaving.stage import TO_THE_END, Order, Side, Stage
+from tests.interleaving.stage import TO_THE_END, Order, Side, Stage, last_moments, sample
 
 Make = Callable[[Rig], Pair]
+
+
+Execute = Callable[[str], list[tuple[object, ...]]]
 
 
 class Dialect(NamedTuple):
@@ -27,19 +30,36 @@ class Dialect(NamedTuple):
 
     server: str
     """The fixture that starts one."""
-    waiting: str
-    """How many transactions wait for a lock."""
-    soon: str
-    """Lets the database tell of a deadlock soon."""
+    waiting: Callable[[Execute], int]
+    """How many transactions wait for a lock, now."""
+    small: Callable[[Sequence[int], str], list[Order]]
+    """The orders of a pair that are played at small size."""
+    soon: str | None = None
+    """Lets the database tell of a deadlock soon. None: it does."""
+
+
+def _waiting_on_postgres(execute: Execute) -> int:
+    # Not pg_stat_activity: whoever lets go of a lock grants it, but the waiter says so only when it is awake.
+    [(number,)] = execute("SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted")
+    return int(str(number))
+
+
+def _waiting_on_mariadb(execute: Execute) -> int:
+    # Not innodb_trx or innodb_lock_waits: they show the state of a while ago as long as they are read every 0.1 s. What
+    # stands before the list is about the last deadlock.
+    [(_, _, status)] = execute("SHOW ENGINE INNODB STATUS")
+    _, _, transactions = str(status).partition("\nLIST OF TRANSACTIONS")
+    return transactions.count("\nLOCK WAIT ")
 
 
 DIALECTS = {
     "postgres": Dialect(
         "postgres_server",
-        # Not pg_stat_activity: whoever lets go of a lock grants it, but the waiter says so only when it is awake.
-        "SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted",
+        _waiting_on_postgres,
+        sample,
         "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 20', current_database()); END$$",
     ),
+    "mariadb": Dialect("mariadb_server", _waiting_on_mariadb, last_moments),
 }
 
 
@@ -47,25 +67,22 @@ class Theatre:
     """One database, emptied before every play."""
 
     def __init__(self, dialect: Dialect, url: str, notes: Path) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         self._notes = notes
         self._app = Perdure(url, auto_migrate=True)
         self._app.store.upgrade()
-        self._execute(dialect.soon)
+        if dialect.soon is not None:
+            self._execute(dialect.soon)
         self._url = url
         self._store = open_store(url)
         self._sides = [open_store(url), open_store(url)]
         runners = [side.runner for side in self._sides if isinstance(side, SqlStore)]
-        self._stage = Stage((runners[0], runners[1]), self._waiting)
+        self._stage = Stage((runners[0], runners[1]), lambda: dialect.waiting(self._execute))
 
     def _execute(self, statement: str) -> list[tuple[object, ...]]:
         with self._app.transaction() as tx:
             cursor = tx.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
-
-    def _waiting(self) -> int:
-        [(number,)] = self._execute(self._dialect.waiting)
-        return int(str(number))
 
     def close(self) -> None:
         for store in (self._store, *self._sides):

@@ -11,7 +11,7 @@ import pytest
 from perdure.store.engine import row_for
 from perdure.store.mysql.driver import literal, widened
 from perdure.store.mysql.statements import Flavour, dialect
-from perdure.testing.contract.rig import Rig
+from perdure.testing.contract.rig import NONE, Rig
 from tests.mariadb_server import MariaDBServer
 
 pytestmark = pytest.mark.mariadb
@@ -19,12 +19,17 @@ pytestmark = pytest.mark.mariadb
 STATEMENTS = dialect(Flavour.MARIADB).writing
 
 
-@pytest.fixture
-def rig(mariadb_url: str) -> Iterator[Rig]:
+FEW, MANY = (3, 0), (300, 300)
+"""How many jobs wait, and for later. Of a small table the server likes to read, and lock, every row."""
+
+
+@pytest.fixture(params=[FEW, MANY], ids=["few", "many"])
+def rig(request: pytest.FixtureRequest, mariadb_url: str) -> Iterator[Rig]:
     rig = Rig(mariadb_url)
     rig.store.upgrade()
-    rig.enqueue_many(300)
-    rig.enqueue_many(300, delay_s=60)
+    queued, later = request.param
+    rig.enqueue_many(queued)
+    rig.enqueue_many(later, delay_s=60)
     yield rig
     rig.close()
 
@@ -58,15 +63,45 @@ def test_a_claim_reads_its_lane_in_order(rig: Rig, explained: Any) -> None:
     assert not any("filesort" in remarks or "temporary" in remarks for _, _, remarks in steps)
 
 
+def test_parked_jobs_are_claimed_in_order(rig: Rig, explained: Any) -> None:
+    rig.claim(300, kinds=NONE)
+    steps = explained(last_part("claim_parked", queue=rig.queue, node_id=rig.node, kind=rig.kind))
+    assert ("r", "ready_parked") in [step[:2] for step in steps]
+    assert ("j", "PRIMARY") in [step[:2] for step in steps]
+    assert not any("filesort" in remarks or "temporary" in remarks for _, _, remarks in steps)
+
+
+def test_a_rescue_reads_the_jobs_of_its_node_in_order(rig: Rig, explained: Any) -> None:
+    rig.claim(1)
+    rig.store.stop(rig.node, "crash", rig.now)
+    steps = explained(last_part("running_of_node", node_id=rig.node, job_id=None))
+    [(index, remarks)] = [step[1:] for step in steps if step[0] == "perdure_ready"]
+    assert (index, "filesort" in remarks) == ("ready_node", False)
+
+
+@pytest.mark.parametrize("rig", [MANY], indirect=True)
+def test_jobs_set_aside_are_listed_by_their_index(rig: Rig, explained: Any) -> None:
+    """Only what is shown is sorted: the page."""
+    rig.claim(300, kinds=NONE)
+    whole = {"state": "parked", "below": b"\xff" * 16, "from_id": b"\x00" * 16}
+    filters = dict.fromkeys(("queue", "kind", "owner", "business_key", "idempotency_key", "tag"))
+    steps = explained(last_part("list_aside", **whole, **filters))
+    assert ("d", "ready_aside") in [step[:2] for step in steps]
+    assert [table for table, _, remarks in steps if "filesort" in remarks] == ["<derived3>"]
+
+
 def test_due_jobs_are_read_in_order(explained: Any) -> None:
     [(_, index, remarks)] = explained(last_part("due_jobs", now=1))
     assert (index, "filesort" in remarks) == ("ready_aside", False)
 
 
-@pytest.mark.parametrize("name", ["claim_ready", "delete_ready_of_run", "close_run_plainly", "update_ready"])
+KEYED = ["claim_ready", "delete_ready_of_run", "close_run_plainly", "update_ready", "delete_old_lock"]
+
+
+@pytest.mark.parametrize("name", KEYED)
 def test_a_batch_finds_each_row_by_its_key(rig: Rig, explained: Any, name: str) -> None:
     wide = widened(STATEMENTS[name].sql)
     assert wide is not None
-    row = wide.row % tuple(literal(b"x" * 16) for _ in STATEMENTS[name].names)
+    row = wide.row % tuple(literal("x" if named == "name" else b"x" * 16) for named in STATEMENTS[name].names)
     steps = explained(wide.written([row] * 50))
     assert [index for table, index, _ in steps if table.startswith("perdure_")] == ["PRIMARY"]

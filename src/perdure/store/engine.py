@@ -1,8 +1,8 @@
 """Operations, and how they run on a database. Used by everything in this folder.
 
-An operation (`enqueue`, `claim`, `finish`, …) is a generator: it yields a `Call` and receives a `Result`, so it is
-written once and runs on any connection, also on the user's own. A driver finds the `Statement` of each call and
-executes it; a runner begins, commits and retries whole operations.
+An operation (`enqueue`, `claim`, `finish`, …) is a generator: it yields a `Call` (or a `Tell`, which can wait) and
+receives a `Result`, so it is written once and runs on any connection, also on the user's own. A driver finds the
+`Statement` of each call and executes it; a runner begins, commits and retries whole operations.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ class Call(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """A call whose answer is not needed now. A database may send it together with the next `Call`, or with the commit:
-    then its result is filled in, and its error raised, there. The order is kept, and after an error nothing is run.
+    """A statement whose answer the operation does not need before it goes on: it tells, where a `Call` asks.
 
-    `changes`: how many rows it has to change. If it changes another number, `Outrun` is raised, never after a commit.
-    An operation that catches an error of a `Tell` therefore yields a `Call` before it leaves the `try`.
+    A database far away may keep it and send it together with the next `Call`, or with the commit, which saves a round
+    trip; one that is near runs it at once. Either way the order of statements is kept, and after one that fails none is
+    run. So its `Result` is filled in, and its error raised, no later than at the next `Call` or at the commit. An
+    operation that has to catch the error therefore yields a `Call` before it leaves the `try`.
+
+    `changes`: how many rows it must change. If it changes another number, `Outrun` is raised and nothing is committed.
     """
 
     name: str

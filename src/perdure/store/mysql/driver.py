@@ -140,7 +140,7 @@ _INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))(\s*(?:ON DUPLICATE KE
 _UPDATE = re.compile(r"UPDATE (\w+)\s+SET ((?:(?!SELECT|WHERE).)*?)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
 _DELETE = re.compile(r"DELETE FROM (\w+)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
 
-_KEYED = re.compile(r"(?:id|job_id|run_id) = ")
+_KEYED = re.compile(r"(?:id|job_id|run_id|name) = ")
 
 WIDTH = 500
 PORTION = 1 << 20
@@ -199,8 +199,8 @@ def widened(sql: str) -> Wide | None:
 
 
 def _by_key(guard: str) -> str:
-    """A guard that begins with an id begins with the table's key. In a small table the server would look at every row
-    instead, and lock it."""
+    """A guard that begins with an id or a name begins with the table's key. In a small table the server would look at
+    every row instead, and lock it."""
     return " FORCE INDEX (PRIMARY)" if _KEYED.match(guard) else ""
 
 

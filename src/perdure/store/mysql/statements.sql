@@ -3,7 +3,8 @@
 --
 -- aside, odd_run, odd_end: two columns of the same value; what `state` is compared with is looked up in the index of the
 -- other. longest_before: a table in FROM cannot refer to the row outside, so the twenty are those from the twentieth on.
--- lock_…: until the end of the transaction; GET_LOCK would outlive it.
+-- lock_…: until the end of the transaction; GET_LOCK would outlive it. ready_of_node: in the index of the states, which the
+-- server prefers if most jobs run, the jobs of all nodes would be locked.
 
 -- fragment: text
 CHAR
@@ -96,11 +97,12 @@ EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL
 
 -- name: claim_head
 -- verb: claim
--- In the order of the index: a sort would lock the whole lane.
+-- In the order of the index: a sort would lock the whole lane. And each job by its key: a table of a few rows would
+-- otherwise be read, and locked, as a whole first, and the lane sorted afterwards.
 {enter};
 SELECT {claim_columns}
 FROM {ready} AS r FORCE INDEX (ready_claim)
-STRAIGHT_JOIN {job} AS j ON j.id = r.job_id
+STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = r.job_id
 WHERE r.state = 'queued'
     AND r.queue = :queue
     AND {not_too_suspicious}
@@ -124,7 +126,7 @@ LIMIT 1
 {enter};
 SELECT {claim_columns}
 FROM {ready} AS r FORCE INDEX (ready_parked)
-STRAIGHT_JOIN {job} AS j ON j.id = r.job_id
+STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = r.job_id
 WHERE r.parked_in = :queue
     AND r.kind = :kind
     AND r.kind_version = :kind_version
@@ -149,6 +151,9 @@ WHERE aside = 'scheduled' AND due_at <= :now
 ORDER BY due_at, job_id
 LIMIT :room
 {skip_locked}
+
+-- fragment: ready_of_node
+{ready} FORCE INDEX (ready_node)
 
 -- fragment: next_due
 SELECT 'due' AS sort, NULL AS queue, MIN(due_at) AS due, NULL AS run_id

@@ -73,11 +73,14 @@ ORDER BY run_at, job_id
 LIMIT :room
 {skip_locked}
 
+-- fragment: ready_of_node
+{ready}
+
 -- name: running_of_node
 -- verb: rescue
 -- What a node left behind; nothing of one that is alive, whoever asks.
 SELECT {ready_columns}
-FROM {ready}
+FROM {ready_of_node}
 WHERE state = 'running' AND node_id = :node_id
     AND job_id = COALESCE(:job_id, job_id)
     AND NOT EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL)
