@@ -21,8 +21,7 @@ from uuid import UUID
 from perdure import Perdure
 from perdure.ids import parse_id, to_uuid
 from perdure.job.states import FINAL, RunState, State
-from perdure.store.server import ServerRunner
-from perdure.store.store import SqlStore
+from perdure.store.open import dialect_of
 
 OVER = frozenset({RunState.COMPLETED, RunState.SKIPPED, RunState.CANCELLED})
 """Runs that closed like this are the last of their life."""
@@ -146,12 +145,14 @@ def _recorded(app: Perdure) -> Recorded:
 
 
 def _rows(app: Perdure, table: str, columns: str) -> list[tuple[Any, ...]]:
-    store = app.store
-    assert isinstance(store, SqlStore)
-    prefix = "perdure." if isinstance(store.runner, ServerRunner) else "perdure_"
     with app.transaction() as tx:
-        rows = tx.execute(f"SELECT {columns} FROM {prefix}{table}").fetchall()
+        rows = tx.execute(f"SELECT {columns} FROM {table_at(app.url, table)}").fetchall()
         return [tuple(row) for row in rows]
+
+
+def table_at(url: str, name: str) -> str:
+    """How a table of ours is called in that database."""
+    return f"perdure{'.' if dialect_of(url) == 'postgres' else '_'}{name}"
 
 
 def _uuid(value: object) -> UUID:
