@@ -173,17 +173,22 @@ _SMALL = (
 def install(data: Path) -> None:
     """Make the files of a new server, whose root has no password."""
     program = _program("mariadb-install-db") or MISSING
-    options = ["--no-defaults", f"--datadir={data}", _OWNER, "--skip-test-db", _NO_PASSWORD, *_SMALL]
+    options = ["--no-defaults", *_where(data), "--skip-test-db", _NO_PASSWORD, *_SMALL]
     subprocess.run([program, *options], check=True, stdout=subprocess.DEVNULL)
 
 
 def start(data: Path, line: Path, log: Path, *options: str) -> subprocess.Popen[bytes]:
     """A server on these files, as a child of ours, which listens on this socket only."""
-    where = [f"--datadir={data}", f"--socket={line}", f"--pid-file={line}.pid", "--skip-networking", _OWNER]
+    here = [*_where(data), f"--socket={line}", f"--pid-file={line}.pid", "--skip-networking"]
     many = ["--max-connections=500", "--skip-name-resolve", "--skip-log-bin"]
-    command = [_program("mariadbd") or MISSING, "--no-defaults", *where, *many, *_SMALL, *options]
+    command = [_program("mariadbd") or MISSING, "--no-defaults", *here, *many, *_SMALL, *options]
     with log.open("ab") as told:
         return subprocess.Popen(command, stdout=told, stderr=told)
+
+
+def _where(data: Path) -> list[str]:
+    """A server that starts removes the temporary tables of all others in the same folder: it has one of its own."""
+    return [f"--datadir={data}", f"--tmpdir={data.parent}", _OWNER]
 
 
 def url_of(line: Path, database: str = "") -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SIZE
 from tests.crash.databases import Databases, Files, OnMariaDB, OnPostgres
 from tests.crash.handlers import Place
 from tests.crash.workers import Scene
@@ -39,6 +40,8 @@ def on_mariadb(mariadb_server: MariaDBServer) -> Databases:
     ]
 )
 def databases(request: pytest.FixtureRequest) -> Databases:
+    if request.param != "sqlite" and SIZE != "full" and request.node.get_closest_marker("rare"):
+        pytest.skip("runs on servers at full size only (make test-full)")
     found: Databases = request.getfixturevalue(f"on_{request.param}")
     return found
 

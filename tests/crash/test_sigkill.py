@@ -13,6 +13,8 @@ from perdure import Perdure, State
 from perdure.ops.doctor import examine
 from tests.crash.handlers import Place
 
+RARE = pytest.mark.rare
+
 WRITER = """
 import sys
 from perdure import Perdure
@@ -59,7 +61,9 @@ def acknowledged_before_kill(script: str, url: str, lines: int) -> set[str]:
     return {word for line in (*seen, *complete) for word in line.split() if word != "empty"}
 
 
-@pytest.mark.parametrize("lines", [1, 3, 10, 25])
+@pytest.mark.parametrize(
+    "lines", [pytest.param(1, marks=RARE), pytest.param(3, marks=RARE), 10, pytest.param(25, marks=RARE)]
+)
 def test_an_acknowledged_enqueue_survives_the_death_of_its_process(place: Place, lines: int) -> None:
     acknowledged = acknowledged_before_kill(WRITER, place.url, lines)
     app = Perdure(place.url)
@@ -68,7 +72,7 @@ def test_an_acknowledged_enqueue_survives_the_death_of_its_process(place: Place,
     app.close()
 
 
-@pytest.mark.parametrize("lines", [1, 4, 12])
+@pytest.mark.parametrize("lines", [pytest.param(1, marks=RARE), 4, pytest.param(12, marks=RARE)])
 def test_an_acknowledged_finish_survives_and_no_claim_is_half_done(place: Place, lines: int) -> None:
     app = Perdure(place.url)
 
