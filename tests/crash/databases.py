@@ -18,7 +18,7 @@ from tests.postgres_server import PostgresServer
 class Databases(ABC):
     """Those of one dialect."""
 
-    thrift = 4
+    thrift = 12
     """Everyday tests do so many times less here: most of what they try is the same on every database."""
 
     @abstractmethod
