@@ -90,10 +90,16 @@ class MariaDBServer:
 
     def connect(self, url: str | None = None, **options: Any) -> pymysql.Connection[Any]:
         """A connection as a user would open it."""
-        parts = urlsplit(url) if url else self._url
-        where: dict[str, Any] = dict(parse_qsl(parts.query)) or {"host": parts.hostname, "port": parts.port or 3306}
-        known = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
-        return pymysql.connect(**where, **known, database=parts.path[1:] or None, **options)
+        return connected(url or self._url.geturl(), **options)
+
+
+def connected(url: str, **options: Any) -> pymysql.Connection[Any]:
+    """A connection as a user would open it."""
+    parts = urlsplit(url)
+    where: dict[str, Any] = dict(parse_qsl(parts.query)) or {"host": parts.hostname, "port": parts.port or 3306}
+    where["ssl_disabled"] = "unix_socket" in where  # PyMySQL takes 50 ms to prepare it
+    known = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+    return pymysql.connect(**where, **known, database=parts.path[1:] or None, **options)
 
 
 @contextmanager
@@ -124,10 +130,7 @@ def mariadb_server() -> Iterator[MariaDBServer]:
     if given := os.environ.get(GIVEN):
         yield MariaDBServer(given)
         return
-    if not is_installed():
-        if os.environ.get(MUST_RUN):
-            pytest.fail(MISSING)
-        pytest.skip(MISSING)
+    require()
     with running() as server:
         yield server
 
@@ -140,61 +143,73 @@ def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
     mariadb_server.empty(url)
 
 
+def require() -> None:
+    """Skip what needs a server of its own where MariaDB is not installed."""
+    if not is_installed():
+        if os.environ.get(MUST_RUN):
+            pytest.fail(MISSING)
+        pytest.skip(MISSING)
+
+
 def is_installed() -> bool:
-    return all(map(program, ("mariadbd", "mariadb-install-db")))
+    return all(map(_program, ("mariadbd", "mariadb-install-db")))
 
 
-def program(name: str) -> str | None:
+def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+# -- servers of our own ----------------------------------------------------------------------------------------------
+
+_OWNER = f"--user={pwd.getpwuid(os.getuid()).pw_name}"
+_NO_PASSWORD = "--auth-root-authentication-method=normal"
+_SMALL = (
+    # no test cuts the power: whatever the server has written is there for it after a crash, flushed or not
+    *("--innodb-flush-method=nosync", "--innodb-file-per-table=OFF", "--innodb-log-file-size=32M"),
+    *("--innodb-buffer-pool-size=64M", "--performance-schema=OFF"),
+)
+
+
+def install(data: Path) -> None:
+    """Make the files of a new server, whose root has no password."""
+    program = _program("mariadb-install-db") or MISSING
+    options = ["--no-defaults", *_where(data), "--skip-test-db", _NO_PASSWORD, *_SMALL]
+    subprocess.run([program, *options], check=True, stdout=subprocess.DEVNULL)
+
+
+def start(data: Path, line: Path, log: Path, *options: str) -> subprocess.Popen[bytes]:
+    """A server on these files, as a child of ours, which listens on this socket only."""
+    here = [*_where(data), f"--socket={line}", f"--pid-file={line}.pid", "--skip-networking"]
+    many = ["--max-connections=500", "--skip-name-resolve", "--skip-log-bin"]
+    command = [_program("mariadbd") or MISSING, "--no-defaults", *here, *many, *_SMALL, *options]
+    with log.open("ab") as told:
+        return subprocess.Popen(command, stdout=told, stderr=told)
+
+
+def _where(data: Path) -> list[str]:
+    """A server that starts removes the temporary tables of all others in the same folder: it has one of its own."""
+    return [f"--datadir={data}", f"--tmpdir={data.parent}", _OWNER]
+
+
+def url_of(line: Path, database: str = "") -> str:
+    return f"mysql://root@localhost/{database}?unix_socket={line}"
 
 
 def keep_until_closed() -> None:
     """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
     folder = Path(tempfile.mkdtemp(prefix="perdure-maria-"))
-    owner = pwd.getpwuid(os.getuid()).pw_name
-    data, line = folder / "data", folder / "socket"
-    install, serve = program("mariadb-install-db"), program("mariadbd")
-    assert install is not None
-    assert serve is not None
-    subprocess.run(
-        [install, "--no-defaults", f"--datadir={data}", f"--user={owner}", "--skip-test-db", _NO_PASSWORD],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    options = [
-        "--skip-networking",
-        f"--datadir={data}",
-        f"--socket={line}",
-        f"--pid-file={folder}/pid",
-        f"--user={owner}",
-    ]
-    # no test cuts the power: whatever the server has written is there for it after a crash, flushed or not
-    spared = [
-        "--innodb-flush-log-at-trx-commit=0",
-        "--innodb-flush-method=nosync",
-        "--skip-log-bin",
-        "--innodb-file-per-table=OFF",
-    ]
-    small = [
-        "--innodb-buffer-pool-size=64M",
-        "--max-connections=500",
-        "--skip-name-resolve",
-        "--performance-schema=OFF",
-    ]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([serve, "--no-defaults", *options, *spared, *small], stdout=log, stderr=log)
+    data, line, log = folder / "data", folder / "socket", folder / "log"
+    install(data)
+    server = start(data, line, log, "--innodb-flush-log-at-trx-commit=0")  # nobody kills it and looks at the rest
     try:
-        _wait_for(server, line, folder / "log")
-        print(f"mysql://root@localhost/?unix_socket={line}", flush=True)  # noqa: T201 - how the tests learn it
+        _wait_for(server, line, log)
+        print(url_of(line), flush=True)  # noqa: T201 - how the tests learn it
         sys.stdin.read()
     finally:
         server.kill()  # at once: nobody will look at these files again
         server.wait(STOP_S)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-_NO_PASSWORD = "--auth-root-authentication-method=normal"
 
 
 def _wait_for(server: subprocess.Popen[bytes], line: Path, log: Path) -> None:
@@ -203,7 +218,7 @@ def _wait_for(server: subprocess.Popen[bytes], line: Path, log: Path) -> None:
         if server.poll() is not None:
             sys.exit(f"mariadbd ended: {log.read_text('utf-8', 'replace')[-2_000:]}")
         with suppress(pymysql.Error):
-            pymysql.connect(unix_socket=str(line), user="root").close()
+            connected(url_of(line)).close()
             return
         with suppress(subprocess.TimeoutExpired):
             server.wait(0.05)

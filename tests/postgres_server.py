@@ -36,10 +36,10 @@ class PostgresServer:
         """The URL of one of its databases."""
         return urlsplit(self._url)._replace(path=f"/{database}").geturl()
 
-    def new_database(self) -> str:
-        """The URL of a database that nobody has used."""
+    def new_database(self, template: str = "template1") -> str:
+        """The URL of a database that nobody has used; it has what the template has, to which nobody is connected."""
         name = f"test_{uuid.uuid4().hex}"
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
     def empty(self, url: str) -> None:

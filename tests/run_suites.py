@@ -35,7 +35,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-FIRST = ("cli", "docs", "interrupts", "contract", "worker", "unit", "outages", "interleaving")
+FIRST = ("cli", "docs", "interrupts", "contract", "worker", "unit", "outages", "crash", "interleaving")
 """The longest first; folders not named here follow by name."""
 SIDE_BY_SIDE = int(os.environ.get("PERDURE_SUITES_AT_ONCE") or (os.cpu_count() or 1) + 1)
 MEMORY = Path("/dev/shm")

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure import JobContext, Perdure, Retry
 from tests import history
@@ -22,6 +22,22 @@ from tests import history
 DATABASE = "PERDURE_TEST_DATABASE"
 HISTORY = "PERDURE_TEST_HISTORY"
 LEASE_S = 2.0
+
+
+class Place(NamedTuple):
+    """Where a scene is: its database, and the path that its files are named after. On SQLite that is the database."""
+
+    url: str
+    path: Path
+
+    @property
+    def history(self) -> Path:
+        return self.path.with_suffix(".history")
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_suffix(".log")
+
 
 MANY = Retry(1_000, backoff="none")
 """For jobs that are killed again and again and must complete in the end."""
@@ -143,38 +159,35 @@ def pay(ctx: JobContext) -> None:
     """Writes a row of its own in the transaction that ends the job."""
     started(ctx)
     with ctx.transaction() as tx:
-        tx.execute("INSERT INTO payment (job) VALUES (?)", (str(ctx.job_id),))
+        tx.execute(f"INSERT INTO payment (job) VALUES ('{ctx.job_id}')")
         ended(ctx)
 
 
 # -- processes -------------------------------------------------------------------------------------------------------
 
 
-def app_on(path: Path) -> Perdure:
-    """An app on this file with all the kinds."""
-    app = Perdure(path, durability="normal", lease_s=LEASE_S)
+def app_on(url: str) -> Perdure:
+    """An app on this database with all the kinds."""
+    app = Perdure(url, durability="normal", lease_s=LEASE_S)
     for function in (nap, work, breed, falter, linger, loiter, dawdle, hog, poison, pay):
         app.job(retry=MANY)(function)
     app.job(retry=MANY, isolation="process")(toil)
     return app
 
 
-def begin(path: Path, log: Path) -> Perdure:
+def begin(place: Place) -> Perdure:
     """In a new process: where to log and to note, and the app."""
-    logging.basicConfig(filename=log, format="%(asctime)s %(process)d %(threadName)s %(message)s", level=logging.INFO)
-    os.environ[HISTORY] = str(history_of(path))
-    os.environ[DATABASE] = str(path)
+    form = "%(asctime)s %(process)d %(threadName)s %(message)s"
+    logging.basicConfig(filename=place.log, format=form, level=logging.INFO)
+    os.environ[HISTORY] = str(place.history)
+    os.environ[DATABASE] = place.url
     from tests.crash import isolated  # now that the environment says where
 
     return isolated.app
 
 
-def history_of(path: Path) -> Path:
-    return path.with_suffix(".history")
-
-
-def serve(path: Path, log: Path, options: dict[str, Any]) -> None:
+def serve(place: Place, options: dict[str, Any]) -> None:
     """A worker, until it is told to stop, or with `until_idle` until all is done."""
     until_idle = options.pop("until_idle", False)
-    app = begin(path, log)
+    app = begin(place)
     sys.exit(app.worker(**{"concurrency": 8, "max_crashes": 1_000, **options}).run(until_idle=until_idle))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from tests.crash import handlers
 
-app = handlers.app_on(Path(os.environ[handlers.DATABASE]))
+app = handlers.app_on(os.environ[handlers.DATABASE])
 toil = app.kinds.get("toil")

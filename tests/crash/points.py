@@ -1,12 +1,13 @@
 """Processes that kill (or stop) themselves before the nth statement they send to the database, or after a COMMIT.
 
-The seam is the connection: SQLite tells it of every statement before it is run, BEGIN, COMMIT and each row of a batch
-among them. One operation at a time, in an order that does not depend on timing, so that n names one boundary.
+The seam is the connection: it knows of every statement before it is run, BEGIN, COMMIT and, on SQLite, each row of a
+batch among them. One operation at a time, in an order that does not depend on timing, so that n names one boundary.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import threading
@@ -14,15 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pymysql
+
 from perdure import Perdure
 from perdure.ids import NodeId
 from perdure.schedule.scheduler import Scheduler
+from perdure.store.mysql import session
+from perdure.store.open import dialect_of
 from perdure.upkeep.rescue import Rescuer
 from perdure.worker.node import Node
 from perdure.worker.options import WorkerOptions
 from perdure.worker.run import Inbox
 from perdure.worker.worker import Pools
 from tests.crash import handlers
+from tests.crash.handlers import Place
 
 
 class Points:
@@ -64,7 +71,7 @@ class Mortal(sqlite3.Connection):
         if sql == "PRAGMA query_only=ON":
             self.only_reads = True
         if not sql.startswith("PRAGMA") and not self.only_reads:
-            points.boundary(f"before {sql}")
+            points.boundary(f"before {_named(sql)}")
 
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
         answer = super().execute(sql, *args)
@@ -73,17 +80,59 @@ class Mortal(sqlite3.Connection):
         return answer
 
 
-def begin(path: Path) -> Perdure:
-    vars(sqlite3)["connect"] = partial(sqlite3.connect, factory=Mortal)  # in this process, which is ours alone
-    return handlers.begin(path, path.with_suffix(".log"))
+class MortalPostgres(psycopg.Connection[Any]):
+    """The same on PostgreSQL, where statements are sent together: what was sent, and what was answered."""
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        points.boundary("sent")
+        answer = super().wait(*args, **kwargs)
+        points.boundary("answered")
+        return answer
+
+
+class MortalMySQL(pymysql.connections.Connection):  # type: ignore[misc]  # it has no types
+    """The same on MariaDB: the statements of transactions that may write."""
+
+    writes = False
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        text = sql if isinstance(sql, str) else sql.decode()
+        self.writes = self.writes or text.endswith("START TRANSACTION")
+        if self.writes:
+            points.boundary(f"before {_named(text)}")
+        answer = super().query(sql, unbuffered)
+        if self.writes and text in ("COMMIT", "ROLLBACK"):
+            points.boundary(f"after {text}")
+            self.writes = False
+        return answer
+
+
+def _named(sql: str) -> str:
+    """What a statement does to which of our tables."""
+    table = _TABLE.search(sql)
+    return " ".join(sql.split()) if table is None else f"{sql.split(maxsplit=1)[0]} {table[1]}"
+
+
+_TABLE = re.compile(r"\bperdure_(\w+)")
+
+
+def begin(place: Place) -> Perdure:
+    match dialect_of(place.url):  # in this process, which is ours alone
+        case "sqlite":
+            vars(sqlite3)["connect"] = partial(sqlite3.connect, factory=Mortal)
+        case "postgres":
+            vars(psycopg)["connect"] = MortalPostgres.connect
+        case _:
+            vars(session)["Connection"] = MortalMySQL
+    return handlers.begin(place)
 
 
 # -- what is done ----------------------------------------------------------------------------------------------------
 
 
-def take_turns(path: Path, nth: int, reached: Path) -> None:
+def take_turns(place: Place, nth: int, reached: Path) -> None:
     """Claim, run, finish and claim, run, finish, until nothing is left: each turn by itself, handlers in threads."""
-    app = begin(path)
+    app = begin(place)
     node, ends = node_of(app)
     node.register()
     points.arm(nth, reached)
@@ -96,24 +145,24 @@ def take_turns(path: Path, nth: int, reached: Path) -> None:
             ends.acquire()
 
 
-def sleep_between(path: Path, nth: int, reached: Path) -> None:
+def sleep_between(place: Place, nth: int, reached: Path) -> None:
     """The same, but stop before or after the nth transaction, and go on when somebody says so."""
     points.only, points.signal = ("before BEGIN", "after COMMIT"), signal.SIGSTOP
-    take_turns(path, nth, reached)
+    take_turns(place, nth, reached)
 
 
-def take_back(path: Path, nth: int, reached: Path) -> None:
+def take_back(place: Place, nth: int, reached: Path) -> None:
     """Declare dead who is, and take back what was left behind."""
-    app = begin(path)
+    app = begin(place)
     node, _ = node_of(app)
     node.register()
     points.arm(nth, reached)
     rescuer_of(app).look(node.id)
 
 
-def live_and_leave(path: Path, nth: int, reached: Path) -> None:
+def live_and_leave(place: Place, nth: int, reached: Path) -> None:
     """Register, beat twice and sign off, without a job."""
-    app = begin(path)
+    app = begin(place)
     node, _ = node_of(app)
     app.store.live_nodes()
     points.arm(nth, reached)
@@ -123,17 +172,17 @@ def live_and_leave(path: Path, nth: int, reached: Path) -> None:
     node.sign_off()
 
 
-def whole_life(path: Path, nth: int, reached: Path) -> None:
+def whole_life(place: Place, nth: int, reached: Path) -> None:
     """A worker with all its threads, from its first statement to its last."""
-    app = begin(path)
+    app = begin(place)
     app.store.live_nodes()
     points.arm(nth, reached)
     raise SystemExit(app.worker(max_crashes=1_000).run(until_idle=True))
 
 
-def fire(path: Path, nth: int, reached: Path) -> None:
+def fire(place: Place, nth: int, reached: Path) -> None:
     """Take the slots that are due."""
-    app = begin(path)
+    app = begin(place)
     node, _ = node_of(app)
     node.register()
     parts = app.parts()
@@ -142,9 +191,9 @@ def fire(path: Path, nth: int, reached: Path) -> None:
     scheduler.look(node.id)
 
 
-def hold(path: Path, ready: Path) -> None:
+def hold(place: Place, ready: Path) -> None:
     """Claim whatever there is and do nothing with it, until killed."""
-    app = handlers.begin(path, path.with_suffix(".log"))
+    app = handlers.begin(place)
     node, _ = node_of(app)
     node.register()
     node.turn()

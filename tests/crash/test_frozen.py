@@ -14,6 +14,8 @@ from tests.crash import points
 from tests.crash.handlers import LEASE_S
 from tests.crash.workers import Scene, ended, is_frozen, send
 
+pytestmark = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+
 
 def nodes_of(scene: Scene, pid: int | None) -> list[tuple[str, str | None]]:
     """The nodes that a process has been, oldest first, and why each stopped."""
@@ -104,10 +106,10 @@ def test_a_zombie_that_nobody_missed_just_goes_on(scene: Scene) -> None:
 def test_a_zombie_that_slept_before_or_after_any_transaction_changes_nothing(scene: Scene) -> None:
     jobs = [*scene.enqueue("work", ms=0), *scene.enqueue("breed", children=2), *scene.enqueue("falter")]
     awake = scene.copy("awake")
-    ended(awake.process(points.sleep_between, awake.path, 0, awake.reached))
+    ended(awake.process(points.sleep_between, awake.place, 0, awake.reached))
     places = len(awake.reached.read_text().splitlines())
     copies = [scene.copy(f"{nth}") for nth in range(1, places + 1)]
-    sleepers = [copy.process(points.sleep_between, copy.path, nth, copy.reached) for nth, copy in enumerate(copies, 1)]
+    sleepers = [copy.process(points.sleep_between, copy.place, nth, copy.reached) for nth, copy in enumerate(copies, 1)]
     for copy, sleeper in zip(copies, sleepers, strict=True):
         copy.until(partial(is_frozen, sleeper), "it sleeps")
         (node,) = copy.app.store.live_nodes()

@@ -8,7 +8,9 @@ from perdure import State
 from tests.crash.workers import Scene, ended
 
 
-@pytest.mark.parametrize("how", ["kill", "exit", "abort"])
+@pytest.mark.parametrize(
+    "how", ["kill", pytest.param("exit", marks=pytest.mark.rare), pytest.param("abort", marks=pytest.mark.rare)]
+)
 def test_a_poison_job_is_failed_after_three_crashes_and_innocents_complete(scene: Scene, how: str) -> None:
     first = scene.enqueue("nap", times=3, ms=200)
     (poison,) = scene.enqueue("poison", how=how)

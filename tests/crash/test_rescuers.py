@@ -22,6 +22,7 @@ from perdure.worker.liveness import ProcLiveness
 from perdure.worker.options import WorkerOptions
 from tests import history
 from tests.crash import handlers, points
+from tests.crash.handlers import Place
 from tests.crash.workers import Scene, ended, kill
 
 NEVER = 1_000_000.0
@@ -79,7 +80,7 @@ def dead_holder(scene: Scene, jobs: int) -> list[Job]:
     enqueued = scene.enqueue("work", times=jobs, ms=0)
     for number in range(jobs // 2):
         ready = scene.path.with_suffix(f".ready{number}")
-        holder = scene.process(points.hold, scene.path, ready)
+        holder = scene.process(points.hold, scene.place, ready)
         scene.until(ready.exists, "the jobs are claimed")
         kill(holder)
     return enqueued
@@ -110,7 +111,7 @@ def test_two_rescuers_that_saw_the_same_take_each_job_back_once(scene: Scene, wh
 def test_rescuers_in_several_processes_take_each_job_back_once(scene: Scene) -> None:
     jobs = dead_holder(scene, 8)
     go = scene.path.with_suffix(".go")
-    rescuers = [scene.process(look_when_told, scene.path, go) for _ in range(4)]
+    rescuers = [scene.process(look_when_told, scene.place, go) for _ in range(4)]
     go.touch()
     for process in rescuers:
         ended(process)
@@ -120,8 +121,8 @@ def test_rescuers_in_several_processes_take_each_job_back_once(scene: Scene) -> 
     charged_once(scene, jobs)
 
 
-def look_when_told(path: Path, go: Path) -> None:
-    app = handlers.begin(path, path.with_suffix(".log"))
+def look_when_told(place: Place, go: Path) -> None:
+    app = handlers.begin(place)
     rescuing = points.rescuer_of(app)
     app.store.queues()
     while not go.exists():
@@ -262,7 +263,7 @@ def looks_at_overdue(scene: Scene, node: NodeId, until: Callable[[int], bool]) -
 
 def test_a_worker_with_the_pid_of_a_dead_one_knows_that_it_is_another(scene: Scene) -> None:
     jobs = scene.enqueue("work", times=2, ms=0)
-    process = scene.process(be_my_own_successor, scene.path)
+    process = scene.process(be_my_own_successor, scene.place)
     ended(process)
     assert process.exitcode == 0
 
@@ -272,9 +273,9 @@ def test_a_worker_with_the_pid_of_a_dead_one_knows_that_it_is_another(scene: Sce
     charged_once(scene, jobs)
 
 
-def be_my_own_successor(path: Path) -> None:
+def be_my_own_successor(place: Place) -> None:
     """Leave jobs behind as a process of this pid that started earlier, then start as a worker."""
-    app = handlers.begin(path, path.with_suffix(".log"))
+    app = handlers.begin(place)
     node = NodeId(app.ids.new())
     earlier = ProcLiveness().own()._replace(process_start="1")
     app.store.register(NewNode(node, app.clock.now(), earlier))

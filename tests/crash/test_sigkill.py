@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from perdure import Perdure, State
 from perdure.ops.doctor import examine
+from tests.crash.handlers import Place
+
+RARE = pytest.mark.rare
 
 WRITER = """
 import sys
@@ -48,9 +50,9 @@ while True:
 """
 
 
-def acknowledged_before_kill(script: str, path: Path, lines: int) -> set[str]:
+def acknowledged_before_kill(script: str, url: str, lines: int) -> set[str]:
     """Run the script, read that many lines of acknowledgements, kill it, and read what it managed to say after that."""
-    process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", script, url], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     seen = [process.stdout.readline() for _ in range(lines)]
     os.kill(process.pid, signal.SIGKILL)
@@ -59,28 +61,30 @@ def acknowledged_before_kill(script: str, path: Path, lines: int) -> set[str]:
     return {word for line in (*seen, *complete) for word in line.split() if word != "empty"}
 
 
-@pytest.mark.parametrize("lines", [1, 3, 10, 25])
-def test_an_acknowledged_enqueue_survives_the_death_of_its_process(tmp_path: Path, lines: int) -> None:
-    path = tmp_path / "jobs.db"
-    acknowledged = acknowledged_before_kill(WRITER, path, lines)
-    app = Perdure(path)
+@pytest.mark.parametrize(
+    "lines", [pytest.param(1, marks=RARE), pytest.param(3, marks=RARE), 10, pytest.param(25, marks=RARE)]
+)
+def test_an_acknowledged_enqueue_survives_the_death_of_its_process(place: Place, lines: int) -> None:
+    acknowledged = acknowledged_before_kill(WRITER, place.url, lines)
+    app = Perdure(place.url)
     assert acknowledged <= {str(job.id) for job in app.jobs()}
     assert examine(app.store) == []
+    app.close()
 
 
-@pytest.mark.parametrize("lines", [1, 4, 12])
-def test_an_acknowledged_finish_survives_and_no_claim_is_half_done(tmp_path: Path, lines: int) -> None:
-    path = tmp_path / "jobs.db"
-    app = Perdure(path)
+@pytest.mark.parametrize("lines", [pytest.param(1, marks=RARE), 4, pytest.param(12, marks=RARE)])
+def test_an_acknowledged_finish_survives_and_no_claim_is_half_done(place: Place, lines: int) -> None:
+    app = Perdure(place.url)
 
     @app.job
     def send(n: int) -> None: ...
 
     send.enqueue_many([{"n": n} for n in range(400)])
-    acknowledged = acknowledged_before_kill(WORKER, path, lines)
+    acknowledged = acknowledged_before_kill(WORKER, place.url, lines)
     assert acknowledged <= {str(job.id) for job in app.jobs(state="completed")}
     assert examine(app.store) == []
     running = {str(job.id) for job in app.jobs(state="running")}
     assert {str(run.job_id) for run in app.runs(state="running")} == running
     assert len(running) <= 5
     assert sum(1 for job in app.jobs() if job.state in (State.QUEUED, State.RUNNING, State.COMPLETED)) == 400
+    app.close()

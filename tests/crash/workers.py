@@ -22,7 +22,10 @@ from uuid import UUID
 from perdure import Job, Perdure
 from perdure.ops.doctor import examine, is_healthy
 from tests import history
+from tests.conftest import SIZE
 from tests.crash import handlers
+from tests.crash.databases import Databases
+from tests.crash.handlers import Place
 
 DEADLINE_S = 90
 
@@ -33,24 +36,34 @@ forked.set_forkserver_preload(["tests.crash.warmed"])
 class Scene:
     """One database, its history, and the processes at work on it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.history = handlers.history_of(path)
-        self.log = path.with_suffix(".log")
-        self.app: Perdure = handlers.app_on(path)
-        self.reached = path.with_suffix(".reached")
+    def __init__(self, place: Place, databases: Databases) -> None:
+        self.place = place
+        self.path = place.path
+        self.history = place.history
+        self.log = place.log
+        self.app: Perdure = handlers.app_on(place.url)
+        self.reached = self.path.with_suffix(".reached")
+        self._databases = databases
         self.processes: list[ForkServerProcess] = []
         self.copies: list[Scene] = []
 
     def copy(self, name: str) -> Scene:
-        """The same file and history once more, to be harmed in another way. Closed with this one."""
+        """The same database and history once more, to be harmed in another way. Closed with this one."""
         path = self.path.with_name(f"{name}.db")
-        with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(path)) as target:
-            source.backup(target)
+        place = Place(self._databases.copied(self.place.url, path), path)
         if self.history.exists():
-            shutil.copy(self.history, handlers.history_of(path))
-        self.copies.append(Scene(path))
+            shutil.copy(self.history, place.history)
+        self.copies.append(Scene(place, self._databases))
         return self.copies[-1]
+
+    @property
+    def thrift(self) -> int:
+        """By how much everyday tests do less here."""
+        return 1 if SIZE == "full" else self._databases.thrift
+
+    def execute(self, sql: str) -> None:
+        """As a user, and commit."""
+        self._databases.execute(self.place.url, sql)
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
@@ -77,7 +90,7 @@ class Scene:
     # -- processes ---------------------------------------------------------------------------------------------------
 
     def worker(self, **options: Any) -> ForkServerProcess:
-        return self.process(handlers.serve, self.path, self.log, options)
+        return self.process(handlers.serve, self.place, options)
 
     def process(self, target: Callable[..., object], *args: object) -> ForkServerProcess:
         process = forked.Process(target=target, args=args)
@@ -122,7 +135,9 @@ class Scene:
     def close(self) -> None:
         """Whatever still runs is killed."""
         while self.copies:
-            self.copies.pop().close()
+            copy = self.copies.pop()
+            copy.close()
+            self._databases.remove(copy.place.url)
         for process in self.processes:
             if process.is_alive():
                 kill(process)

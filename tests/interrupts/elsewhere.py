@@ -6,10 +6,12 @@ import sqlite3
 import threading
 from contextlib import closing, suppress
 
+from perdure.store.open import is_sqlite
+
 
 def commit_elsewhere(url: str, over: threading.Event) -> None:
     """Somebody else writes: a snapshot that is still held is an old one from now on."""
-    if url.startswith("postgresql"):
+    if not is_sqlite(url):
         return
     with closing(sqlite3.connect(url, isolation_level=None)) as connection:
         connection.execute("PRAGMA wal_autocheckpoint=0")

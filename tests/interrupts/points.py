@@ -9,7 +9,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-OURS = ("perdure", "psycopg")
+import pymysql
+
+OURS = ("perdure", "psycopg", "pymysql")
 CALLED_BY_OURS = ("contextlib", "queue", "threading")
 """Whose moments count: our code and what it calls. Not what asyncio calls: a loop does not survive every interrupt."""
 
@@ -24,8 +26,9 @@ def interrupted_at(point: int, act: Callable[[], object]) -> bool:
         _watched(_Moments(point), act)
     except Ctrl:
         return True
-    except AssertionError as error:
-        if not isinstance(error.__context__, Ctrl):  # psycopg's own, about a pipeline that was interrupted
+    except (AssertionError, pymysql.Error) as error:
+        # psycopg's own, about a pipeline that was interrupted; PyMySQL's, about a connection that it has closed then
+        if not isinstance(error.__context__, Ctrl):
             raise
         return True
     return False

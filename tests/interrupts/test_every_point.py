@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import pymysql
 import pytest
 
 from perdure.store.engine import Call
@@ -60,7 +61,7 @@ def block(scene: Scene) -> None:
 def user_transaction(scene: Scene) -> None:
     connection = scene.connect()
     try:
-        connection.execute("INSERT INTO elsewhere VALUES (3)")
+        connection.cursor().execute("INSERT INTO elsewhere VALUES (3)")
         scene.send.options(tx=connection).enqueue("interrupted")
         connection.commit()
     finally:
@@ -117,7 +118,7 @@ def test_an_interrupt_at_any_point_leaves_the_next_call_of_any_thread_alone(
     told: list[str] = ["first"]
     moments = count_points(partial(act, scene))
     assert moments > 50
-    for point in range(1, moments + 1, 1 if full_size else 1 + moments // EVERYDAY):
+    for point in range(1, moments + 1, 1 if full_size else 1 + moments * scene.thrift // EVERYDAY):
         stopped(point, partial(act, scene))
         scene.commit_elsewhere()
         scene.send.enqueue(f"after {point}")
@@ -150,7 +151,7 @@ def in_time(act: Callable[[], object]) -> bool:
 def left(scene: Scene) -> list[str]:
     """What is still held or open of what was interrupted."""
     runner: Any = scene.app.store.runner  # type: ignore[attr-defined]  # beneath the protocol
-    if not scene.is_sqlite:
+    if scene.dialect != "sqlite":
         return ["a place in the line"] if len(runner.pool.line) else []
     database = runner.database
     held = {
@@ -190,7 +191,7 @@ def connections(runner: Any) -> set[Any]:
 
 def is_closed(connection: Any) -> bool:
     if not isinstance(connection, sqlite3.Connection):
-        return bool(connection.closed)
+        return not connection.open if isinstance(connection, pymysql.Connection) else bool(connection.closed)
     try:
         connection.execute("SELECT 1")
     except sqlite3.ProgrammingError:

@@ -19,7 +19,7 @@ from tests.interrupts.conftest import Scene
 
 
 def test_handlers_that_are_timed_out_at_any_moment_stop_nobody_else(scene: Scene, full_size: bool) -> None:
-    number = 500 if full_size else 12
+    number = 500 if full_size else 12 // scene.thrift
     ended = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(Path(__file__).with_name("timed_out.py")), scene.url, str(number)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -41,6 +41,12 @@ def test_a_url_says_where_the_database_is() -> None:
     assert server.shown == "MariaDB/MySQL database jobs on db.example:3307"
 
 
+def test_a_local_socket_is_not_encrypted(mariadb_server: MariaDBServer) -> None:
+    """PyMySQL 1.2 prepares that for every connection, and reads all certificates of the system each time."""
+    with closing(MySQLServer(mariadb_server.new_database(), StoreSettings()).connect()) as session:
+        assert not session.connection.ssl
+
+
 def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     store = open_store("mysql://me:secret@127.0.0.1:1/jobs")
     with pytest.raises(DatabaseUnavailable) as refused:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.outages import postgres
 from tests.outages.company import Company
+from tests.outages.mariadb import MariaDB
+from tests.outages.postgres import Postgres
+from tests.outages.server import Server, two_servers
 
-SERVERS = {"postgres": postgres.servers}
-"""By dialect: a context that gives two servers, neither created nor started."""
+SERVERS: dict[str, type[Server]] = {"postgres": Postgres, "mariadb": MariaDB}
 
 
 @pytest.fixture(scope="session", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in SERVERS])
@@ -23,19 +24,19 @@ def dialect(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def blank(dialect: str) -> Iterator[Path]:
     """The files of a new server: copied for each test, since making them takes seconds."""
-    with SERVERS[dialect]() as (made, _):
+    with two_servers(SERVERS[dialect]) as (made, _):
         made.create()
         yield made.data
 
 
 @pytest.fixture
-def servers(dialect: str) -> Iterator[list[postgres.Postgres]]:
-    with SERVERS[dialect]() as made:
+def servers(dialect: str) -> Iterator[list[Server]]:
+    with two_servers(SERVERS[dialect]) as made:
         yield made
 
 
 @pytest.fixture
-def server(servers: list[postgres.Postgres], blank: Path) -> postgres.Postgres:
+def server(servers: list[Server], blank: Path) -> Server:
     """One that runs."""
     servers[0].create(blank)
     servers[0].start()
@@ -43,7 +44,7 @@ def server(servers: list[postgres.Postgres], blank: Path) -> postgres.Postgres:
 
 
 @pytest.fixture
-def company(server: postgres.Postgres, tmp_path: Path) -> Iterator[Company]:
+def company(server: Server, tmp_path: Path) -> Iterator[Company]:
     company = Company(server.url, tmp_path / "notes")
     company.app.store.upgrade()
     yield company

@@ -8,12 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
 from perdure import JobContext, Perdure, Retry, StoreError
+from perdure.ids import NodeId
+from perdure.store.admin import beat
+from perdure.store.engine import Op
+from perdure.store.rows import NewNode
+from perdure.store.store import SqlStore
 from tests import history
 
 
@@ -77,6 +83,21 @@ def enqueue(url: str, notes: str, name: str) -> None:
         n += 1
         told.wait(0.002)
     say(n, errors)
+
+
+def stand_still(url: str, notes: str) -> None:
+    """A node that is stopped in the middle of its beat, when its row is locked."""
+    app = Perdure(url)
+    node = NodeId(app.ids.new())
+    app.store.register(NewNode(node, app.clock.now()))
+    say(node.hex())
+
+    def beat_and_stop() -> Op[None]:
+        yield from beat(node, app.clock.now())
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    assert isinstance(app.store, SqlStore)
+    app.store.runner.write(beat_and_stop)
 
 
 if __name__ == "__main__":

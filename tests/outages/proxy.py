@@ -12,14 +12,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 CHUNK = 1 << 16
+LOCAL = "127.0.0.1"
 
 
 class Proxy:
     """Listens on a port of its own. Counts exchanges from `arm` on, over all connections; loses one, then no more."""
 
-    def __init__(self, connect: Callable[[], socket.socket]) -> None:
+    def __init__(self, connect: Callable[[], socket.socket], address: str = LOCAL) -> None:
         self._connect = connect
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((address, 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._left = 0

@@ -12,6 +12,8 @@ from tests.faults.scene import until
 from tests.outages.company import Company, heard, stopped
 from tests.outages.postgres import Postgres
 
+pytestmark = pytest.mark.parametrize("dialect", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+
 
 @pytest.fixture
 def pair(servers: list[Postgres], server: Postgres) -> list[Postgres]:

@@ -15,21 +15,21 @@ import pytest
 from perdure import JobContext, Perdure, Retry, StoreError
 from tests import history
 from tests.outages.company import Company
-from tests.outages.postgres import Postgres
 from tests.outages.proxy import Proxy
+from tests.outages.server import Server
 
 FAR = 10**6
 
 
 @pytest.fixture
-def proxy(server: Postgres) -> Iterator[Proxy]:
+def proxy(server: Server) -> Iterator[Proxy]:
     proxy = Proxy(server.connect)
     yield proxy
     proxy.close()
 
 
 @pytest.fixture
-def behind(company: Company, server: Postgres, proxy: Proxy) -> Iterator[Perdure]:
+def behind(company: Company, server: Server, proxy: Proxy) -> Iterator[Perdure]:
     """An app whose connections go through the proxy."""
     app = Perdure(server.url_at(proxy.port))
     yield app

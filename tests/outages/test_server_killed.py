@@ -8,13 +8,13 @@ from perdure.clock import SystemClock
 from tests import history
 from tests.faults.scene import until
 from tests.outages.company import Company, heard, stopped
-from tests.outages.postgres import Postgres
+from tests.outages.server import Server
 
 LEASE_S = 2.0
 
 
 def test_a_killed_server_loses_nothing_and_keeps_nobody_waiting(
-    server: Postgres, company: Company, full_size: bool
+    server: Server, company: Company, full_size: bool
 ) -> None:
     enqueuer = company.start("enqueue", "shop")
     assert heard(enqueuer) == "ready"
@@ -33,7 +33,7 @@ def test_a_killed_server_loses_nothing_and_keeps_nobody_waiting(
 
 
 def test_an_outage_longer_than_the_lease_declares_nobody_dead(
-    server: Postgres, company: Company, tmp_path: Path, full_size: bool
+    server: Server, company: Company, tmp_path: Path, full_size: bool
 ) -> None:
     """Jobs that run meanwhile go on, and end once, in their first attempt."""
     go = tmp_path / "go"

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import psycopg
 import pytest
 
 from perdure import Perdure
 from tests import history
 from tests.app import by_hand
 from tests.outages.company import Company
-from tests.outages.postgres import Postgres
 from tests.outages.programs import declare
+from tests.outages.server import Server
 
 CLAIMERS = 16
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
 def test_sixteen_claimers_at_a_strict_isolation_take_every_job_once(
-    server: Postgres, company: Company, isolation: str, full_size: bool
+    server: Server, company: Company, isolation: str, full_size: bool
 ) -> None:
     """Also in transactions that the user has begun, which have the strict isolation."""
-    server.execute(f"ALTER DATABASE postgres SET default_transaction_isolation = '{isolation}'")
+    server.isolate(isolation)
     app = Perdure(server.url)
     declare(app, company.notes)
     with app.transaction() as tx:
-        assert tx.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
+        assert tx.execute(server.isolation).fetchone() == ("read committed",)
     count = 4_000 if full_size else 400
     jobs = app.enqueue_many([app.draft("step", {"n": n}, {}) for n in range(count)])
-    with psycopg.connect(server.url) as user:
-        assert user.execute("SHOW transaction_isolation").fetchone() == (isolation,)
+    with server.user() as user:
+        assert answer(user, server.isolation) == (isolation,)
         jobs += [app.enqueue("step", {"n": n}, tx=user) for n in range(20)]
     start = threading.Barrier(CLAIMERS)
 
@@ -52,18 +52,25 @@ def test_sixteen_claimers_at_a_strict_isolation_take_every_job_once(
     assert history.problems(company.notes, company.app, handlers_note=False) == []
 
 
-def test_a_long_idle_transaction_stops_nobody(server: Postgres, company: Company, full_size: bool) -> None:
+def test_a_long_idle_transaction_stops_nobody(server: Server, company: Company, full_size: bool) -> None:
     """It keeps the server from removing dead rows: those of all jobs that have come and gone are passed over."""
     rounds, size = (25, 4_000) if full_size else (5, 400)
     app = company.app
-    with psycopg.connect(server.url) as idle:
-        idle.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        idle.execute("SELECT COUNT(*) FROM perdure.job")
+    count = f"SELECT COUNT(*) FROM {history.table_at(server.url, 'job')}"
+    with server.user() as idle, idle.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert answer(idle, count) == (0,)
         for _ in range(rounds):
             jobs = app.enqueue_many([app.draft("step", {"n": n}, {}) for n in range(size)])
             for job in jobs:
                 history.note(company.notes, "enqueued", job=job.id)
             assert app.worker(concurrency=50).run(until_idle=True) == 0
-        assert idle.execute("SELECT COUNT(*) FROM perdure.job").fetchone() == (0,), "it sees what it saw"
+        assert answer(idle, count) == (0,), "it sees what it saw"
     assert len(company.starts()) == rounds * size
     company.check()
+
+
+def answer(connection: Any, question: str) -> object:
+    with connection.cursor() as cursor:
+        cursor.execute(question)
+        return cursor.fetchone()

@@ -18,12 +18,12 @@ _START = struct.Struct("!I")
 class Proxy:
     """Forwards to the server's socket, message by message."""
 
-    def __init__(self, server_url: str, address: str = "127.0.0.1") -> None:
+    def __init__(self, server_url: str) -> None:
         folder = parse_qs(urlsplit(server_url).query)["host"][0]
         (self._target,) = map(str, Path(folder).glob(".s.PGSQL.*[0-9]"))
-        self._listener = socket.create_server((address, 0))
+        self._listener = socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
-        self.url = f"postgresql://postgres@{address}:{port}{urlsplit(server_url).path}"
+        self.url = f"postgresql://postgres@127.0.0.1:{port}{urlsplit(server_url).path}"
         self.loses_notifications = False
         self.statements = 0
         """Sent by clients, of all connections."""
@@ -117,8 +117,8 @@ def _exactly(end: socket.socket, size: int) -> bytes:
 
 
 @contextmanager
-def proxy_to(server_url: str, address: str = "127.0.0.1") -> Iterator[Proxy]:
-    proxy = Proxy(server_url, address)
+def proxy_to(server_url: str) -> Iterator[Proxy]:
+    proxy = Proxy(server_url)
     try:
         yield proxy
     finally:

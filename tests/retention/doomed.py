@@ -9,12 +9,13 @@ from perdure import Perdure, Retention
 from perdure.clock import Micros
 from perdure.kind import Registry
 from perdure.upkeep.retention import built_in
+from tests.crash.handlers import Place
 from tests.crash.points import begin, points
 
 
 def sweep(path: Path, nth: int, reached: Path) -> None:
     """Everything that has ended is old."""
-    app = begin(path)
+    app = begin(Place(str(path), path))
     app.store.live_nodes()
     points.arm(nth, reached)
     sweep_with(app, path.with_suffix(".archive"))

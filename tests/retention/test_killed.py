@@ -60,7 +60,7 @@ def test_a_sweep_may_die_at_every_statement(source: Path) -> None:
             look(path, before, f"killed at boundary {nth}: {boundaries[-1]}")
         if 0 in exits:
             break
-    for part in ("before DELETE FROM perdure_job ", "before UPDATE perdure_idempotency_key", "before COMMIT"):
+    for part in ("before DELETE job", "before UPDATE idempotency_key", "before COMMIT"):
         assert any(line.startswith(part) for line in boundaries), part
 
 

@@ -35,8 +35,11 @@ OLDEST = {Flavour.MARIADB: (10, 6), Flavour.MYSQL: (8, 0)}
 
 _OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity")
 _VERSION = re.compile(r"(\d+)\.(\d+)")
-_IDLE_LIMIT_S = 60
-"""MariaDB ends the transaction of a process that hangs for so long, and releases its locks."""
+_IDLE_LIMIT_S = 5
+"""MariaDB ends the transaction of a process that hangs, or was cut off, for so long, and releases its locks: until then
+a worker that has died in the middle of a beat or a claim cannot be declared dead, for its own row is locked."""
+_SHARED_IDLE_LIMIT_S = 60
+"""The same where a user's code runs between the statements."""
 _MOMENT_S = 1
 """For workers: the servers count in whole seconds."""
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
@@ -127,7 +130,13 @@ def _parts(url: str) -> dict[str, Any]:
             f"the MySQL URL has the option {unknown[0]!r}; known are {', '.join(_OPTIONS)}", code="url_invalid"
         )
     user = {} if parts.username is None else {"user": unquote(parts.username)}
-    return {**given, **user, "password": unquote(parts.password or ""), "database": database, **wished}
+    return {**given, **user, "password": unquote(parts.password or ""), "database": database, **_line(wished), **wished}
+
+
+def _line(wished: Mapping[str, str]) -> dict[str, Any]:
+    """Nobody listens on a local socket. PyMySQL would read all certificates of the system for each connection, which
+    takes 50 ms, and encrypt."""
+    return {"ssl_disabled": True} if set(wished) == {"unix_socket"} else {}
 
 
 def _unreadable() -> ConfigError:
@@ -183,7 +192,7 @@ class MySQLSession:
         self._time = statements.reading["read_time"].sql
         self.reader.savepoints = self.writer.savepoints
         self._patience_s = max(1, math.ceil(server.settings.busy_timeout_s))
-        self._waits_s = 0
+        self._limits = ""
         _keep_alive(connection)
         self._run(_settings(server.flavour), timed=True)
 
@@ -202,17 +211,16 @@ class MySQLSession:
     def in_transaction(self) -> bool:
         return bool(self.connection.open and self.connection.server_status & IN_TRANSACTION)
 
-    def begin(self, *, reading: bool, brief: bool = False, alone: bool = False) -> None:  # noqa: ARG002 - begins at once
+    def begin(self, *, reading: bool, brief: bool = False, alone: bool = False) -> None:
         wait_s = min(self._patience_s, _MOMENT_S) if brief else self._patience_s
+        limits = self._flavour.limits(wait_s, _IDLE_LIMIT_S if alone else _SHARED_IDLE_LIMIT_S)
         begin = _READ if reading else _WRITE
         self.writer.savepoints.forget()
         try:
-            if wait_s != self._waits_s:
-                begin = f"SET SESSION innodb_lock_wait_timeout = {wait_s}; {begin}"
-            self._run(begin, timed=self._clock.is_due)
-            self._waits_s = wait_s
+            self._run(begin if limits == self._limits else f"{limits}; {begin}", timed=self._clock.is_due)
         except pymysql.Error as error:
             raise translate(error) from error
+        self._limits = limits
 
     def commit(self) -> None:
         if not self.in_transaction:  # the server would say that all is well
@@ -276,13 +284,11 @@ _READ = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH
 
 def _settings(flavour: Flavour) -> str:
     """Of a connection of ours. To the server's own sql_mode we add that a value that does not fit is an error."""
-    wanted = [
+    wanted = (
         f"SET NAMES utf8mb4 COLLATE {flavour.collation}",
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), group_concat_max_len = 1048576",
-    ]
-    if flavour is Flavour.MARIADB:
-        wanted.append(f"SET SESSION idle_transaction_timeout = {_IDLE_LIMIT_S}")
+    )
     return "; ".join(wanted)
 
 

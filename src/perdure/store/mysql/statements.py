@@ -31,6 +31,11 @@ class Flavour(Enum):
         """By code points, and without the rule that trailing spaces do not count: as on every other database."""
         return "utf8mb4_nopad_bin" if self is Flavour.MARIADB else "utf8mb4_0900_bin"
 
+    def limits(self, wait_s: int, idle_s: int) -> str:
+        """How long a statement waits for a lock, and a transaction for its next statement. MySQL has no such limit."""
+        waits = f"SET SESSION innodb_lock_wait_timeout = {wait_s}"
+        return f"{waits}, idle_transaction_timeout = {idle_s}" if self is Flavour.MARIADB else waits
+
 
 def table(name: str) -> str:
     return PREFIX + name

@@ -1,6 +1,6 @@
 """Machines on one host: each is a network namespace with a cable to ours, which a test can cut, also in one direction.
 
-Run as a module it is a worker on such a machine: `python -m tests.postgres.network URL NAME CLOCK_OFFSET_S LEASE_S`. It
+Run as a module it is a worker on such a machine: `python -m tests.outages.network URL NAME CLOCK_OFFSET_S LEASE_S`. It
 prints its node and each start of a job; a line on its input lets the jobs that run there end.
 """
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import IO
@@ -21,7 +21,8 @@ import pytest
 
 from perdure import JobContext, Perdure
 from perdure.clock import Micros, SystemClock
-from tests.postgres.proxy import Proxy, proxy_to
+from tests.outages.proxy import Proxy
+from tests.outages.server import Server
 
 IP = shutil.which("ip", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 ROOT = Path(__file__).parents[2]
@@ -109,12 +110,11 @@ class Node:
 
 
 @contextmanager
-def node_on(
-    machine: Machine, server_url: str, name: str, *, lease_s: float, offset_s: float = 0
-) -> Iterator[tuple[Node, Proxy]]:
+def node_on(machine: Machine, server: Server, name: str, *, lease_s: float, offset_s: float = 0) -> Iterator[Node]:
     """A worker whose way to the server is the machine's cable."""
-    with proxy_to(server_url, machine.server) as proxy:
-        worker = [sys.executable, "-m", "tests.postgres.network", proxy.url, name, str(offset_s), str(lease_s)]
+    with closing(Proxy(server.connect, machine.server)) as proxy:
+        url = server.url_at(proxy.port, machine.server)
+        worker = [sys.executable, "-m", "tests.outages.network", url, name, str(offset_s), str(lease_s)]
         process = subprocess.Popen(
             [str(IP), "netns", "exec", machine.name, *worker],
             cwd=ROOT,
@@ -123,7 +123,7 @@ def node_on(
             text=True,
         )
         try:
-            yield Node(process), proxy
+            yield Node(process)
         finally:
             process.kill()
             process.wait(30)

@@ -11,18 +11,21 @@ from perdure import Perdure
 from perdure.ids import to_uuid
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.rows import NodeRow
-from tests.postgres.network import Machine, machine, node_on
+from tests.outages.company import Company
+from tests.outages.network import Machine, machine, node_on
+from tests.outages.server import Server
 from tests.worker.patience import eventually
-
-pytestmark = pytest.mark.postgres
 
 LEASE_S = 3.0
 
 
 @pytest.fixture
-def hold(app: Perdure) -> Any:
-    app.store.upgrade()
+def app(company: Company) -> Perdure:
+    return company.app
 
+
+@pytest.fixture
+def hold(app: Perdure) -> Any:
     @app.job(name="hold")
     def hold() -> str:
         raise NotImplementedError
@@ -40,16 +43,16 @@ def nodes(app: Perdure) -> dict[str, NodeRow]:
     ids=["its words are lost", "it hears nothing"],
 )
 def test_a_node_that_is_cut_off_one_way_is_rescued_from_and_ends_nothing(
-    app: Perdure, hold: Any, postgres_url: str, cut: Any
+    app: Perdure, hold: Any, server: Server, cut: Any
 ) -> None:
     with (
         machine() as first,
         machine() as second,
-        node_on(first, postgres_url, "cut off", lease_s=LEASE_S) as (away, _),
+        node_on(first, server, "cut off", lease_s=LEASE_S) as away,
     ):
         job = hold.enqueue()
         assert away.read("started") == "1"
-        with node_on(second, postgres_url, "there", lease_s=LEASE_S) as (there, _):
+        with node_on(second, server, "there", lease_s=LEASE_S) as there:
             cut(first)
             assert there.read("started") == "2"
             assert nodes(app)[away.id].stop_reason == "unknown"
@@ -67,12 +70,12 @@ def _has_a_new_id(app: Perdure, *known: str) -> bool:
     return bool(nodes(app).keys() - set(known))
 
 
-def test_clocks_five_minutes_apart_declare_nobody_dead(app: Perdure, hold: Any, postgres_url: str) -> None:
+def test_clocks_five_minutes_apart_declare_nobody_dead(app: Perdure, hold: Any, server: Server) -> None:
     with (
         machine() as first,
         machine() as second,
-        node_on(first, postgres_url, "fast", lease_s=LEASE_S, offset_s=300) as (fast, _),
-        node_on(second, postgres_url, "slow", lease_s=LEASE_S, offset_s=-300) as (slow, _),
+        node_on(first, server, "fast", lease_s=LEASE_S, offset_s=300) as fast,
+        node_on(second, server, "slow", lease_s=LEASE_S, offset_s=-300) as slow,
     ):
         fast.let_jobs_end()
         slow.let_jobs_end()
@@ -84,12 +87,12 @@ def test_clocks_five_minutes_apart_declare_nobody_dead(app: Perdure, hold: Any, 
     assert all(len(list(app.runs(job))) == 1 for job in jobs)
 
 
-def test_an_outage_longer_than_the_lease_declares_nobody_dead(app: Perdure, hold: Any, postgres_url: str) -> None:
+def test_an_outage_longer_than_the_lease_declares_nobody_dead(app: Perdure, hold: Any, server: Server) -> None:
     with (
         machine() as first,
         machine() as second,
-        node_on(first, postgres_url, "one", lease_s=LEASE_S) as (one, _),
-        node_on(second, postgres_url, "two", lease_s=LEASE_S) as (two, _),
+        node_on(first, server, "one", lease_s=LEASE_S) as one,
+        node_on(second, server, "two", lease_s=LEASE_S) as two,
     ):
         jobs = [hold.enqueue() for _ in range(4)]
         eventually(lambda: all(app.existing(job).state == "running" for job in jobs))
