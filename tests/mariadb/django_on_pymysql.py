@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 
+from pymysql.connections import Connection
+
 from perdure import Perdure
 from tests.mariadb import doors
 
@@ -19,7 +21,7 @@ def main(url: str) -> None:
         return to
 
     with closing(doors.DjangoAtomic(url)) as door:
-        assert isinstance(door.tx.connection, doors.pymysql.connections.Connection)
+        assert isinstance(door.tx.connection, Connection)
         send.options(tx=door.tx).enqueue("committed")
         door.commit()
     with closing(doors.DjangoAtomic(url)) as door:

@@ -45,7 +45,7 @@ def pymysql_as_mysqlclient() -> None:
 
 def connected(url: str, driver: Any = pymysql, **options: Any) -> Any:
     parts = urlsplit(url)
-    where = dict(parse_qsl(parts.query)) or {"host": parts.hostname, "port": parts.port or 3306}
+    where: dict[str, Any] = dict(parse_qsl(parts.query)) or {"host": parts.hostname, "port": parts.port or 3306}
     who = {"user": parts.username, "password": parts.password or ""}
     return driver.connect(**where, **who, database=parts.path[1:], **options)
 

@@ -284,6 +284,14 @@ def test_a_deadlock_passed_over_does_not_look_like_a_commit(app: Perdure, send: 
     assert (refused.value.code, names(app)) == ("tx_ended", [])
 
 
+def test_a_function_that_is_not_there_is_no_reason_to_try_again(app: Perdure) -> None:
+    """Its error has the number of that for a savepoint that went with the transaction."""
+    app.store.upgrade()
+    with pytest.raises(StoreError) as refused, app.transaction() as tx:
+        tx.execute("SELECT not_there()")
+    assert (refused.value.code, "not_there" in refused.value.message) == ("store_error", True)
+
+
 def test_tasks_begun_inside_share_the_transaction_one_call_at_a_time(app: Perdure, send: Any) -> None:
     async def enqueue_many() -> list[Any]:
         with app.transaction():
