@@ -191,13 +191,9 @@ def _of_system(programs: Programs, folder: Path) -> Iterator[str]:
     data, owner = folder / "data", programs.owner
     if owner is not None:
         shutil.chown(folder, owner, pwd.getpwnam(owner).pw_gid)
-    options = ["--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres"]
+    options = ["--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres", "-D", data]
     subprocess.run(
-        [programs.folder / "initdb", *options, "-D", data],
-        user=owner,
-        cwd=folder,
-        check=True,
-        stdout=subprocess.DEVNULL,
+        [programs.folder / "initdb", *options], user=owner, cwd=folder, check=True, stdout=subprocess.DEVNULL
     )
     settings = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}"]
     with (folder / "log").open("wb") as log:
