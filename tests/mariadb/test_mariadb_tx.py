@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import pymysql
@@ -175,6 +175,8 @@ def test_a_connection_with_an_answer_still_to_be_read_is_refused(
     reading.execute("SELECT * FROM information_schema.columns")
     with pytest.raises(TransactionError) as refused:
         send.options(tx=connection).enqueue("a")
+    with suppress(driver.Error):
+        reading.close()
     assert refused.value.code == "tx_busy"
 
 
