@@ -25,6 +25,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pymysql
 import pytest
 
+from perdure.store.mysql.statements import Flavour
+
 STOP_S = 60
 GIVEN = "PERDURE_TEST_MYSQL_URL"
 MUST_RUN = "PERDURE_TEST_ALL_SERVERS"
@@ -41,6 +43,12 @@ class MariaDBServer:
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
         self._shared: str | None = None
+
+    @property
+    def flavour(self) -> Flavour:
+        """Which of the two servers it is: PERDURE_TEST_MYSQL_URL may name a MySQL."""
+        with closing(self.connect()) as connection:
+            return Flavour.MARIADB if "mariadb" in str(connection.get_server_info()).lower() else Flavour.MYSQL
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""

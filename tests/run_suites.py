@@ -220,6 +220,13 @@ def _has_mariadb() -> bool:
     return _installed("mariadbd")
 
 
+def _which_postgres() -> str:
+    """Which PostgreSQL the tests have run on."""
+    asked = [sys.executable, "-m", "tests.postgres_server", "--which"]
+    root = Path(__file__).resolve().parents[1]
+    return subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def _installed(program: str) -> bool:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is not None
 
@@ -235,6 +242,7 @@ def main(pytest_args: list[str]) -> int:
     if passed + failed == 0:
         print("No test ran.")
     print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
+    print(f"PostgreSQL: {_which_postgres()}")
     if not has_mariadb:
         print("NOT TESTED: MariaDB. It is not installed; install mariadb-server, or set PERDURE_TEST_MYSQL_URL.")
     return 1 if failed or passed == 0 else 0

@@ -1,10 +1,12 @@
-"""Roles of PostgreSQL with the rights that `perdure db grants` prints: each can do its part, and nothing else."""
+"""Users of a database server with the rights that `perdure db grants` prints: each does its part, and nothing else."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -13,49 +15,118 @@ from perdure import Perdure, PerdureError
 from perdure.ops.doctor import examine
 from perdure.ops.explain import explain
 from perdure.ops.status import status
-from perdure.store.grants import on_postgres
+from perdure.store.grants import on_mysql, on_postgres
 from perdure.store.open import open_store
+from perdure.store.rows import Fact, Verdict
+from perdure.store.store import SqlStore
 from tests.app import by_hand
+from tests.mariadb_server import MariaDBServer
 from tests.postgres_server import PostgresServer
 
-pytestmark = pytest.mark.postgres
 
+class Postgres:
+    """A database of PostgreSQL, and its users."""
+
+    prefix = "perdure."
+    told = "permission denied for schema perdure"
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.url = server.new_database()
+
+    def run(self, statements: Sequence[str]) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def add(self, user: str) -> str:
+        """The URL of a new user without rights."""
+        self.run([f"CREATE ROLE {user} LOGIN"])
+        return self.url.replace("//postgres:", f"//{user}:")
+
+    def remove(self, user: str) -> None:
+        self.run([f"DROP OWNED BY {user}", f"DROP ROLE {user}"])
+
+    def grant(self, user: str, purpose: str) -> None:
+        self.run(list(on_postgres(user, purpose)))
+
+    def connect(self, url: str) -> Any:
+        return psycopg.connect(url)
+
+
+class MariaDB:
+    """A database of MariaDB, and its users."""
+
+    prefix = "perdure_"
+    told = "perdure_schema_version"
+
+    def __init__(self, server: MariaDBServer, url: str) -> None:
+        self._server = server
+        self.url = url
+
+    def run(self, statements: Sequence[str]) -> None:
+        with closing(self._server.connect(self.url, autocommit=True)) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def add(self, user: str) -> str:
+        """The URL of a new user who may only connect."""
+        self.run([f"CREATE USER {user}", "CREATE TABLE IF NOT EXISTS other (id INTEGER)"])
+        self.run([f"GRANT SELECT ON other TO {user}"])
+        return self.url.replace("//root@", f"//{user}@")
+
+    def remove(self, user: str) -> None:
+        self.run([f"DROP USER {user}"])
+
+    def grant(self, user: str, purpose: str) -> None:
+        self.run(list(on_mysql(f"{user}@%", purpose)))
+
+    def connect(self, url: str) -> Any:
+        return self._server.connect(url)
+
+
+Place = Postgres | MariaDB
 Login = Callable[[str], Perdure]
 
 
-@pytest.fixture
-def url(postgres_server: PostgresServer) -> str:
-    url = postgres_server.new_database()
-    store = open_store(url)
+@pytest.fixture(
+    params=[pytest.param("postgres", marks=pytest.mark.postgres), pytest.param("mariadb", marks=pytest.mark.mariadb)]
+)
+def place(request: pytest.FixtureRequest) -> Place:
+    server = request.getfixturevalue(f"{request.param}_server")
+    place = Postgres(server) if request.param == "postgres" else MariaDB(server, request.getfixturevalue("mariadb_url"))
+    upgrade(place)
+    return place
+
+
+def upgrade(place: Place) -> None:
+    store = open_store(place.url)
     store.upgrade()
     store.close()
-    return url
 
 
 @pytest.fixture
-def owner(url: str) -> Iterator[Perdure]:
-    app = declared(url)
+def owner(place: Place) -> Iterator[Perdure]:
+    app = declared(place.url)
     yield app
     app.close()
 
 
 @pytest.fixture
-def login(url: str) -> Iterator[Login]:
-    """An app of a new role with the rights for a purpose."""
-    apps: list[Perdure] = []
+def login(place: Place) -> Iterator[Login]:
+    """An app of a new user with the rights for a purpose; for `nothing`, without any."""
+    apps: dict[str, Perdure] = {}
 
-    def as_role(purpose: str) -> Perdure:
-        role = f"{purpose}_{uuid.uuid4().hex}"
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE {role} LOGIN".encode())
-            for statement in on_postgres(role, purpose):
-                connection.execute(statement.encode())
-        apps.append(declared(url.replace("//postgres:", f"//{role}:")))
-        return apps[-1]
+    def as_user(purpose: str) -> Perdure:
+        user = f"{purpose}_{uuid.uuid4().hex[:16]}"
+        apps[user] = declared(place.add(user))
+        if purpose != "nothing":
+            place.grant(user, purpose)
+        return apps[user]
 
-    yield as_role
-    for app in apps:
+    yield as_user
+    for user, app in apps.items():
         app.close()
+        place.remove(user)
 
 
 def declared(url: str) -> Perdure:
@@ -93,13 +164,16 @@ def test_an_enqueuer_enqueues_in_every_way(owner: Perdure, login: Login) -> None
     assert {job.id for job in owner.jobs()} == {first.id, *(job.id for job in many)}
 
 
-def test_an_enqueuer_enqueues_in_its_own_transaction(url: str, owner: Perdure, login: Login) -> None:
+def test_an_enqueuer_enqueues_in_its_own_transaction(place: Place, owner: Perdure, login: Login) -> None:
     web = login("enqueue")
-    with psycopg.connect(web.url) as connection:
-        job = web.enqueue("send", business_key="b", tx=connection)
+    with closing(place.connect(web.url)) as connection:
+        keyed = web.enqueue("send", business_key="b", idempotency_key="i", tags=["a"], tx=connection)
+        again = web.enqueue("send", business_key="b", idempotency_key="i", tags=["a"], tx=connection)
+        many = web.enqueue_many([web.kinds.get("send").new(to) for to in ("ann", "bob")], tx=connection)
         connection.commit()
 
-    assert owner.get(job.id) is not None
+    assert again.id == keyed.id
+    assert {job.id for job in owner.jobs()} == {keyed.id, *(job.id for job in many)}
 
 
 def test_an_enqueuer_uses_a_key_again_whose_job_has_ended(owner: Perdure, login: Login) -> None:
@@ -121,7 +195,7 @@ def test_an_enqueuer_waits_for_its_job_and_reads_it(owner: Perdure, login: Login
     assert found.state == "completed"
 
 
-@pytest.mark.parametrize("what", ["claim", "cancel", "pause", "delete", "upgrade", "queue", "worker"])
+@pytest.mark.parametrize("what", ["claim", "cancel", "pause", "delete", "queue", "worker"])
 def test_an_enqueuer_does_nothing_else(what: str, owner: Perdure, login: Login) -> None:
     web = login("enqueue")
     job = web.enqueue("send")
@@ -130,7 +204,6 @@ def test_an_enqueuer_does_nothing_else(what: str, owner: Perdure, login: Login) 
         "cancel": lambda: web.cancel(job),
         "pause": lambda: web.pause(job),
         "delete": lambda: web.delete(job),
-        "upgrade": lambda: _newer_step(web),
         "queue": lambda: web.queues.pause("mail"),
         "worker": lambda: web.worker().run(until_idle=True),
     }
@@ -140,12 +213,6 @@ def test_an_enqueuer_does_nothing_else(what: str, owner: Perdure, login: Login) 
     refused(verbs[what])
 
     assert owner.store.nodes(1) == []
-
-
-def _newer_step(app: Perdure) -> None:
-    """What an upgrade does first."""
-    with app.transaction() as tx:
-        tx.execute("ALTER TABLE perdure.job ADD COLUMN mine integer")
 
 
 # -- who may only read -----------------------------------------------------------------------------------------------
@@ -180,21 +247,43 @@ def test_a_reader_changes_nothing(what: str, owner: Perdure, login: Login) -> No
     refused(verbs[what])
 
 
-def test_who_has_no_rights_is_told_what_to_grant(url: str, owner: Perdure) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("CREATE ROLE stranger LOGIN")
-    stranger = declared(url.replace("//postgres:", "//stranger:"))
+def test_who_has_no_rights_is_told_what_to_grant(place: Place, login: Login) -> None:
+    error = refused(login("nothing").queues.list)
 
-    error = refused(stranger.queues.list)
+    assert place.told in error.message
 
-    assert "schema perdure" in error.message
-    stranger.close()
+
+@pytest.mark.mariadb
+def test_who_may_not_even_use_the_database_of_mariadb_is_told_too(
+    mariadb_server: MariaDBServer, mariadb_url: str
+) -> None:
+    mariadb_server.execute("CREATE USER outsider")
+    outsider = declared(mariadb_url.replace("//root@", "//outsider@"))
+
+    refused(outsider.queues.list)
+
+    outsider.close()
+    mariadb_server.execute("DROP USER outsider")
+
+
+@pytest.mark.mariadb
+def test_an_odd_name_of_a_user_is_quoted(mariadb_server: MariaDBServer, mariadb_url: str) -> None:
+    place = MariaDB(mariadb_server, mariadb_url)
+    upgrade(place)
+    name = "o'b`r\\i\"en@home"
+    mariadb_server.execute("CREATE USER `o'b``r\\i\"en@home`@localhost")
+
+    place.run(list(on_mysql(f"{name}@localhost", "read")))
+
+    with closing(mariadb_server.connect(mariadb_url.replace("//root@", f"//{quote(name, safe='')}@"))) as connection:
+        assert connection.cursor().execute("SELECT COUNT(*) FROM perdure_job") == 1
+    mariadb_server.execute("DROP USER `o'b``r\\i\"en@home`@localhost")
 
 
 # -- who works -------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_runs_jobs_and_repairs_but_does_not_upgrade(owner: Perdure, login: Login) -> None:
+def test_a_worker_runs_jobs_and_repairs(owner: Perdure, login: Login) -> None:
     job = owner.enqueue("send")
     worker = login("work")
 
@@ -204,4 +293,47 @@ def test_a_worker_runs_jobs_and_repairs_but_does_not_upgrade(owner: Perdure, log
     worker.store.repair("raise_queue_counters", worker.clock.now(), worker.ids, 10)
 
     assert worker.wait(job, timeout=1).result == "ann"
-    refused(lambda: _newer_step(worker))
+
+
+@pytest.mark.parametrize("purpose", ["read", "enqueue", "work"])
+def test_only_the_owner_upgrades(purpose: str, place: Place, login: Login) -> None:
+    recorded = f"{place.prefix}schema_version"
+    place.run([f"CREATE TABLE kept AS SELECT * FROM {recorded}", f"DELETE FROM {recorded}"])
+
+    refused(login(purpose).store.upgrade)
+
+    place.run([f"INSERT INTO {recorded} SELECT * FROM kept"])
+
+
+# -- who asks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("purpose", "able"), [("read", "read"), ("enqueue", "read, enqueue"), ("work", "read, enqueue, work")]
+)
+def test_a_check_says_what_its_user_may(purpose: str, able: str, login: Login) -> None:
+    found = facts(login(purpose))
+
+    assert found["user"].value.endswith(f"who may {able}")
+    assert [fact for fact in found.values() if fact.verdict is Verdict.PROBLEM] == []
+
+
+def test_the_owner_may_upgrade_too(owner: Perdure) -> None:
+    assert facts(owner)["user"].value.endswith("who may read, enqueue, work, upgrade")
+
+
+@pytest.mark.parametrize("purpose", ["read", "enqueue", "work"])
+def test_a_check_notices_a_single_right_that_is_missing(purpose: str, place: Place, login: Login) -> None:
+    app = login(purpose)
+    user = app.url.split("//")[1].partition("@")[0].partition(":")[0]
+    place.run([f"REVOKE SELECT ON {place.prefix}archive FROM {user}"])
+
+    found = facts(app)["user"]
+
+    assert found.verdict is Verdict.PROBLEM
+    assert "perdure db grants" in found.note
+
+
+def facts(app: Perdure) -> dict[str, Fact]:
+    assert isinstance(app.store, SqlStore)
+    return {fact.name: fact for fact in app.store.facts()}

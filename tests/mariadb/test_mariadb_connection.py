@@ -100,10 +100,10 @@ def kill_all(server: MariaDBServer) -> None:
 @pytest.fixture
 def strict(mariadb_server: MariaDBServer) -> Iterator[None]:
     """New connections begin with the strictest isolation, and in an sql_mode that reads texts otherwise."""
-    mariadb_server.execute("SET GLOBAL tx_isolation = 'SERIALIZABLE'")
+    mariadb_server.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL SERIALIZABLE")
     mariadb_server.execute("SET GLOBAL sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,ONLY_FULL_GROUP_BY'")
     yield
-    mariadb_server.execute("SET GLOBAL tx_isolation = DEFAULT")
+    mariadb_server.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     mariadb_server.execute("SET GLOBAL sql_mode = DEFAULT")
 
 

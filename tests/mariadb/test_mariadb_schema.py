@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Perdure, SchemaError
 from perdure.store import migrate
-from perdure.store.mysql.statements import Flavour, naming
+from perdure.store.mysql.statements import naming
 from perdure.store.open import open_store
 from tests.mariadb_server import MariaDBServer
 
@@ -68,7 +68,7 @@ def test_an_upgrade_killed_after_any_statement_is_finished_by_the_next(
     mariadb_server: MariaDBServer, url: str, rows: Any, full_size: bool
 ) -> None:
     [step] = migrate.migrations_of("mysql")
-    statements = migrate.statements_of(step, naming(Flavour.MARIADB))
+    statements = migrate.statements_of(step, naming(mariadb_server.flavour))
     store = open_store(url)
     store.upgrade()
     whole = shape(rows)
@@ -143,7 +143,7 @@ def test_a_user_without_rights_learns_what_is_missing(mariadb_server: MariaDBSer
             def send() -> None: ...
 
             assert list(app.jobs()) == []
-            with pytest.raises(Exception, match="grant this user the right") as refused:
+            with pytest.raises(Exception, match="perdure db grants --dialect mysql") as refused:
                 send.enqueue()
             assert getattr(refused.value, "code", None) == "permission_denied"
     finally:

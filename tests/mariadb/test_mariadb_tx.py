@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
+import pymysql
 import pytest
 
 from perdure import KeyConflict, Perdure, StoreError, TransactionError
 from perdure.store.engine import Serialization
 from tests.app.doors import Door
-from tests.mariadb.doors import DOORS, PyMySQL, connected, django_connection, engine_at
+from tests.mariadb.doors import DOORS, Plain, connected, django_connection, engine_at, mysqlclient
 from tests.mariadb_server import MariaDBServer
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.usefixtures("orders")]
@@ -28,10 +31,17 @@ def begin(request: pytest.FixtureRequest, mariadb_url: str) -> Iterator[Begin]:
         yield lambda: stack.enter_context(closing(DOORS[request.param](mariadb_url)))
 
 
+@pytest.fixture(params=["PyMySQL", "mysqlclient"])
+def driver(request: pytest.FixtureRequest) -> Any:
+    return pymysql if request.param == "PyMySQL" else mysqlclient()
+
+
 @pytest.fixture
-def connection(mariadb_url: str) -> Iterator[Any]:
-    with closing(connected(mariadb_url)) as connection:
-        yield connection
+def connection(driver: Any, mariadb_url: str) -> Iterator[Any]:
+    connection = connected(mariadb_url, driver)
+    yield connection
+    if connection.open:
+        connection.close()
 
 
 def names(app: Perdure) -> list[Any]:
@@ -134,8 +144,8 @@ def test_an_autocommit_connection_outside_a_transaction_is_refused(connection: A
     assert (refused.value.code, names(app)) == ("tx_not_open", [])
 
 
-def test_sqlalchemy_in_autocommit_mode_is_refused(mariadb_url: str, send: Any) -> None:
-    engine = engine_at(mariadb_url, isolation_level="AUTOCOMMIT")
+def test_sqlalchemy_in_autocommit_mode_is_refused(driver: Any, mariadb_url: str, send: Any) -> None:
+    engine = engine_at(mariadb_url, driver, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(TransactionError) as refused:
         send.options(tx=connection).enqueue("a")
     engine.dispose()
@@ -153,7 +163,35 @@ def test_a_closed_connection_is_refused(connection: Any, send: Any) -> None:
     with pytest.raises(TransactionError) as refused:
         send.options(tx=connection).enqueue("a")
     assert refused.value.code == "tx_closed"
-    connection.connect()
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_connection_with_an_answer_still_to_be_read_is_refused(
+    autocommit: bool, driver: Any, connection: Any, send: Any
+) -> None:
+    connection.autocommit(autocommit)
+    connection.begin()
+    reading = connection.cursor(driver.cursors.SSCursor)
+    reading.execute("SELECT * FROM information_schema.columns")
+    with pytest.raises(TransactionError) as refused:
+        send.options(tx=connection).enqueue("a")
+    with suppress(driver.Error):
+        reading.close()
+    assert refused.value.code == "tx_busy"
+
+
+def test_a_connection_that_the_server_has_ended_is_lost(
+    connection: Any, send: Any, mariadb_server: MariaDBServer
+) -> None:
+    mariadb_server.execute(f"KILL {connection.thread_id()}")
+    with pytest.raises(StoreError) as lost:
+        send.options(tx=connection).enqueue("a")
+    assert lost.value.code == "connection_lost"
+
+
+def test_django_takes_part_on_pymysql_as_well(app: Perdure, mariadb_url: str) -> None:
+    subprocess.run([sys.executable, "-m", "tests.mariadb.django_on_pymysql", mariadb_url], check=True)
+    assert names(app) == ["committed"]
 
 
 def test_something_else_is_refused(send: Any) -> None:
@@ -229,7 +267,7 @@ def test_what_would_commit_is_refused(app: Perdure, send: Any, sql: str) -> None
 def test_a_deadlock_passed_over_does_not_look_like_a_commit(app: Perdure, send: Any, mariadb_url: str) -> None:
     """The server rolls the whole transaction back, and goes on in autocommit mode."""
     app.store.upgrade()
-    with closing(PyMySQL(mariadb_url)) as other:
+    with closing(Plain(mariadb_url)) as other:
         other.execute("INSERT INTO orders VALUES (1), (2)")
         other.commit()
         many = ", ".join(f"({number})" for number in range(100, 300))
@@ -246,6 +284,14 @@ def test_a_deadlock_passed_over_does_not_look_like_a_commit(app: Perdure, send: 
         waiting.join()
         other.rollback()
     assert (refused.value.code, names(app)) == ("tx_ended", [])
+
+
+def test_a_function_that_is_not_there_is_no_reason_to_try_again(app: Perdure) -> None:
+    """Its error has the number of that for a savepoint that went with the transaction."""
+    app.store.upgrade()
+    with pytest.raises(StoreError) as refused, app.transaction() as tx:
+        tx.execute("SELECT not_there()")
+    assert (refused.value.code, "not_there" in refused.value.message) == ("store_error", True)
 
 
 def test_tasks_begun_inside_share_the_transaction_one_call_at_a_time(app: Perdure, send: Any) -> None:

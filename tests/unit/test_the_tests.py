@@ -9,13 +9,14 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from perdure import Perdure
-from tests import run_suites
+from tests import postgres_server, run_suites
 from tests.conftest import complaint_about
 from tests.worker.patience import eventually
 
@@ -251,3 +252,68 @@ def test_a_file_that_is_not_ours_to_judge_is_passed_over(tmp_path: Path, sort: s
             connection.execute(newer if sort == "newer" else "CREATE TABLE mine (x)")
 
     assert complaint_about(file) is None
+
+
+# -- which PostgreSQL ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a system has its PostgreSQLs, and this one has none. Not pytest's tmp_path: others may read it."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        monkeypatch.setattr(postgres_server, "INSTALLED", folder)
+        monkeypatch.setenv("PATH", str(folder))
+        monkeypatch.delenv(postgres_server.WANTED, raising=False)
+        yield folder
+
+
+def installed(system: Path, version: str, programs: Sequence[str] = ("initdb", "postgres")) -> Path:
+    folder = system / version / "bin"
+    folder.mkdir(parents=True)
+    for name in programs:
+        (folder / name).write_text(f"#!/bin/sh\necho '{name} (PostgreSQL) {version} (Debian)'\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_the_newest_postgresql_of_the_system_is_taken(system: Path) -> None:
+    made = [installed(system, version) for version in ("9.6.24", "13.0", "18beta1", "15.18")]
+
+    taken = postgres_server.found()
+
+    assert isinstance(taken, postgres_server.Programs)
+    assert (taken.folder, taken.version) == (made[2], "18beta1")
+
+
+def test_as_root_another_user_runs_it(system: Path) -> None:
+    installed(system, "15.18")
+
+    taken = postgres_server.found()
+
+    assert isinstance(taken, postgres_server.Programs)
+    assert (taken.owner is None) == (os.geteuid() != 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "programs"), [("12.22", ("initdb", "postgres")), ("15.18", ("postgres",)), ("15.18", ("initdb",))]
+)
+def test_without_one_that_can_be_used_it_is_the_wheels(version: str, programs: Sequence[str], system: Path) -> None:
+    installed(system, version, programs)
+
+    assert "the system has none" in postgres_server.which()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="whoever is not root runs it himself")
+def test_one_that_the_other_user_cannot_reach_is_not_used(system: Path) -> None:
+    installed(system, "15.18").chmod(0o700)
+
+    assert "that we can run" in postgres_server.which()
+
+
+def test_the_wheels_can_be_asked_for(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(system, "15.18")
+    monkeypatch.setenv(postgres_server.WANTED, "wheel")
+
+    assert "wheel" in postgres_server.which()

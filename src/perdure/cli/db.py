@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 DIALECTS = ("sqlite", "postgres", "mysql")
 
 
+class Server(StrEnum):
+    """A database with users."""
+
+    POSTGRES = "postgres"
+    MYSQL = "mysql"
+
+
 class Purpose(StrEnum):
     """What a user of the database does."""
 
@@ -164,16 +171,24 @@ def reopen(url: Url = None, app: App = None) -> None:
 
 @db.command(cls=Command)
 def grants(
-    role: Annotated[str, typer.Option(metavar="NAME", help="The user of the database that is to get the rights.")],
+    role: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="The user of the database that is to get the rights; with MariaDB also user@host."
+        ),
+    ],
     purpose: Annotated[Purpose, typer.Option("--for", help="What it is to do.")],
+    dialect: Annotated[Server, typer.Option(help="Which server it is; mysql: MariaDB too.")] = Server.POSTGRES,
 ) -> None:
-    """Print the SQL that lets a user of PostgreSQL read, enqueue (and read), or work (and do both).
+    """Print the SQL that lets a user of a database server read, enqueue (and read), or work (and do both).
 
-    The owner of the tables runs it, once, and again after an upgrade that adds tables. Only the owner can upgrade.
+    The owner of the tables runs it in their database, once, and again after an upgrade that adds tables. Only the owner
+    can upgrade.
     """
-    from perdure.store.grants import on_postgres
+    from perdure.store.grants import on_mysql, on_postgres
 
-    for statement in on_postgres(role, purpose.value):
+    statements = on_postgres if dialect is Server.POSTGRES else on_mysql
+    for statement in statements(role, purpose.value):
         print(f"{statement};")
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any, NamedTuple
 
-from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store.engine import (
     ImmediateDriver,
     Result,
@@ -232,12 +232,18 @@ def _portions(row: str, rows: Sequence[tuple[object, ...]]) -> Iterator[list[str
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 DUPLICATE = 1062
+NO_SUCH_THING = 1305
 
 
 def number_of(error: Exception) -> int:
     """The server's or the driver's error number; 0: it has none."""
     number = error.args[0] if error.args else 0
     return number if isinstance(number, int) else 0
+
+
+def is_denied(error: Exception) -> bool:
+    """Whether the user lacks a right."""
+    return _BY_NUMBER.get(number_of(error)) is _DENIED
 
 
 def translate(error: Exception) -> StoreError:
@@ -248,6 +254,8 @@ def translate(error: Exception) -> StoreError:
         )
     number, said = number_of(error), str(error.args[-1] if error.args else error).split("\n", 1)[0].strip()
     known = _BY_NUMBER.get(number)
+    if number == NO_SUCH_THING and not said.startswith("SAVEPOINT"):  # but a function, say
+        known = None
     if known is None and (number >= _DRIVERS_OWN or type(error).__name__ == "InterfaceError"):
         known = _LOST
     if known is None:
@@ -256,6 +264,10 @@ def translate(error: Exception) -> StoreError:
     return cls(f"the database server: {said or 'the connection is closed'} ({number}); {advice}", code=code)
 
 
+BUSY = (
+    "the connection given as tx= is in the middle of another statement; finish that first, and use a connection in one"
+    " thread at a time"
+)
 _DRIVERS_OWN = 2000
 """From here on numbers are the client's: it cannot talk to the server."""
 
@@ -283,7 +295,11 @@ _NO_SCHEMA: Known = (
     "there are no Perdure tables; run perdure db upgrade, and see that a tx= is a connection to the same database",
 )
 _LOGIN: Known = (DatabaseUnavailable, "login_refused", "check user and password of the database URL")
-_DENIED: Known = (DatabaseUnavailable, "permission_denied", "grant this user the right; nothing was written")
+_GRANT = (
+    "nothing was written; perdure db grants --dialect mysql --role USER --for read, enqueue or work prints what this"
+    " user lacks (an upgrade needs rights to the whole database)"
+)
+_DENIED: Known = (DatabaseUnavailable, "permission_denied", _GRANT)
 _READ_ONLY: Known = (
     DatabaseUnavailable,
     "database_readonly",
@@ -299,7 +315,8 @@ _INVALID: Known = (StoreError, "value_invalid", "a value does not fit into the d
 
 _BY_NUMBER: dict[int, Known] = {
     DUPLICATE: (UniqueViolation, "unique_violation", "a row with this key exists already"),
-    **dict.fromkeys((1213, 1020, 1305), _GIVE_WAY),  # 1305: its savepoint is gone, and so is the transaction
+    **dict.fromkeys((1213, 1020), _GIVE_WAY),
+    NO_SUCH_THING: _GIVE_WAY,  # its savepoint is gone, and so is the transaction
     **dict.fromkeys((1205, 3572), _WAITED),
     **dict.fromkeys((1317, 1969, 3024), _STOPPED),
     **dict.fromkeys((1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031), _LOST),
@@ -310,6 +327,7 @@ _BY_NUMBER: dict[int, Known] = {
     **dict.fromkeys((1021, 1114), _FULL),
     **dict.fromkeys((3, 5, 1030, 1034, 1035, 1194, 1195, 1877), _DISK),
     **dict.fromkeys((1153, 1264, 1366, 1367, 1406, 3988), _INVALID),
+    2014: (TransactionError, "tx_busy", BUSY),
     1040: (DatabaseUnavailable, "too_many_connections", "raise max_connections, or run fewer processes"),
     1203: (DatabaseUnavailable, "too_many_connections", "raise max_user_connections, or run fewer processes"),
     1226: (DatabaseUnavailable, "out_of_resources", "this user's limit on the server is reached"),

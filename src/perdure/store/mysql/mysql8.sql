@@ -5,7 +5,7 @@ FOR SHARE SKIP LOCKED
 
 -- fragment: numbers
 -- MySQL has no sequences, but AUTO_INCREMENT belongs to no transaction either. A number stands for room for 10,000 jobs;
--- a call that needs more takes several. The rows are not kept.
+-- a call that needs more takes several.
 WITH RECURSIVE wanted (number) AS (
     SELECT 1
     UNION ALL
@@ -14,9 +14,11 @@ WITH RECURSIVE wanted (number) AS (
     WHERE number < :room / 1000000
 )
 
--- fragment: forget_numbers
+-- fragment: forget_number
+-- By its key alone: in a user's transaction, which is REPEATABLE READ by default, a range would keep every other enqueuer
+-- waiting for its commit. So of several numbers those after the first stay: one row for each 10,000 jobs more.
 DELETE FROM {position}
-WHERE id >= LAST_INSERT_ID() AND id < LAST_INSERT_ID() + CEIL(:room / 1000000)
+WHERE id = LAST_INSERT_ID()
 
 -- fragment: first_place_after
 -- Behind the last of these numbers.
@@ -24,14 +26,12 @@ SELECT CAST((LAST_INSERT_ID() + CEIL(:room / 1000000)) * 1000000 AS SIGNED)
 
 -- name: take_places
 -- Not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's long transaction
--- (tx=) would keep out everyone else.
+-- (tx=) would keep out everyone else; nor is it read by the INSERT, which would lock it too.
 INSERT INTO {position} (room)
 {numbers}
 SELECT :room
-FROM {queue} AS q
-CROSS JOIN wanted
-WHERE q.name = :queue;
-{forget_numbers};
+FROM wanted;
+{forget_number};
 {first_place_after}
 FROM {queue} AS q
 WHERE q.name = :queue
@@ -45,16 +45,16 @@ INSERT INTO {position} (room)
 {numbers}
 SELECT :room
 FROM wanted;
-{forget_numbers};
+{forget_number};
 {first_place_after}
 
 -- name: keep_counter_ahead
 -- A number given by hand moves the counter behind it.
 INSERT INTO {position} (id, room)
-VALUES (:position / 1000000 + 1, 0)
+VALUES (:position DIV 1000000 + 1, 0)
 ON DUPLICATE KEY UPDATE room = 0;
 DELETE FROM {position}
-WHERE id = :position / 1000000 + 1
+WHERE id = :position DIV 1000000 + 1
 
 -- name: queue_counter_behind
 -- Only what the next place would come before: the counter itself cannot be read.
@@ -65,7 +65,7 @@ WHERE FALSE
 
 -- name: raise_queue_counters
 INSERT INTO {position} (id, room)
-SELECT MAX(r.position) / 1000000 + 1, 0
+SELECT MAX(r.position) DIV 1000000 + 1, 0
 FROM {ready} AS r
 HAVING MAX(r.position) IS NOT NULL
 ON DUPLICATE KEY UPDATE room = 0

@@ -6,7 +6,7 @@ import math
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -17,15 +17,16 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
 from perdure.clock import ServerClock
-from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, TransactionError
+from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, StoreError, TransactionError
 from perdure.store import migrate
 from perdure.store.engine import Driver
 from perdure.store.migrate import Applied
-from perdure.store.mysql.driver import IN_TRANSACTION, MySQLDriver, number_of, translate
-from perdure.store.mysql.statements import Flavour, dialect, naming, table
+from perdure.store.mysql.checkup import facts
+from perdure.store.mysql.driver import BUSY, IN_TRANSACTION, NO_SUCH_THING, MySQLDriver, number_of, translate
+from perdure.store.mysql.statements import Flavour, dialect, naming
 from perdure.store.pool import CommitUnknown
 from perdure.store.protocols import ConnectionLost, StoreSettings
-from perdure.store.rows import Fact, Verdict
+from perdure.store.rows import Fact
 from perdure.store.transaction import MYSQL, closed, not_open, refuse_control
 
 T = TypeVar("T")
@@ -84,7 +85,9 @@ class MySQLServer:
                 raise translate(error) from error
             raise
 
-    def _unreachable(self, error: Exception) -> DatabaseUnavailable:
+    def _unreachable(self, error: Exception) -> StoreError:
+        if number_of(error) == _NO_RIGHTS_HERE:
+            return translate(error)
         reason = " ".join(str(error.args[-1] if error.args else error).split())
         return DatabaseUnavailable(
             f"cannot connect to {self.shown}: {reason}; check that the server runs, and host, port, user and password"
@@ -98,7 +101,8 @@ class MySQLServer:
         try:
             return work(MySQLDriver(connection, dialect(self.flavour).borrowed, cursor))
         finally:
-            cursor.close()
+            with suppress(connection.Error):  # mysqlclient's, where somebody else's answer is still to be read
+                cursor.close()
 
 
 def _flavour(version: str) -> Flavour:
@@ -160,21 +164,17 @@ def _check(connection: Any, cursor: Any) -> None:
     """That a transaction is open, or begins by itself, and no answer is still to be read."""
     before = getattr(connection, "_result", None)
     if getattr(before, "unbuffered_active", False):
-        raise TransactionError(
-            "the connection given as tx= is in the middle of another statement; finish that first, and use a connection"
-            " in one thread at a time",
-            code="tx_busy",
-        )
+        raise TransactionError(BUSY, code="tx_busy")
     if not connection.get_autocommit():
         return
     try:  # without a transaction a savepoint is gone at once
         cursor.execute("SAVEPOINT perdure_open")
         cursor.execute("RELEASE SAVEPOINT perdure_open")
     except connection.Error as error:
-        raise not_open() if number_of(error) == _NO_SAVEPOINT else translate(error) from error
+        raise not_open() if number_of(error) == NO_SUCH_THING else translate(error) from error
 
 
-_NO_SAVEPOINT = 1305
+_NO_RIGHTS_HERE = 1044
 
 
 class MySQLSession:
@@ -268,7 +268,7 @@ class MySQLSession:
 
     def facts(self) -> list[Fact]:
         try:
-            return _facts(self._cursor, self._flavour, self._shown)
+            return facts(self._cursor, self._flavour, self._shown, applied(self._cursor))
         except pymysql.Error as error:
             raise translate(error) from error
 
@@ -321,7 +321,7 @@ def _aborted() -> TransactionError:
 _PATIENCE_S = 60
 _ALREADY_DONE = (1060, 1061, 1091)
 """There is such a column or index, or there is none to drop: an upgrade that was killed got so far."""
-_LOCK = "CONCAT('perdure-', SHA1(DATABASE()))"
+_LOCK = "CONCAT('perdure-', SHA2(DATABASE(), 224))"
 
 
 def _prepare(cursor: Any, flavour: Flavour, where: str, *, allowed: bool) -> int:
@@ -367,47 +367,13 @@ def _do(cursor: Any, step: migrate.Migration, flavour: Flavour, where: str) -> N
 
 def applied(cursor: Any) -> list[Applied]:
     """The steps that the database has recorded. Empty: it is not ours yet."""
-    known = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s"
-    if not cursor.execute(known, (table("schema_version"),)):
-        return []
-    cursor.execute(migrate.recorded_in(naming(Flavour.MARIADB)))
+    try:  # not whether information_schema knows the table: it does not show what this user may not read
+        cursor.execute(migrate.recorded_in(naming(Flavour.MARIADB)))
+    except pymysql.Error as error:
+        if number_of(error) == _NO_TABLE:
+            return []
+        raise
     return migrate.applied(cursor.fetchall())
 
 
-# -- condition -------------------------------------------------------------------------------------------------------
-
-_OBJECTS = """
-SELECT IF(table_type = 'VIEW', 'view', IF(table_type = 'SEQUENCE', 'sequence', 'table')), table_name
-FROM information_schema.tables
-WHERE table_schema = DATABASE()
-UNION
-SELECT 'index', index_name
-FROM information_schema.statistics
-WHERE table_schema = DATABASE()"""
-
-_DURABLE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "1", "sync_binlog": "1"}
-
-
-def _facts(cursor: Any, flavour: Flavour, where: str) -> list[Fact]:
-    """What is known about the database, with verdicts, for `perdure db check`."""
-    known, done = migrate.migrations_of("mysql"), applied(cursor)
-    found = [Fact("server", f"{where}, version {_one(cursor, 'SELECT VERSION()')}"), migrate.schema_fact(known, done)]
-    if done:
-        cursor.execute(_OBJECTS)
-        found.append(migrate.objects_fact(known, done, naming(flavour), set(cursor.fetchall())))
-    return [*found, *_durability(cursor)]
-
-
-def _durability(cursor: Any) -> Iterator[Fact]:
-    has_binlog = _one(cursor, "SELECT @@log_bin") == "1"
-    for setting, durable in _DURABLE.items():
-        value = {"ON": "1", "OFF": "0"}.get(said := _one(cursor, f"SELECT @@{setting}"), said)
-        if value == durable:
-            yield Fact(setting, value)
-        elif setting != "sync_binlog" or has_binlog:
-            yield Fact(setting, value, Verdict.WARNING, "a crash of the machine can lose jobs; set it to 1")
-
-
-def _one(cursor: Any, query: str) -> str:
-    cursor.execute(query)
-    return str(cursor.fetchone()[0])
+_NO_TABLE = 1146

@@ -206,9 +206,9 @@ SELECT
 FROM {queue} AS q
 
 -- name: insert_tag
+-- A job has no tag twice, and ON DUPLICATE KEY UPDATE would need the right to change them.
 INSERT INTO {tag} (job_id, tag)
 VALUES (:job_id, :tag)
-ON DUPLICATE KEY UPDATE tag = {tag}.tag
 
 -- name: append_log
 INSERT INTO {job_log} (run_id, line, job_id, at, level, message, fields)

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from perdure.store import migrate
-from perdure.store.grants import PURPOSES, SEQUENCES, needs
+from perdure.store.grants import PURPOSES, SEQUENCES, each_need, needs, user_fact
 from perdure.store.migrate import Applied
 from perdure.store.postgres.statements import NAMING, SCHEMA, table
 from perdure.store.rows import Fact, Verdict
@@ -62,9 +62,7 @@ def _user(connection: Connection) -> Fact:
     owner = "pg_has_role(current_user, relowner, 'USAGE')"
     if _one(connection, f"SELECT {owner} FROM pg_class WHERE oid = '{table('schema_version')}'::regclass"):  # noqa: S608
         able.append("upgrade")
-    if able:
-        return Fact("user", f"{user}, who may {', '.join(able)}")
-    return Fact("user", f"{user}, who lacks rights", Verdict.PROBLEM, f"see perdure db grants --role {user} --for read")
+    return user_fact(str(user), able)
 
 
 def _may(connection: Connection, purpose: str) -> bool:
@@ -72,12 +70,10 @@ def _may(connection: Connection, purpose: str) -> bool:
 
 
 def _questions(purpose: str) -> Iterator[str]:
-    for name, privileges in needs(purpose).items():
-        for privilege in privileges.split(", "):
-            yield f"SELECT has_table_privilege('{table(name)}', '{privilege}')"
-    for name, privileges in SEQUENCES[purpose].items():
-        for privilege in privileges.split(", "):
-            yield f"SELECT has_sequence_privilege('{table(name)}', '{privilege}')"
+    for name, privilege in each_need(needs(purpose)):
+        yield f"SELECT has_table_privilege('{table(name)}', '{privilege}')"
+    for name, privilege in each_need(SEQUENCES[purpose]):
+        yield f"SELECT has_sequence_privilege('{table(name)}', '{privilege}')"
 
 
 def _durability(connection: Connection) -> Iterator[Fact]:
