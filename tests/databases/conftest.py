@@ -16,11 +16,11 @@ from perdure.store.protocols import StoreSettings
 from perdure.store.store import SqlStore
 from perdure.store.tables import Table, tables
 from tests.conftest import SIZE
-from tests.mariadb_server import MariaDBServer, mariadb_server
+from tests.mariadb_server import MariaDBServer, mariadb_server, mariadb_url
 from tests.postgres_server import PostgresServer, postgres_server, postgres_url
 from tests.unit.patient import populate
 
-__all__ = ["mariadb_server", "postgres_server", "postgres_url"]
+__all__ = ["mariadb_server", "mariadb_url", "postgres_server", "postgres_url"]
 
 Rows = dict[str, list[tuple[object, ...]]]
 

@@ -10,7 +10,8 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
 from perdure.store import transaction as transactions
@@ -19,19 +20,31 @@ from perdure.store.engine import (
     BEGIN_OPERATION,
     END_OPERATION,
     UNDO_OPERATION,
+    AsyncDriver,
     Call,
     Driver,
     Make,
     Op,
     Serialization,
     drive,
+    drive_async,
 )
 from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import Bell, ConnectionLost
 from perdure.store.rows import Fact
-from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
+from perdure.store.transaction import (
+    async_connection,
+    behind_a_job,
+    driver_connection,
+    ended,
+    open_block,
+    unknown,
+)
 from perdure.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -143,13 +156,33 @@ class ServerRunner:
             if isinstance(tx, ServerTransaction):
                 return tx.run(lambda: _at_home(make, home))
             connection = driver_connection(tx)
+            if hasattr(connection, "run_async"):
+                answer: T = connection.run_async(partial(self.awrite_within, make=make))
+                return answer
             if not isinstance(connection, self._server.connection_types):
                 raise unknown(tx, self._server.wanted)
-            known = _seen.get(connection) == home
-            checked = make if known else lambda: _at_home(make, home)
+            checked = _checked(make, connection, home)
             result = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
             _seen[connection] = home
             return result
+
+    async def awrite_within(self, tx: object, make: Make[T]) -> T:
+        """One operation at a time on a connection, however many tasks use it: their savepoints must not mix."""
+        connection = await async_connection(tx)
+        home = await self._home()
+        async with _turn_on(connection):
+            driver = await self._server.borrow_async(connection)
+            result = await in_savepoint_async(_checked(make, connection, home), driver)
+            _seen[connection] = home
+            return result
+
+    async def _home(self) -> Identity:
+        """The database of this app; a thread opens it, if need be."""
+        if self._pool is None:
+            from asyncio import to_thread
+
+            await to_thread(lambda: self.pool)
+        return self._writable.identity
 
     # -- the database as a whole -------------------------------------------------------------------------------------
 
@@ -232,6 +265,7 @@ def _prepare(pool: Pool, *, allowed: bool) -> int:
 
 _seen: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
 """Which database a user's connection leads to: read once for each."""
+_turns: weakref.WeakKeyDictionary[object, asyncio.Lock] = weakref.WeakKeyDictionary()
 _runners: weakref.WeakSet[ServerRunner] = weakref.WeakSet()
 _left_behind: list[Pool] = []
 
@@ -243,6 +277,16 @@ def _start_afresh() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_afresh)
+
+
+def _turn_on(connection: object) -> asyncio.Lock:
+    from asyncio import Lock
+
+    return _turns.setdefault(connection, Lock())
+
+
+def _checked(make: Make[T], connection: object, home: Identity) -> Make[T]:
+    return make if _seen.get(connection) == home else lambda: _at_home(make, home)
 
 
 def _at_home(make: Make[T], home: Identity) -> Op[T]:
@@ -353,6 +397,29 @@ def in_savepoint(make: Make[T], driver: Driver) -> T:
             driver.execute(END_OPERATION)
         raise
     driver.execute(END_OPERATION)
+    return result
+
+
+async def in_savepoint_async(make: Make[T], driver: AsyncDriver) -> T:
+    """The same on an asynchronous connection, also if the task is cancelled. If it is cancelled again meanwhile, or so
+    late that the savepoint is gone, the transaction cannot be committed any more."""
+    await driver.run(BEGIN_OPERATION)
+    try:
+        result = await drive_async(make(), driver)
+        await driver.run(END_OPERATION)
+    except GeneratorExit:  # its event loop is gone
+        driver.abandon()
+        raise
+    except BaseException:
+        driver.drop()
+        try:
+            with suppress(StoreError):
+                await driver.run(UNDO_OPERATION)
+                await driver.run(END_OPERATION)
+        except BaseException:
+            driver.abandon()
+            raise
+        raise
     return result
 
 
