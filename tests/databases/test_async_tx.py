@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
@@ -24,6 +25,7 @@ from perdure.store.tables import tables
 from tests.databases.async_doors import DOORS, AsyncDoor, engine_at
 from tests.databases.conftest import Makers
 from tests.mariadb_server import MariaDBServer
+from tests.worker.patience import eventually
 
 _MARKS = {"sqlite": [], "postgres": [pytest.mark.postgres], "mariadb": [pytest.mark.mariadb]}
 ROWS = [
@@ -301,6 +303,35 @@ def test_other_tasks_go_on_while_an_enqueue_waits(opened: Open, app: Perdure, se
     assert names(app) == ["a"]
 
 
+@one_of_each_driver(on=["sqlite"])
+def test_what_was_cancelled_while_it_waited_for_the_file_is_not_written(
+    opened: Open, app: Perdure, send: Any, url: str
+) -> None:
+    async def main() -> None:
+        async with opened() as door:
+            async with locked(app, url):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(door.enqueue(send, "a"), 0.1)
+            await door.enqueue(send, "b")
+            await door.commit()
+
+    run(main)
+    assert names(app) == ["b"]
+
+
+@one_of_each_driver(on=["postgres"])
+def test_the_first_job_of_a_queue_does_not_wait_for_another_first_one(
+    opened: Open, app: Perdure, send: Any, url: str
+) -> None:
+    async def main() -> None:
+        async with opened() as door, locked(app, url):
+            assert (await door.enqueue(send, "a")).position > 0
+            await door.commit()
+
+    run(main)
+    assert names(app) == ["a"]
+
+
 @one_of_each_driver(on=["postgres", "mariadb"])
 def test_a_cancel_in_the_middle_leaves_nothing_or_a_transaction_that_cannot_be_committed(
     opened: Open, app: Perdure, send: Any, url: str
@@ -371,11 +402,16 @@ def test_a_cancelled_verb_lets_go_of_the_connection(opened: Open, app: Perdure, 
                     await asyncio.sleep(0)
                 cancelling.cancel()
                 await asyncio.gather(cancelling, return_exceptions=True)
+            await asyncio.to_thread(eventually, lambda: "perdure-verb" not in map(_name, threading.enumerate()))
             with suppress(Exception):
                 await door.rollback()
 
     run(main)
     assert app.get(job) == job
+
+
+def _name(thread: threading.Thread) -> str:
+    return thread.name
 
 
 # -- refused ---------------------------------------------------------------------------------------------------------

@@ -176,8 +176,7 @@ class _Exchange:
         self._lost: psycopg.Error | None = None
 
     def talk(self) -> PQGen[None]:
-        """For psycopg to wait on: what waits is sent, and the answers are read."""
-        self._sent = self._pipeline.take()
+        """For psycopg to wait on: what waited is sent, and the answers are read."""
         self._pgconn.enter_pipeline_mode()
         self._pipeline.send(self._pgconn, self._sent, self._steps)
         yield from _conversation(self._pgconn, self._results)
@@ -188,6 +187,7 @@ class _Exchange:
         return failed or (None if self._lost is None else Failure(self._sent[-1][0], self._lost))
 
     def __enter__(self) -> Self:
+        self._sent = self._pipeline.take()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
