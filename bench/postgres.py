@@ -265,7 +265,7 @@ def floor(url: str, jobs: int) -> float:
 
 
 async def _pgqueuer_queries(url: str) -> Any:
-    import asyncpg  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+    import asyncpg  # pyright: ignore[reportMissingTypeStubs]
     from pgqueuer.db import AsyncpgDriver
     from pgqueuer.queries import Queries
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
 from datetime import datetime
 from functools import wraps
 from types import TracebackType
@@ -22,6 +26,7 @@ from perdure.options import OptionFields
 from perdure.queues import Queues
 from perdure.schedules import Schedules
 from perdure.store.rows import EVERY_QUEUE
+from perdure.store.transaction import is_async
 from perdure.templates import Templates
 from perdure.worker.lifecycle import is_logged, log_enqueued
 
@@ -41,15 +46,78 @@ class _Async(Generic[S]):
 
 
 def _coroutine(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, T]]:
-    """The verb, in the executor. With `tx=` it runs in this thread, which owns the caller's connection."""
+    """The verb, in the executor. With `tx=` it runs in this thread, which owns the caller's connection; with an
+    asynchronous one its operations run in this task."""
 
     @wraps(verb)
     async def run(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if kwargs.get("tx") is not None:
-            return verb(self.plain, *args, **kwargs)
-        return await asyncio.to_thread(verb, self.plain, *args, **kwargs)
+        tx = kwargs.get("tx")
+        if tx is None:
+            return await asyncio.to_thread(verb, self.plain, *args, **kwargs)
+        if is_async(tx):
+            lent = _Lent(tx)
+            kwargs["tx"] = lent
+            return await lent.serve(lambda: verb(self.plain, *args, **kwargs))
+        return verb(self.plain, *args, **kwargs)
 
     return run
+
+
+_Question = tuple[Callable[[Any], Awaitable[Any]], Future[Any]]
+
+
+class _Lent:
+    """An asynchronous connection for a verb that runs in a thread: whatever the verb runs on it, the task that called
+    the verb awaits. So a cancel of the task reaches it, and the thread never touches the connection."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+        self._loop = asyncio.get_running_loop()
+        self._asked: asyncio.Queue[_Question | None] = asyncio.Queue()
+        self._over = False
+
+    def run_async(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Called in the thread, by the store. CancelledError: the task does not wait any more."""
+        answer: Future[T] = Future()
+        self._loop.call_soon_threadsafe(self._ask, (work, answer))
+        return answer.result()
+
+    def _ask(self, question: _Question) -> None:
+        if self._over:
+            question[1].set_exception(asyncio.CancelledError())
+        else:
+            self._asked.put_nowait(question)
+
+    async def serve(self, verb: Callable[[], T]) -> T:
+        """Run the verb in a thread of its own: one of the executor's may be waiting for what this transaction holds."""
+        done: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                done.set_result(verb())
+            except BaseException as error:  # noqa: BLE001 - raised in the task that waits
+                done.set_exception(error)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._asked.put_nowait, None)
+
+        threading.Thread(target=copy_context().run, args=(call,), name="perdure-verb", daemon=True).start()
+        try:
+            while (question := await self._asked.get()) is not None:
+                await self._answer(*question)
+        finally:
+            self._over = True
+            while not self._asked.empty():
+                if (late := self._asked.get_nowait()) is not None:
+                    self._ask(late)
+        return done.result()
+
+    async def _answer(self, work: Callable[[Any], Awaitable[Any]], answer: Future[Any]) -> None:
+        try:
+            answer.set_result(await work(self._tx))
+        except BaseException as error:
+            answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
 
 
 def _stepwise(
@@ -172,12 +240,10 @@ class AsyncPerdure(_Async[Perdure]):
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Job]:
         listed = check_list(drafts, "a list of jobs made by kind.new(…)")
-        tx = common_tx(listed, tx)
-        if tx is not None:
-            return self.plain.enqueue_many(listed, tx=tx)
+        store = self.plain.store_of(common_tx(listed, tx))
         await asked(self.plain.clock)
         new = self.plain.new_jobs(listed)
-        jobs = await self.plain.store.aenqueue(new) if new else []
+        jobs = await store.aenqueue(new) if new else []
         if is_logged(logging.DEBUG):
             log_enqueued(jobs)
         return jobs

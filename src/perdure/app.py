@@ -135,7 +135,7 @@ class Perdure(Lazy):
     def ids(self) -> IdFactory:
         return self._given_ids or (IdFactory() if self._given_clock else ids_by(self.clock))
 
-    def _store_of(self, tx: Any) -> Store:
+    def store_of(self, tx: Any) -> Store:
         """The store, inside the user's transaction if there is one."""
         return self.store if tx is None else self.store.within(tx)
 
@@ -220,10 +220,8 @@ class Perdure(Lazy):
         return jobs[0]
 
     async def aenqueue_draft(self, draft: Draft) -> Job:
-        if draft.options.tx is not None:
-            return self.enqueue_arguments(*draft)  # the caller's connection belongs to the caller's thread
         await asked(self.clock)
-        jobs = await self.store.aenqueue([self._new_job(draft)])
+        jobs = await self.store_of(draft.options.tx).aenqueue([self._new_job(draft)])
         if is_logged(logging.DEBUG):
             log_enqueued(jobs)
         return jobs[0]
@@ -233,7 +231,7 @@ class Perdure(Lazy):
         listed = check_list(drafts, "a list of jobs made by kind.new(…)")
         tx = common_tx(listed, tx)
         new = self.new_jobs(listed)
-        jobs = self._store_of(tx).enqueue(new) if new else []
+        jobs = self.store_of(tx).enqueue(new) if new else []
         if is_logged(logging.DEBUG):
             log_enqueued(jobs)
         return jobs
@@ -310,7 +308,7 @@ class Perdure(Lazy):
     def existing(self, job: JobLike, tx: Any = None) -> Job:
         from perdure.store.rows import not_found
 
-        found = self._store_of(tx).get(job_id_of(job))
+        found = self.store_of(tx).get(job_id_of(job))
         if found is None:
             raise not_found(job_id_of(job))
         return found
@@ -340,9 +338,9 @@ class Perdure(Lazy):
         """Run a failed or cancelled job again, as a new life of it; with `as_new`, any ended job, as a new one."""
         if as_new:
             new_id = JobId(self.ids.new())
-            again = self._store_of(tx).retry_as_new(job_id_of(job), new_id, self.clock.now())
+            again = self.store_of(tx).retry_as_new(job_id_of(job), new_id, self.clock.now())
             return self._logged(Verb.RETRY, again, tx, retry_of=str(again.retry_of))
-        return self._by_hand(Verb.RETRY, job, lambda: self._store_of(tx).retry(job_id_of(job), self.clock.now()), tx)
+        return self._by_hand(Verb.RETRY, job, lambda: self.store_of(tx).retry(job_id_of(job), self.clock.now()), tx)
 
     def move(
         self,
@@ -365,7 +363,7 @@ class Perdure(Lazy):
             None if before is None else job_id_of(before), None if after is None else job_id_of(after), to == "front"
         )
         job_id, now = job_id_of(job), self.clock.now()
-        return self._by_hand(Verb.MOVE, job, lambda: self._store_of(tx).move(job_id, place, now, expect_version), tx)
+        return self._by_hand(Verb.MOVE, job, lambda: self.store_of(tx).move(job_id, place, now, expect_version), tx)
 
     def set_priority(self, job: JobLike, priority: int, *, expect_version: int | None = None, tx: Any = None) -> Job:
         """Give a waiting job another priority; it becomes the last job of that priority."""
@@ -373,7 +371,7 @@ class Perdure(Lazy):
         job_id, now = job_id_of(job), self.clock.now()
 
         def change() -> Job:
-            return self._store_of(tx).set_priority(job_id, rank, now, expect_version)
+            return self.store_of(tx).set_priority(job_id, rank, now, expect_version)
 
         return self._by_hand(Verb.SET_PRIORITY, job, change, tx)
 
@@ -386,31 +384,29 @@ class Perdure(Lazy):
         tx = common_tx([replacement], tx)
         now = self.clock.now()
         new = new_job(*replacement, JobId(self.ids.new()), now)
-        old = self._store_of(tx).supersede(job_id_of(job), new, now)
+        old = self.store_of(tx).supersede(job_id_of(job), new, now)
         is_repeat = old.row.superseded_by != new.id
         return old if is_repeat else self._logged(Verb.SUPERSEDE, old, tx, superseded_by=str(old.superseded_by))
 
     def edit(self, /, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
         """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
         current = self.existing(job, tx)
-        edit = edited(self, current, changes, self._store_of(tx))
-        return current if edit is None else self._logged(Verb.EDIT, self._store_of(tx).edit(edit, current.version), tx)
+        edit = edited(self, current, changes, self.store_of(tx))
+        return current if edit is None else self._logged(Verb.EDIT, self.store_of(tx).edit(edit, current.version), tx)
 
     def delete(self, job: JobLike, *, tx: Any = None) -> Job:
         """Remove an ended job with its runs; returns it as it was. Its idempotency key stays taken."""
-        return self._logged("delete", self._store_of(tx).delete(job_id_of(job)), tx)
+        return self._logged("delete", self.store_of(tx).delete(job_id_of(job)), tx)
 
     def _change(self, job: JobLike, verb: Verb, decide: Any, expect_version: int | None, tx: Any) -> Job:
         job_id, now = job_id_of(job), self.clock.now()
-        return self._by_hand(
-            verb, job, lambda: self._store_of(tx).change(job_id, verb, decide, now, expect_version), tx
-        )
+        return self._by_hand(verb, job, lambda: self.store_of(tx).change(job_id, verb, decide, now, expect_version), tx)
 
     def _by_hand(self, verb: Verb, job: JobLike, change: Callable[[], Job], tx: Any) -> Job:
         """Make a change, and log it if logging is on and the job has really changed."""
         if not is_logged(logging.INFO):
             return change()
-        before = self._store_of(tx).get(job_id_of(job))
+        before = self.store_of(tx).get(job_id_of(job))
         after = change()
         return after if before is not None and after.version == before.version else self._logged(verb, after, tx)
 

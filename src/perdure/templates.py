@@ -141,7 +141,7 @@ class Templates:
         The job keeps the template's id and version: what is changed later does not touch it.
         """
         tx = options.get("tx")
-        store = self._app.store if tx is None else self._app.store.within(tx)
+        store = self._app.store_of(tx)
         new = job_from_template(self._app, name, overrides, options, store)
         jobs = store.enqueue([new])
         log_enqueued(jobs)

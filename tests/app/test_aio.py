@@ -44,6 +44,7 @@ STEPS = {
     "import_kinds",
     "parts",
     "looks",
+    "store_of",
 }
 """Between the parts of the package."""
 

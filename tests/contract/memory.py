@@ -77,6 +77,9 @@ class MemoryRunner:
             raise TransactionError("tx= is not a transaction of this store", code="tx_unknown_type")
         return self._part(make)
 
+    async def awrite_within(self, tx: object, make: Make[T]) -> T:
+        return self.write_within(tx, make)
+
     def read(self, make: Make[T]) -> T:
         before = self._before
         if before is None or self.joined() is not None:

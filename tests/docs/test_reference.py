@@ -75,6 +75,7 @@ INNER = (
     "new",
     "import_kinds",
     "parts",
+    "store_of",
 )
 """What the app has for its own parts."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -107,6 +109,31 @@ def test_verbs_and_transactions_work_again_and_again(app: Perdure, bounced: str)
 
     threads_at_once(live_through, 6)
     assert sum(1 for _ in app.jobs(state="cancelled")) == 60
+    assert is_healthy(examine(app.store))
+
+
+def test_asynchronous_connections_share_server_connections(app: Perdure, bounced: str) -> None:
+    """As the documentation of asyncpg says, without its cache of statements."""
+    send = declare(app)
+
+    async def on_asyncpg(number: int) -> None:
+        connection = await asyncpg.connect(bounced, statement_cache_size=0)
+        for n in range(5):
+            async with connection.transaction():
+                await send.options(tx=connection, tags=["x"]).aenqueue(f"{number} {n}")
+        await connection.close()
+
+    async def on_psycopg(number: int) -> None:
+        async with await psycopg.AsyncConnection.connect(bounced) as connection:
+            for n in range(5):
+                await send.options(tx=connection, tags=["x"]).aenqueue(f"{number} {n}")
+                await connection.commit()
+
+    async def main() -> None:
+        await asyncio.gather(*(way(number) for number in range(10) for way in (on_asyncpg, on_psycopg)))
+
+    asyncio.run(main())
+    assert len(list(app.jobs(tag="x"))) == 100
     assert is_healthy(examine(app.store))
 
 

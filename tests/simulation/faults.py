@@ -105,6 +105,9 @@ class FaultyRunner:
     def write_within(self, tx: object, make: Make[T]) -> T:
         return self.inner.write_within(tx, make)
 
+    async def awrite_within(self, tx: object, make: Make[T]) -> T:
+        raise NotImplementedError
+
     def bell(self, queues: Sequence[str] | None = None) -> Bell:
         raise NotImplementedError
 

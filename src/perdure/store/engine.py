@@ -129,6 +129,22 @@ class Driver(Protocol):
         ...
 
 
+class AsyncDriver(Protocol):
+    """Executes calls on an asynchronous connection of the user's, inside his transaction."""
+
+    async def run(self, call: Pair | Tell) -> Result:
+        """Run the call, and before it what was told. A `Tell` may wait for the next call, as in `Driver.tell`."""
+        ...
+
+    def drop(self) -> None:
+        """Forget what it was told and has not run: the operation has failed."""
+        ...
+
+    def abandon(self) -> None:
+        """Close the connection at once: nobody can commit its transaction any more."""
+        ...
+
+
 class ImmediateDriver:
     """A driver that has no reason to wait: what it is told it runs at once."""
 
@@ -154,6 +170,22 @@ def drive(op: Op[T], driver: Driver) -> T:
         while True:
             try:
                 result = tell(call) if call.__class__ is Tell else execute(call)  # type: ignore[arg-type]
+            except StoreError as error:
+                call = op.throw(error)
+            else:
+                call = op.send(result)
+    except StopIteration as stop:
+        result_of_all: T = stop.value
+        return result_of_all
+
+
+async def drive_async(op: Op[T], driver: AsyncDriver) -> T:
+    """The same on an asynchronous connection."""
+    try:
+        call = next(op)
+        while True:
+            try:
+                result = await driver.run(call)
             except StoreError as error:
                 call = op.throw(error)
             else:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from perdure.clock import ServerClock
 from perdure.errors import DatabaseBusy, PerdureError, TransactionError
 from perdure.store.copy import Closure
-from perdure.store.engine import Driver
+from perdure.store.engine import AsyncDriver, Driver
 from perdure.store.line import Line, new_ticket
 from perdure.store.migrate import Applied
 from perdure.store.protocols import ConnectionLost, StoreSettings
@@ -110,6 +110,10 @@ class Server(Protocol):
     def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
         """Run `work` in the transaction of the user's own connection, and leave its settings as they were. Refuses a
         connection that has no transaction and cannot begin one."""
+        ...
+
+    async def borrow_async(self, connection: Any) -> AsyncDriver:
+        """The same for an asynchronous connection, of whatever type: what runs in its transaction from now on."""
         ...
 
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.clock import TOLERATED_S, ServerClock
 from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
@@ -21,19 +21,31 @@ from perdure.store.engine import (
     BEGIN_OPERATION,
     END_OPERATION,
     UNDO_OPERATION,
+    AsyncDriver,
     Call,
     Driver,
     Make,
     Op,
     Serialization,
     drive,
+    drive_async,
 )
 from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import Bell, ConnectionLost
 from perdure.store.rows import Fact, Verdict
-from perdure.store.transaction import behind_a_job, driver_connection, ended, open_block, unknown
+from perdure.store.transaction import (
+    async_connection,
+    behind_a_job,
+    driver_connection,
+    ended,
+    open_block,
+    unknown,
+)
 from perdure.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -146,15 +158,33 @@ class ServerRunner:
             if isinstance(tx, ServerTransaction):
                 return tx.run(lambda: _at_home(make, home))
             connection = driver_connection(tx)
+            if hasattr(connection, "run_async"):
+                answer: T = connection.run_async(partial(self.awrite_within, make=make))
+                return answer
             if not isinstance(connection, self._server.connection_types):
                 raise unknown(tx, self._server.wanted)
-            known = _seen.get(connection) == home
-            checked = make if known else lambda: _at_home(make, home)
-            if self.clock.is_due:  # a process may write in its own transactions only
-                checked = partial(_timed, checked, self.clock)
+            checked = _checked(make, connection, home, self.clock)
             result = self._server.borrow(connection, lambda driver: in_savepoint(checked, driver))
             _seen[connection] = home
             return result
+
+    async def awrite_within(self, tx: object, make: Make[T]) -> T:
+        """One operation at a time on a connection, however many tasks use it: their savepoints must not mix."""
+        connection = await async_connection(tx)
+        home = await self._home()
+        async with _turn_on(connection):
+            driver = await self._server.borrow_async(connection)
+            result = await in_savepoint_async(_checked(make, connection, home, self.clock), driver)
+            _seen[connection] = home
+            return result
+
+    async def _home(self) -> Identity:
+        """The database of this app; a thread opens it, if need be."""
+        if self._pool is None:
+            from asyncio import to_thread
+
+            await to_thread(lambda: self.pool)
+        return self._writable.identity
 
     # -- the database as a whole -------------------------------------------------------------------------------------
 
@@ -249,6 +279,7 @@ def _clock_fact(clock: ServerClock) -> Fact:
 
 _seen: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
 """Which database a user's connection leads to: read once for each."""
+_turns: weakref.WeakKeyDictionary[object, asyncio.Lock] = weakref.WeakKeyDictionary()
 _runners: weakref.WeakSet[ServerRunner] = weakref.WeakSet()
 _left_behind: list[Pool] = []
 
@@ -268,6 +299,18 @@ def _timed(make: Make[T], clock: ServerClock) -> Op[T]:
     ((now,),) = (yield Call("read_time")).rows
     clock.learn(now, sent_us)
     return (yield from make())
+
+
+def _turn_on(connection: object) -> asyncio.Lock:
+    from asyncio import Lock
+
+    return _turns.setdefault(connection, Lock())
+
+
+def _checked(make: Make[T], connection: object, home: Identity, clock: ServerClock) -> Make[T]:
+    """The operation, after what has to be asked on this connection of the user's: a process may write on such only."""
+    checked = make if _seen.get(connection) == home else lambda: _at_home(make, home)
+    return partial(_timed, checked, clock) if clock.is_due else checked
 
 
 def _at_home(make: Make[T], home: Identity) -> Op[T]:
@@ -378,6 +421,29 @@ def in_savepoint(make: Make[T], driver: Driver) -> T:
             driver.execute(END_OPERATION)
         raise
     driver.execute(END_OPERATION)
+    return result
+
+
+async def in_savepoint_async(make: Make[T], driver: AsyncDriver) -> T:
+    """The same on an asynchronous connection, also if the task is cancelled. If it is cancelled again meanwhile, or so
+    late that the savepoint is gone, the transaction cannot be committed any more."""
+    await driver.run(BEGIN_OPERATION)
+    try:
+        result = await drive_async(make(), driver)
+        await driver.run(END_OPERATION)
+    except GeneratorExit:  # its event loop is gone
+        driver.abandon()
+        raise
+    except BaseException:
+        driver.drop()
+        try:
+            with suppress(StoreError):
+                await driver.run(UNDO_OPERATION)
+                await driver.run(END_OPERATION)
+        except BaseException:
+            driver.abandon()
+            raise
+        raise
     return result
 
 

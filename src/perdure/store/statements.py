@@ -218,5 +218,6 @@ def _compile(
         return marker.format(names.index(match[1]) + 1)
 
     sql = _PARAMETER.sub(parameter, text)
-    returns_rows = sql.startswith(("SELECT", "PRAGMA")) or "RETURNING" in sql
+    reads = sql.startswith(("SELECT", "PRAGMA")) or (sql.startswith("WITH") and "\nSELECT" in sql)
+    returns_rows = reads or "RETURNING" in sql
     return Statement(name, sql, tuple(names), returns_rows, verb[1] if verb else None)

@@ -28,6 +28,7 @@ from perdure.store.engine import Make, Op, Serialization
 from perdure.store.migrate import Applied
 from perdure.store.protocols import Bell
 from perdure.store.rows import Fact, Verdict
+from perdure.store.transaction import is_async
 from perdure.store.write import set_aside
 
 P = ParamSpec("P")
@@ -51,6 +52,10 @@ class Runner(Protocol):
 
     def write_within(self, tx: object, make: Make[T]) -> T:
         """Run the operation inside the caller's transaction, whose commit makes it durable."""
+        ...
+
+    async def awrite_within(self, tx: object, make: Make[T]) -> T:
+        """The same on an asynchronous connection (`is_async`)."""
         ...
 
     def read(self, make: Make[T]) -> T:
@@ -101,6 +106,9 @@ class Within:
         return self._runner.write_within(self._tx, make)
 
     async def awrite(self, make: Make[T]) -> T:
+        """A synchronous connection belongs to the caller's thread, so it is used there."""
+        if is_async(self._tx):
+            return await self._runner.awrite_within(self._tx, make)
         return self.write(make)
 
     def read(self, make: Make[T]) -> T:

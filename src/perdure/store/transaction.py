@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol
 
 from perdure.errors import StoreError, TransactionError
@@ -85,23 +87,70 @@ def _leave(inside: Mapping[object, Any], before: Mapping[object, Any] | None) ->
 # -- the user's ------------------------------------------------------------------------------------------------------
 
 
-def driver_connection(tx: Any) -> object:
+def driver_connection(tx: Any) -> Any:
     """The connection to write jobs on, found by duck typing: of a driver connection, an SQLAlchemy Connection or
-    Session, or a Django connection.
+    Session, or a Django connection. If it has a method `run_async`, there is an asynchronous one behind it, on which
+    that method runs a coroutine, and waits for it (SQLAlchemy's `run_sync`; a verb of `app.aio`).
 
     SQLAlchemy must know first that its transaction has begun: otherwise it would roll our work back, not commit it,
     when the connection goes back to its pool.
     """
-    try:
+    if is_async(tx):
+        raise _to_be_awaited(tx)
+    with _usable(tx):
         return _behind(tx)
+
+
+async def async_connection(tx: Any) -> Any:
+    """The same for coroutines: the driver's own asynchronous connection, also behind SQLAlchemy's, or behind what the
+    pool of asyncpg lends."""
+    if hasattr(tx, "_con"):
+        tx = tx._con
+    if tx is None:
+        raise closed()
+    if not hasattr(tx, "run_sync"):
+        return tx
+    with _usable(tx):
+        adapted = await tx.run_sync(driver_connection)
+    return adapted.driver_connection
+
+
+def is_async(tx: object) -> bool:
+    """Whether its statements have to be awaited. (Those who borrow a connection from asyncpg's pool get an object that
+    hides its coroutines on Python 3.11.)"""
+    return iscoroutinefunction(getattr(tx, "commit", None)) or hasattr(tx, "is_in_transaction")
+
+
+@contextmanager
+def _usable(tx: object) -> Generator[None, None, None]:
+    try:
+        yield
     except TransactionError:
         raise
     except Exception as error:
+        if type(error).__name__ == "MissingGreenlet":  # SQLAlchemy's word for it
+            raise _to_be_awaited(tx) from error
         raise TransactionError(
-            f"tx= is a {type(tx).__name__} that gives no connection ({error}); give one whose transaction has begun, or"
-            " can begin",
+            f"tx= is {named(tx)} that gives no connection ({error}); give one whose transaction has begun, or can"
+            " begin",
             code="tx_unusable",
         ) from error
+
+
+def _to_be_awaited(tx: object) -> TransactionError:
+    return TransactionError(
+        f"tx= is {named(tx)}, whose statements have to be awaited; write await kind.options(tx=…).aenqueue(…), or"
+        " await app.aio.cancel(job, tx=…) and the like. With SQLAlchemy also"
+        " await session.run_sync(lambda s: kind.options(tx=s).enqueue(…))",
+        code="tx_async",
+    )
+
+
+def named(tx: object) -> str:
+    """What it is, with the library that made it: `a psycopg AsyncConnection`."""
+    library, name = type(tx).__module__.split(".")[0], type(tx).__name__
+    words = name if library == "builtins" else f"{library} {name}"
+    return f"an {words}" if words[0] in "aeiouAEIOU" else f"a {words}"
 
 
 def behind_a_job(tx: object) -> object:
@@ -124,7 +173,15 @@ def _of_sqlalchemy(connection: Any) -> object:
         raise closed()
     if not connection.in_transaction():
         connection.begin()
-    return connection.connection.driver_connection
+    if connection.dialect.driver == "asyncpg" and not connection.connection.driver_connection.is_in_transaction():
+        connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins it with its own first statement
+    found = connection.connection.dbapi_connection
+    if hasattr(found, "run_async"):
+        found.run_async(_nothing)  # fails outside of run_sync
+    return found
+
+
+async def _nothing(connection: object) -> None: ...
 
 
 def _of_django(connection: Any) -> object:
@@ -147,10 +204,20 @@ def not_open() -> TransactionError:
     )
 
 
+BUSY = (
+    "the connection given as tx= is in the middle of another statement; finish that first, and use a connection in one"
+    " thread or task at a time"
+)
+
+
+def busy() -> TransactionError:
+    return TransactionError(BUSY, code="tx_busy")
+
+
 def unknown(tx: object, wanted: str) -> TransactionError:
     return TransactionError(
-        f"tx= got a {type(tx).__name__}; this app's database needs {wanted}, an SQLAlchemy Connection or Session on it,"
-        " or Django's connection",
+        f"tx= got {named(tx)}; this app's database needs {wanted}, an SQLAlchemy Connection or Session on it, or"
+        " Django's connection",
         code="tx_unknown_type",
     )
 

@@ -4,7 +4,6 @@ in the database, and writes nothing."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.clock import Micros
@@ -19,7 +18,7 @@ from perdure.options import Options
 from perdure.store.rows import SlotRow
 from perdure.worker.context import JobContext, Services, current, entered
 from perdure.worker.run import AnyKind
-from perdure.worker.services import StoreServices
+from perdure.worker.services import JobTransactionBlock, StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class DetachedServices:
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
         return StoreServices(self._app.parts()).new_job(draft, ctx)
 
-    def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]:
+    def transaction(self, ctx: JobContext) -> JobTransactionBlock:
         raise self._detached(ctx)
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:

@@ -15,11 +15,11 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
 from perdure.checks import check_number
@@ -33,6 +33,9 @@ from perdure.payload.signature import field_names
 from perdure.store.rows import LogLine, SlotRow
 from perdure.worker.signals import Interrupted, Stop
 from perdure.worker.texts import Redactor, shortened, storable
+
+if TYPE_CHECKING:
+    from perdure.worker.services import JobTransactionBlock
 
 LOG_LINES = 1_000
 """Captured lines kept of one run; of more, the newest."""
@@ -54,7 +57,7 @@ class Services(Protocol):
 
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob: ...
 
-    def transaction(self, ctx: JobContext) -> AbstractContextManager[Any]: ...
+    def transaction(self, ctx: JobContext) -> JobTransactionBlock: ...
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None: ...
 
@@ -243,8 +246,9 @@ class JobContext:
             self._children.append(new)
         return Job.fresh(new, 0)
 
-    def transaction(self) -> AbstractContextManager[Any]:
-        """A transaction whose commit is the job's end: `with ctx.transaction() as tx: tx.execute(…); tx.result(7)`."""
+    def transaction(self) -> JobTransactionBlock:
+        """A transaction whose commit is the job's end: `with ctx.transaction() as tx: tx.execute(…); tx.result(7)`. On
+        a server also `async with ctx.transaction() as tx: await tx.execute(…)`."""
         self.check_open("transaction")
         return self._services.transaction(self)
 

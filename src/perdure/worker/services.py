@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +24,7 @@ from perdure.job.views import Job, Run
 from perdure.kind import Draft
 from perdure.store.protocols import Store
 from perdure.store.rows import FinishStatus, RunFilter, SlotRow, not_found
+from perdure.store.transaction import open_here
 from perdure.uninterrupted import interruptible, uninterrupted
 from perdure.worker.context import JobContext
 from perdure.worker.options import Parts
@@ -64,6 +66,67 @@ class JobTransaction:
     def result(self, value: Any) -> None:
         """Set the result of the job. InvalidPayload if it cannot be stored."""
         self.text = self._ctx.kind.codec.encode_result(value, is_shown=self._ctx.claim.secrets is None)
+
+
+class AsyncJobTransaction:
+    """What `async with ctx.transaction()` yields: the same, whose statements run in threads."""
+
+    def __init__(self, plain: JobTransaction) -> None:
+        self._plain = plain
+        self.__perdure_transaction__ = plain.__perdure_transaction__
+        self.result = plain.result
+
+    async def execute(self, sql: str, parameters: Any = ()) -> Any:
+        """See `JobTransaction.execute`. A cancel lets the statement end; then all of the transaction is rolled back."""
+        return await asyncio.to_thread(self._plain.execute, sql, parameters)
+
+    async def executemany(self, sql: str, rows: Iterable[Any]) -> None:
+        await asyncio.to_thread(self._plain.executemany, sql, rows)
+
+
+class JobTransactionBlock:
+    """What `ctx.transaction()` gives: for `with` and, in a coroutine, for `async with`, where others run meanwhile."""
+
+    def __init__(self, plain: AbstractContextManager[JobTransaction]) -> None:
+        self._plain = plain
+        self._own = copy_context()
+        """Where the transaction is begun and ended, in whatever threads that is."""
+        self._before: Any = None
+
+    def __enter__(self) -> JobTransaction:
+        return self._plain.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
+        return self._plain.__exit__(kind, error, at)
+
+    async def __aenter__(self) -> AsyncJobTransaction:
+        from perdure.worker.worker import finish_in_thread
+
+        begun: list[JobTransaction] = []
+        try:
+            await finish_in_thread(lambda: begun.append(self._own.run(self._plain.__enter__)))
+        except asyncio.CancelledError as cancelled:
+            if begun:
+                await self._end(type(cancelled), cancelled, None)
+            raise
+        self._before = open_here.get()
+        open_here.set(self._own[open_here])  # calls of this task join it
+        return AsyncJobTransaction(begun[0])
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
+        open_here.set(self._before)
+        return await self._end(kind, error, at)
+
+    async def _end(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
+        from perdure.worker.worker import finish_in_thread
+
+        return await finish_in_thread(lambda: self._own.run(self._plain.__exit__, kind, error, at))
 
 
 def in_event_loop() -> bool:
@@ -160,7 +223,7 @@ class StoreServices:
     def now(self) -> Micros:
         return self._clock.now()
 
-    def transaction(self, ctx: JobContext) -> AbstractContextManager[JobTransaction]:
+    def transaction(self, ctx: JobContext) -> JobTransactionBlock:
         """Inside, the handler writes; the end of the block is the end of the job, fenced by its run."""
         if self._store.single_writer and in_event_loop():
             raise TransactionError(
@@ -169,7 +232,7 @@ class StoreServices:
                 " transaction",
                 code="tx_in_coroutine",
             )
-        return self._transaction(ctx)
+        return JobTransactionBlock(self._transaction(ctx))
 
     @contextmanager
     def _transaction(self, ctx: JobContext) -> Generator[JobTransaction, None, None]:

@@ -1,31 +1,42 @@
-"""Calls on a connection to MariaDB or MySQL, ours (PyMySQL) or the user's (or mysqlclient), and what errors mean."""
+"""Calls on a connection to MariaDB or MySQL, ours (PyMySQL) or the user's (also mysqlclient, aiomysql, asyncmy), and
+what errors mean."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store.engine import (
     ImmediateDriver,
+    Outrun,
+    Pair,
     Result,
     Serialization,
     Statement,
     Statements,
+    Tell,
     UniqueViolation,
     row_for,
     rows_for,
 )
 from perdure.store.protocols import ConnectionLost, Locked
+from perdure.store.transaction import BUSY
+
+T = TypeVar("T")
 
 _NO_ROWS: list[tuple[Any, ...]] = []
 
 IN_TRANSACTION = 1
 """The bit of the server's status that says so."""
+
+
+Steps = Generator[str, Result, T]
+"""Statements to run one after the other: each is answered by its result, or by the driver's error."""
 
 
 class MySQLDriver(ImmediateDriver):
@@ -37,50 +48,60 @@ class MySQLDriver(ImmediateDriver):
 
     def __init__(self, connection: Any, statements: Statements, cursor: Any) -> None:
         self._connection = connection
-        self._statements = statements
         self._cursor = cursor
+        self._statements = statements
         self.savepoints = Savepoints()
 
     def execute(self, call: tuple[str, Any]) -> Result:
-        name, params = call
-        form = _form(self._statements[name])
+        steps = self.steps(*call)
         try:
-            if params.__class__ is list:
-                return Result(_NO_ROWS, self._execute_many(form, rows_for(form.statement, params)))
-            return self._execute_one(form, row_for(form.statement, params))
+            sql = next(steps)
+            while True:
+                try:
+                    result = self._run(sql)
+                except self._connection.Error as error:
+                    sql = steps.throw(error)
+                else:
+                    sql = steps.send(result)
+        except StopIteration as stop:
+            result_of_all: Result = stop.value
+            return result_of_all
         except (self._connection.Error, UnicodeError) as error:
             raise self.translated(error) from error
 
-    def _execute_one(self, form: Form, row: tuple[object, ...]) -> Result:
+    def _run(self, sql: str) -> Result:
+        self._cursor.execute(sql)
+        if self._cursor.description is None:
+            return Result(_NO_ROWS, self._cursor.rowcount)
+        return _of_rows(self._cursor.fetchall())
+
+    def steps(self, name: str, params: Any) -> Steps[Result]:
+        """What a call runs."""
+        form = _form(self._statements[name])
+        if params.__class__ is list:
+            return self._many(form, rows_for(form.statement, params))
+        return self._one(form, row_for(form.statement, params))
+
+    def _one(self, form: Form, row: tuple[object, ...]) -> Steps[Result]:
         at = 0
         for sql, markers in form.parts[:-1]:
-            self._run(form, sql % tuple(map(literal, row[at : at + markers])))
+            yield from _unless_taken(form, sql % tuple(map(literal, row[at : at + markers])))
             at += markers
         sql = form.parts[-1][0] % tuple(map(literal, row[at:]))
-        changed = self._run(form, self.savepoints.named(sql) if form.is_savepoint else sql)
-        if self._cursor.description is None:
-            return Result(_NO_ROWS, changed)
-        rows = list(self._cursor.fetchall())
+        rows, changed = yield from _unless_taken(form, self.savepoints.named(sql) if form.is_savepoint else sql)
         if form.has_sums:
             rows = [tuple(int(value) if isinstance(value, Decimal) else value for value in row) for row in rows]
-        return Result(rows, len(rows))
+        return Result(rows, changed)
 
-    def _execute_many(self, form: Form, rows: Sequence[tuple[object, ...]]) -> int:
-        wide = form.wide
+    def _many(self, form: Form, rows: Sequence[tuple[object, ...]]) -> Steps[Result]:
+        changed, wide = 0, form.wide
         if wide is None or len(rows) == 1:
-            return sum(self._execute_one(form, row).changed for row in rows)
-        return sum(self._run(form, wide.written(some)) for some in _portions(wide.row, rows))
-
-    def _run(self, form: Form, sql: str) -> int:
-        """Returns how many rows the statement has written, or found."""
-        try:
-            self._cursor.execute(sql)
-        except self._connection.Error as error:
-            if form.unless_taken and number_of(error) == DUPLICATE:
-                return 0
-            raise
-        changed: int = self._cursor.rowcount
-        return changed
+            for row in rows:
+                changed += (yield from self._one(form, row)).changed
+        else:
+            for some in _portions(wide.row, rows):
+                changed += (yield from _unless_taken(form, wide.written(some))).changed
+        return Result(_NO_ROWS, changed)
 
     def translated(self, error: Exception) -> StoreError:
         """What it means. If it may have ended the transaction, the connection knows so afterwards: PyMySQL learns it
@@ -88,8 +109,69 @@ class MySQLDriver(ImmediateDriver):
         meaning = translate(error)
         if isinstance(meaning, (Serialization, Locked)):
             with suppress(self._connection.Error):
-                self._cursor.execute("DO 0")
+                self._cursor.execute(_NOTHING)
         return meaning
+
+
+_NOTHING = "DO 0"
+
+
+def _unless_taken(form: Form, sql: str) -> Steps[Result]:
+    try:
+        return (yield sql)
+    except Exception as error:
+        if form.unless_taken and number_of(error) == DUPLICATE:
+            return Result(_NO_ROWS, 0)
+        raise
+
+
+def _of_rows(rows: Iterable[tuple[Any, ...]]) -> Result:
+    listed = list(rows)
+    return Result(listed, len(listed))
+
+
+class AsyncMySQLDriver:
+    """The same on a connection of aiomysql or asyncmy, whose `errors` these are. A cancel closes such a connection."""
+
+    def __init__(self, connection: Any, statements: Statements, cursor: Any, errors: type[Exception]) -> None:
+        self._connection = connection
+        self._cursor = cursor
+        self._errors = errors
+        self._plain = MySQLDriver(connection, statements, cursor)
+        self.abandon = connection.close
+        self.drop = self._plain.drop
+
+    async def run(self, call: Pair | Tell) -> Result:
+        result = await self.run_steps(self._plain.steps(call[0], call[1]))
+        if isinstance(call, Tell) and call.changes is not None and result.changed != call.changes:
+            raise Outrun
+        return result
+
+    async def run_steps(self, steps: Steps[T]) -> T:
+        try:
+            sql = next(steps)
+            while True:
+                try:
+                    result = await self._run(sql)
+                except self._errors as error:
+                    sql = steps.throw(error)
+                else:
+                    sql = steps.send(result)
+        except StopIteration as stop:
+            result_of_all: T = stop.value
+            return result_of_all
+        except (self._errors, UnicodeError) as error:
+            meaning = translate(error)
+            if isinstance(meaning, (Serialization, Locked)):
+                with suppress(self._errors):
+                    await self._cursor.execute(_NOTHING)
+            raise meaning from error
+
+    async def _run(self, sql: str) -> Result:
+        await self._cursor.execute(sql)
+        if self._cursor.description is None:
+            return Result(_NO_ROWS, self._cursor.rowcount)
+        return _of_rows(await self._cursor.fetchall())
 
 
 class Savepoints:
@@ -264,10 +346,6 @@ def translate(error: Exception) -> StoreError:
     return cls(f"the database server: {said or 'the connection is closed'} ({number}); {advice}", code=code)
 
 
-BUSY = (
-    "the connection given as tx= is in the middle of another statement; finish that first, and use a connection in one"
-    " thread at a time"
-)
 _DRIVERS_OWN = 2000
 """From here on numbers are the client's: it cannot talk to the server."""
 

@@ -19,15 +19,22 @@ from pymysql.cursors import Cursor
 from perdure.clock import ServerClock
 from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, StoreError, TransactionError
 from perdure.store import migrate
-from perdure.store.engine import Driver
+from perdure.store.engine import AsyncDriver, Driver
 from perdure.store.migrate import Applied
 from perdure.store.mysql.checkup import facts
-from perdure.store.mysql.driver import BUSY, IN_TRANSACTION, NO_SUCH_THING, MySQLDriver, number_of, translate
+from perdure.store.mysql.driver import (
+    IN_TRANSACTION,
+    NO_SUCH_THING,
+    AsyncMySQLDriver,
+    MySQLDriver,
+    number_of,
+    translate,
+)
 from perdure.store.mysql.statements import Flavour, dialect, naming
 from perdure.store.pool import CommitUnknown
 from perdure.store.protocols import ConnectionLost, StoreSettings
 from perdure.store.rows import Fact
-from perdure.store.transaction import MYSQL, closed, not_open, refuse_control
+from perdure.store.transaction import MYSQL, busy, closed, not_open, refuse_control, unknown
 
 T = TypeVar("T")
 
@@ -97,12 +104,25 @@ class MySQLServer:
 
     def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
         cursor = _own_cursor(connection)
-        _check(connection, cursor)
+        try:
+            for sql in _probes(connection):
+                cursor.execute(sql)
+        except connection.Error as error:
+            raise _not_open(error) from error
         try:
             return work(MySQLDriver(connection, dialect(self.flavour).borrowed, cursor))
         finally:
             with suppress(connection.Error):  # mysqlclient's, where somebody else's answer is still to be read
                 cursor.close()
+
+    async def borrow_async(self, connection: Any) -> AsyncDriver:
+        cursor, errors = _async_parts(connection)
+        try:
+            for sql in _probes(connection):
+                await cursor.execute(sql)
+        except errors as error:
+            raise _not_open(error) from error
+        return AsyncMySQLDriver(connection, dialect(self.flavour).borrowed, cursor, errors)
 
 
 def _flavour(version: str) -> Flavour:
@@ -160,18 +180,31 @@ def _own_cursor(connection: Any) -> Any:
     return connection.cursor(sys.modules["MySQLdb.cursors"].Cursor)
 
 
-def _check(connection: Any, cursor: Any) -> None:
-    """That a transaction is open, or begins by itself, and no answer is still to be read."""
+def _async_parts(connection: Any) -> tuple[Any, type[Exception]]:
+    """A cursor whose rows are tuples, on the user's connection of aiomysql or asyncmy, and the errors of that."""
+    for library in ("aiomysql", "asyncmy"):
+        module = sys.modules.get(f"{library}.connection")
+        if module is not None and isinstance(connection, module.Connection):
+            if not getattr(connection, "connected", True) or getattr(connection, "closed", False):
+                raise closed()
+            errors: type[Exception] = (
+                pymysql.Error if library == "aiomysql" else sys.modules["asyncmy.errors"].MySQLError
+            )
+            return sys.modules[f"{library}.cursors"].Cursor(connection), errors
+    raise unknown(connection, "an aiomysql or asyncmy Connection")
+
+
+def _probes(connection: Any) -> Sequence[str]:
+    """What has to succeed for a transaction to be open, if none begins by itself: without one a savepoint is gone at
+    once. Refuses a connection with an answer that is still to be read."""
     before = getattr(connection, "_result", None)
     if getattr(before, "unbuffered_active", False):
-        raise TransactionError(BUSY, code="tx_busy")
-    if not connection.get_autocommit():
-        return
-    try:  # without a transaction a savepoint is gone at once
-        cursor.execute("SAVEPOINT perdure_open")
-        cursor.execute("RELEASE SAVEPOINT perdure_open")
-    except connection.Error as error:
-        raise not_open() if number_of(error) == NO_SUCH_THING else translate(error) from error
+        raise busy()
+    return ("SAVEPOINT perdure_open", "RELEASE SAVEPOINT perdure_open") if connection.get_autocommit() else ()
+
+
+def _not_open(error: Exception) -> StoreError:
+    return not_open() if number_of(error) == NO_SUCH_THING else translate(error)
 
 
 _NO_RIGHTS_HERE = 1044

@@ -114,6 +114,10 @@ def _one(kind: str, value: Any, encoding: str) -> bytes:
 
 
 def encoded(value: str, encoding: str) -> bytes:
+    return storable(value).encode(encoding)
+
+
+def storable(value: str) -> str:
     """PostgreSQL cannot store NUL in a text. Names and keys have none and JSON escapes it; in an error message or a log
     line the symbol ␀ replaces it, because a failure that cannot be written would be lost."""
-    return value.replace("\x00", "\u2400").encode(encoding)
+    return value.replace("\x00", "\u2400")

@@ -83,6 +83,27 @@ class PostgresDriver:
         return _guarded(message, changes)
 
 
+class AsyncPostgresDriver:
+    """The same on a connection whose exchanges are awaited."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], statements: Statements) -> None:
+        self._connection = connection
+        self._pipeline = Pipeline(connection, prepares=False)
+        self._plain = PostgresDriver(self._pipeline, statements)
+        self.drop = self._pipeline.drop
+
+    async def run(self, call: Pair | Tell) -> Result:
+        answer = self._plain.tell(call if isinstance(call, Tell) else Tell(*call))
+        if not isinstance(call, Tell):
+            failure = await self._pipeline.exchange_async()
+            if failure is not None:
+                raise meaning_of(failure) from failure.error
+        return answer
+
+    def abandon(self) -> None:
+        self._connection.pgconn.finish()
+
+
 @cache
 def _encoded(statement: Statement) -> bytes:
     return statement.sql.encode()
@@ -131,11 +152,9 @@ def meaning_of(failure: Failure) -> StoreError:
 
 def translate(error: Exception) -> StoreError:
     """The error a user gets for what PostgreSQL said: what it means and what to do, with a stable code."""
-    if not isinstance(error, psycopg.Error):
-        return _value_invalid(error)
-    state = error.sqlstate
+    state: str | None = getattr(error, "sqlstate", None)
     if state is None:
-        return _without_state(error)
+        return _without_state(error) if isinstance(error, psycopg.Error) else value_invalid(error)
     known = _BY_STATE.get(state) or _BY_CLASS.get(state[:2])
     if known is None:
         return StoreError(f"the database refused: {_said(error)} (SQLSTATE {state}); nothing was written")
@@ -148,13 +167,13 @@ def _said(error: Exception) -> str:
     return str(error).split("\n", 1)[0].strip()
 
 
-def _value_invalid(error: Exception) -> StoreError:
+def value_invalid(error: Exception) -> StoreError:
     return StoreError(f"a value does not fit into the database ({error}); nothing was written", code="value_invalid")
 
 
 def _without_state(error: psycopg.Error) -> StoreError:
     if isinstance(error, psycopg.DataError):
-        return _value_invalid(error)
+        return value_invalid(error)
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         return ConnectionLost(f"the connection to PostgreSQL was lost ({_said(error)})")
     return StoreError(f"the database refused: {_said(error)}; nothing was written")

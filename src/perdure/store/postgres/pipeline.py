@@ -1,5 +1,5 @@
-"""What is sent to PostgreSQL together, and its answers: exchanges on a connection, ours or the user's. Used by `driver`
-and `session`.
+"""What is sent to PostgreSQL together, and its answers: exchanges on a connection, ours or the user's, which may be an
+asynchronous one. Used by `driver` and `session`.
 
 Not psycopg's own pipeline: that believes a statement prepared even if the server skipped it after an error.
 """
@@ -7,7 +7,8 @@ Not psycopg's own pipeline: that believes a statement prepared even if the serve
 from __future__ import annotations
 
 from itertools import count
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
 
 import psycopg
 from psycopg.abc import PQGen
@@ -71,10 +72,13 @@ class _Step(NamedTuple):
     name: bytes = b""
 
 
+Connection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+
 class Pipeline:
     """Gathers messages for one connection, and exchanges them for answers. Used by one thread at a time."""
 
-    def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
+    def __init__(self, connection: Connection, *, prepares: bool) -> None:
         self.connection = connection
         self.prepares = prepares
         self.encoding = connection.info.encoding
@@ -83,7 +87,7 @@ class Pipeline:
         """The names of statements that the server has prepared, by their text and types."""
         self._numbers = count()
         # its adapters are its own: nothing is registered on the connection
-        self._cursor = psycopg.RawCursor(connection)
+        self._cursor = psycopg.RawCursor(cast("psycopg.Connection[Any]", connection))
         for name, loader in _LOADERS.items():
             self._cursor.adapters.register_loader(name, loader)
         self._loader = Transformer(self._cursor)
@@ -99,27 +103,30 @@ class Pipeline:
 
     def exchange(self) -> Failure | None:
         """Send all that waits, and fill in the answers. Returns the first failure."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        if not self._waiting:
             return None
-        steps: list[_Step] = []
-        results: list[PGresult] = []
-        lost: psycopg.Error | None = None
-        connection = self.connection
-        pgconn = connection.pgconn
-        try:
-            with connection.lock:
-                pgconn.enter_pipeline_mode()
-                try:
-                    self._send(pgconn, waiting, steps)
-                    connection.wait(_conversation(pgconn, results))
-                finally:
-                    _leave(pgconn)
-        except psycopg.Error as error:
-            lost = error
-        return self._read(steps, results) or (None if lost is None else Failure(waiting[-1][0], lost))
+        connection = cast("psycopg.Connection[Any]", self.connection)
+        with connection.lock, _Exchange(self) as exchange:
+            connection.wait(exchange.talk())
+        return exchange.failure()
 
-    def _send(self, pgconn: PGconn, waiting: list[tuple[Message, Answer]], steps: list[_Step]) -> None:
+    async def exchange_async(self) -> Failure | None:
+        """The same on an asynchronous connection."""
+        if not self._waiting:
+            return None
+        connection = cast("psycopg.AsyncConnection[Any]", self.connection)
+        async with connection.lock:
+            with _Exchange(self) as exchange:
+                await connection.wait(exchange.talk())
+        return exchange.failure()
+
+    def take(self) -> list[tuple[Message, Answer]]:
+        """What waits, which is now to be sent."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def send(self, pgconn: PGconn, waiting: list[tuple[Message, Answer]], steps: list[_Step]) -> None:
+        """Send these, and note in `steps` which results are to come."""
         new: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
         for message, answer in waiting:
             sql, params, oids, steady, _ = message
@@ -136,7 +143,8 @@ class Pipeline:
             steps.append(_Step(message, answer))
         pgconn.pipeline_sync()
 
-    def _read(self, steps: list[_Step], results: list[PGresult]) -> Failure | None:
+    def read(self, steps: list[_Step], results: list[PGresult]) -> Failure | None:
+        """Fill in the answers from the results that have come."""
         for step, result in zip(steps, results, strict=False):
             message, answer, name = step
             if result.status not in (_DONE, _ROWS):
@@ -154,6 +162,39 @@ class Pipeline:
             return _NO_ROWS
         self._loader.set_pgresult(result)
         return self._loader.load_rows(0, result.ntuples, tuple)
+
+
+class _Exchange:
+    """One exchange: in its block the connection is used for nothing else, and is left as it was."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._pgconn = pipeline.connection.pgconn
+        self._sent: list[tuple[Message, Answer]] = []
+        self._steps: list[_Step] = []
+        self._results: list[PGresult] = []
+        self._lost: psycopg.Error | None = None
+
+    def talk(self) -> PQGen[None]:
+        """For psycopg to wait on: what waited is sent, and the answers are read."""
+        self._pgconn.enter_pipeline_mode()
+        self._pipeline.send(self._pgconn, self._sent, self._steps)
+        yield from _conversation(self._pgconn, self._results)
+
+    def failure(self) -> Failure | None:
+        """Fills in the answers. Returns the first message that failed."""
+        failed = self._pipeline.read(self._steps, self._results)
+        return failed or (None if self._lost is None else Failure(self._sent[-1][0], self._lost))
+
+    def __enter__(self) -> Self:
+        self._sent = self._pipeline.take()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        _leave(self._pgconn)
+        if isinstance(error, psycopg.Error):
+            self._lost = error
+        return self._lost is not None
 
 
 def _conversation(pgconn: PGconn, results: list[PGresult]) -> PQGen[None]:

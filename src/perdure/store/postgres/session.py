@@ -16,17 +16,26 @@ from psycopg.pq.abc import PGresult
 from perdure.clock import ServerClock
 from perdure.errors import ConfigError, DatabaseUnavailable, TransactionError
 from perdure.store import migrate
-from perdure.store.engine import Driver
+from perdure.store.engine import AsyncDriver, Driver
 from perdure.store.migrate import Applied
 from perdure.store.pool import CommitUnknown
 from perdure.store.postgres import checkup
+from perdure.store.postgres.asyncpg_driver import borrow_asyncpg, is_asyncpg
 from perdure.store.postgres.bell import PostgresBell, listen
-from perdure.store.postgres.driver import PostgresDriver, meaning_of, translate
+from perdure.store.postgres.driver import AsyncPostgresDriver, PostgresDriver, meaning_of, translate
 from perdure.store.postgres.pipeline import Answer, Message, Pipeline
 from perdure.store.postgres.statements import LOCK_KEY, NAMING, READING, SCHEMA, WRITING, table
 from perdure.store.protocols import ConnectionLost, StoreSettings
 from perdure.store.rows import Fact
-from perdure.store.transaction import POSTGRES, POSTGRES_WITH_BACKSLASHES, closed, not_open, refuse_control
+from perdure.store.transaction import (
+    POSTGRES,
+    POSTGRES_WITH_BACKSLASHES,
+    busy,
+    closed,
+    not_open,
+    refuse_control,
+    unknown,
+)
 
 T = TypeVar("T")
 
@@ -96,6 +105,17 @@ class PostgresServer:
             psycopg.Cursor(connection).execute(b"SELECT", prepare=False)  # psycopg begins as it was told to
         return work(PostgresDriver(Pipeline(connection, prepares=False), WRITING))
 
+    async def borrow_async(self, connection: Any) -> AsyncDriver:
+        """The same on a connection of psycopg. One of asyncpg prepares what its own cache of statements holds."""
+        if is_asyncpg(connection):
+            return await borrow_asyncpg(connection, WRITING)
+        if not issubclass(type(connection), psycopg.AsyncConnection):
+            raise unknown(connection, "a psycopg AsyncConnection or an asyncpg Connection")
+        _check(connection)
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            await psycopg.AsyncCursor(connection).execute(b"SELECT", prepare=False)
+        return AsyncPostgresDriver(connection, WRITING)
+
 
 def _parts(url: str) -> dict[str, Any]:
     try:
@@ -116,7 +136,7 @@ def _reason(error: psycopg.Error) -> str:
     return " ".join(str(error).split())
 
 
-def _check(connection: psycopg.Connection[Any]) -> None:
+def _check(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     status = connection.info.transaction_status
     if connection.closed or status == TransactionStatus.UNKNOWN:
         raise closed()
@@ -126,11 +146,7 @@ def _check(connection: psycopg.Connection[Any]) -> None:
             code="tx_pipeline",
         )
     if status == TransactionStatus.ACTIVE:
-        raise TransactionError(
-            "the connection given as tx= is in the middle of another statement; finish that first, and use a connection"
-            " in one thread at a time",
-            code="tx_busy",
-        )
+        raise busy()
     if status == TransactionStatus.IDLE and connection.autocommit:
         raise not_open()
 

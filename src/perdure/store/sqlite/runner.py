@@ -185,6 +185,9 @@ class SqliteRunner:
         with uninterrupted:
             return transactions.write_within(tx, make, self._writable.path)
 
+    async def awrite_within(self, tx: object, make: Make[T]) -> T:
+        return await transactions.awrite_within(tx, make, self._writable.path)
+
     def read(self, make: Make[T]) -> T:
         with uninterrupted:
             while True:

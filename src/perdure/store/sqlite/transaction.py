@@ -7,18 +7,30 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError, TransactionError, TransactionTooLong
-from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
+from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, Op, drive
 from perdure.store.sqlite.driver import SqliteDriver, tame, translate, translated
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.statements import STATEMENTS
-from perdure.store.transaction import SQLITE, behind_a_job, driver_connection, ended, not_open, refuse_control, unknown
+from perdure.store.transaction import (
+    SQLITE,
+    async_connection,
+    behind_a_job,
+    closed,
+    driver_connection,
+    ended,
+    not_open,
+    refuse_control,
+    unknown,
+)
 
 T = TypeVar("T")
 
@@ -164,8 +176,42 @@ def write_within(tx: object, make: Make[T], path: Path) -> T:
             _check_file(tx.connection, path)
         return tx.run(make)
     connection = driver_connection(tx)
+    if hasattr(connection, "run_async"):
+        answer: T = connection.run_async(partial(awrite_within, make=make, path=path))
+        return answer
     if not isinstance(connection, sqlite3.Connection):
         raise unknown(tx, "a sqlite3.Connection")
+    return _within_connection(connection, make, path)
+
+
+async def awrite_within(tx: object, make: Make[T], path: Path) -> T:
+    """The same on a connection of aiosqlite, in its thread. If the task is cancelled meanwhile, nothing of the
+    operation remains or, if it was just done, all of it."""
+    connection = await async_connection(tx)
+    library = sys.modules.get("aiosqlite")
+    if library is None or not isinstance(connection, library.Connection):
+        raise unknown(connection, "an aiosqlite Connection")
+    try:
+        plain: sqlite3.Connection = connection._conn
+    except ValueError as error:
+        raise closed() from error
+    cancelled: list[bool] = []
+
+    def unless_cancelled() -> Op[T]:
+        result = yield from make()
+        if cancelled:
+            raise StoreError("the task that waited for this was cancelled")
+        return result
+
+    try:
+        answer: T = await connection._execute(_within_connection, plain, unless_cancelled, path)
+    except BaseException:
+        cancelled.append(True)
+        raise
+    return answer
+
+
+def _within_connection(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
     texts: Any = connection.text_factory  # unlike the row factory, it cannot be set for one cursor only
     try:
         connection.text_factory = str

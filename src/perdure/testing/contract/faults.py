@@ -47,6 +47,9 @@ class PassingRunner:
     def write_within(self, tx: object, make: Make[T]) -> T:
         return self.inner.write_within(tx, make)
 
+    async def awrite_within(self, tx: object, make: Make[T]) -> T:
+        return await self.inner.awrite_within(tx, make)
+
     def read(self, make: Make[T]) -> T:
         return self.inner.read(make)
 

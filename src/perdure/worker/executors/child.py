@@ -38,7 +38,7 @@ from perdure.worker.executors.wire import (
     load_object,
 )
 from perdure.worker.run import AnyKind, Assignment, Ended, awaited, from_users_code, run_async, run_plain
-from perdure.worker.services import StoreServices
+from perdure.worker.services import JobTransaction, JobTransactionBlock, StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
@@ -330,9 +330,12 @@ class ChildContext(JobContext):
     def captured(self, level: str, message: str, at: Micros, fields: str | None = None) -> None:
         self._say("said", "captured", [level, message, at, fields], {})
 
+    def transaction(self) -> JobTransactionBlock:
+        return JobTransactionBlock(self._told(super().transaction()))
+
     @contextmanager
-    def transaction(self) -> Generator[Any, None, None]:
-        with super().transaction() as tx:
+    def _told(self, block: JobTransactionBlock) -> Generator[JobTransaction, None, None]:
+        with block as tx:
             yield tx
         self._say("closed")
 
