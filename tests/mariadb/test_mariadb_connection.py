@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import ConfigError, DatabaseUnavailable, Perdure
+from perdure.clock import ServerClock
 from perdure.store.mysql.session import MySQLServer, _flavour
 from perdure.store.mysql.statements import Flavour
 from perdure.store.open import open_store
@@ -43,7 +44,8 @@ def test_a_url_says_where_the_database_is() -> None:
 
 def test_a_local_socket_is_not_encrypted(mariadb_server: MariaDBServer) -> None:
     """PyMySQL 1.2 prepares that for every connection, and reads all certificates of the system each time."""
-    with closing(MySQLServer(mariadb_server.new_database(), StoreSettings()).connect()) as session:
+    server = MySQLServer(mariadb_server.new_database(), StoreSettings())
+    with closing(server.connect(ServerClock(lambda: None))) as session:
         assert not session.connection.ssl
 
 
