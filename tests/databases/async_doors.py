@@ -246,10 +246,8 @@ class SqlAlchemy(Awaited):
         await self.tx.execute(sa.text(sql))
 
     async def close(self) -> None:
-        try:
-            await self.tx.close()
-        except sa.exc.DBAPIError:  # a cancel has closed the connection
-            await self.tx.invalidate()
+        await self.tx.invalidate()  # a cancel may have closed the connection, and nothing can be rolled back on it
+        await self.tx.close()
         await self._engine.dispose()
 
 
