@@ -1,4 +1,4 @@
-"""The floor on PostgreSQL: the same rows into the same tables by bare psycopg. Used by `postgres` and `waiting`."""
+"""The floor on PostgreSQL: the same rows into the same tables by bare psycopg. Used by `servers` and `waiting`."""
 
 from __future__ import annotations
 

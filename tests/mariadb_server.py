@@ -111,11 +111,11 @@ def connected(url: str, **options: Any) -> pymysql.Connection[Any]:
 
 
 @contextmanager
-def running() -> Iterator[MariaDBServer]:
-    """Start a server and stop it for sure."""
+def running(*, folder: Path | None = None) -> Iterator[MariaDBServer]:
+    """Start a server and stop it for sure. With `folder`, where its files are to be, it flushes what it commits."""
     # a session of its own: Ctrl-C is for the tests, which then close the pipe
     keeper = subprocess.Popen(
-        [sys.executable, "-W", "ignore", __file__],
+        [sys.executable, "-W", "ignore", __file__, *([str(folder)] if folder else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -203,13 +203,18 @@ def url_of(line: Path, database: str = "") -> str:
     return f"mysql://root@localhost/{database}?unix_socket={line}"
 
 
-def keep_until_closed() -> None:
+_FLUSHED = ("--innodb-flush-method=fsync", "--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=512M")
+_UNFLUSHED = ("--innodb-flush-log-at-trx-commit=0",)
+"""Nobody kills it and looks at the rest."""
+
+
+def keep_until_closed(within: str | None = None) -> None:
     """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
-    folder = Path(tempfile.mkdtemp(prefix="perdure-maria-"))
+    folder = Path(tempfile.mkdtemp(prefix="perdure-maria-", dir=within))
     data, line, log = folder / "data", folder / "socket", folder / "log"
     install(data)
-    server = start(data, line, log, "--innodb-flush-log-at-trx-commit=0")  # nobody kills it and looks at the rest
+    server = start(data, line, log, *(_FLUSHED if within else _UNFLUSHED))
     try:
         _wait_for(server, line, log)
         print(url_of(line), flush=True)  # noqa: T201 - how the tests learn it
@@ -233,4 +238,4 @@ def _wait_for(server: subprocess.Popen[bytes], line: Path, log: Path) -> None:
 
 
 if __name__ == "__main__":
-    keep_until_closed()
+    keep_until_closed(*sys.argv[1:])

@@ -33,6 +33,20 @@ def test_a_queue_that_is_not_named_is_left_alone(app: Perdure) -> None:
     assert app.existing(other).state is State.QUEUED
 
 
+def test_work_for_others_does_not_keep_a_worker_from_being_idle(app: Perdure) -> None:
+    """Whether it looks before or after the job ends: one of the rounds has it so that the look sees the new job."""
+
+    @app.job(queue="a")
+    def passed_on() -> None:
+        passed_on.options(queue="b").enqueue()
+
+    for _ in range(30):
+        passed_on.enqueue()
+        app.worker(["a"], poll_s=3600).run(until_idle=True)
+
+    assert {job.queue for job in app.jobs(state="queued")} == {"b"}
+
+
 def ran_in_order(app: Perdure, order: str) -> list[str]:
     ran: list[str] = []
 

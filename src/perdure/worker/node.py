@@ -330,7 +330,7 @@ class Node:
 
     def _wants_a_look(self, at: float) -> bool:
         """While claims come back full there is no need to ask whether there is more."""
-        knows_of_work = not self._dry and bool(self._glance.queues)
+        knows_of_work = not self._dry and bool(self._wanted_queues())
         return at >= self._next_look or (self._must_look and not knows_of_work)
 
     def _wanted_queues(self) -> list[str]:

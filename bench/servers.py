@@ -1,7 +1,8 @@
-"""Rows about PostgreSQL: a drain beside PgQueuer, Procrastinate and the floor, enqueue_many, depth, several workers.
+"""Rows about database servers: a drain on PostgreSQL beside PgQueuer, Procrastinate and the floor, enqueue_many, depth,
+several workers; a drain on MariaDB.
 
 All sides use one server, which the row starts, with `fsync` on and its files on a disk; each round has a database of
-its own. Run as a module it is one side of the drain: `python -m bench.postgres perdure|floor|pgqueuer-500|procrastinate
+its own. Run as a module it is one side of the drain: `python -m bench.servers perdure|floor|pgqueuer-500|procrastinate
 URL JOBS` drains a thousand jobs to warm up, then that many, and prints how many a second that were.
 """
 
@@ -26,7 +27,8 @@ from bench.measure import ROOT, Rounds, in_turns, rate
 from bench.report import Figure, at_least, at_most, compared, ratio_figure
 from bench.sample import QUEUE, Desk, arguments
 from perdure import Perdure
-from tests.postgres_server import PostgresServer, running
+from tests import mariadb_server, postgres_server
+from tests.postgres_server import PostgresServer
 
 JOBS = 20_000
 CONCURRENCY = 500
@@ -43,7 +45,7 @@ DISK = Path("/var/tmp")
 
 @contextmanager
 def server() -> Generator[PostgresServer, None, None]:
-    with running(folder=DISK) as started:
+    with postgres_server.running(folder=DISK) as started:
         yield started
 
 
@@ -77,6 +79,17 @@ def drain(_rounds: int) -> list[Figure]:
     ]
 
 
+def drain_mariadb(_rounds: int) -> list[Figure]:
+    """The same on MariaDB, beside our own drain on PostgreSQL."""
+    with server() as postgres, mariadb_server.running(folder=DISK) as mariadb:
+        rates = Rounds([], [])
+        for _ in range(ROUNDS):
+            for side, started in zip(rates, (mariadb, postgres), strict=True):
+                side.append(_asked("perdure", started.new_database(), JOBS))
+    what = f"MariaDB: drain of {JOBS:,} no-op async jobs"
+    return [compared("drain-mariadb", what, rates, at_least(0.4, "PostgreSQL"), "PostgreSQL")]
+
+
 def workers(_rounds: int) -> list[Figure]:
     """Several worker processes on one queue, each job once."""
     with server() as started:
@@ -91,7 +104,7 @@ def workers(_rounds: int) -> list[Figure]:
 def _drained_by(count: int, url: str) -> float:
     """All workers wait for a line on their input, so that the start of Python is not timed."""
     fill(Perdure(url, auto_migrate=True), JOBS)
-    command = [sys.executable, "-m", "bench.postgres", "worker", url, "0"]
+    command = [sys.executable, "-m", "bench.servers", "worker", url, "0"]
     processes = [
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(count)
@@ -120,7 +133,7 @@ def _each_ran_once(url: str, jobs: int) -> None:
 
 
 def _asked(side: str, url: str, jobs: int) -> float:
-    command = [sys.executable, "-m", "bench.postgres", side, url, str(jobs)]
+    command = [sys.executable, "-m", "bench.servers", side, url, str(jobs)]
     return float(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
 
 
