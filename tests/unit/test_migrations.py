@@ -23,10 +23,12 @@ ADDS = (
     r"CREATE SEQUENCE",
     r"SELECT setval\(",  # of a sequence that is new
     r"ALTER TABLE \S+ ADD COLUMN \w+ \w+( DEFAULT \S+)?( COLLATE \S+)?$",
+    r"ALTER TABLE \S+ ADD COLUMN \w+ \w+( COLLATE \S+)?\s+GENERATED ALWAYS AS .* STORED$",
     r"ALTER TABLE \S+ SET \(",
 )
 """What a step may do, so that a process of the version before, which is still running, can go on. DROP VIEW: views are
-for people. A column that may not be NULL needs a default: older processes do not know it."""
+for people. A column that may not be NULL needs a default: older processes do not know it. A generated one is the
+database's own affair."""
 
 
 def step(revision: int) -> Migration:
