@@ -42,15 +42,16 @@ class Machine:
         tag = f"{os.getpid() % 10_000}-{number}"
         self.name = f"perdure-{tag}"
         self._cable = f"pdr{tag}"
-        self._net = f"10.213.{number}"
-        self.server = f"{self._net}.1"
+        # of this process alone: one that was killed has left its machines behind
+        net = f"10.{100 + os.getpid() // 250 % 100}.{os.getpid() % 250}"
+        self.server, self._address = f"{net}.{4 * number + 1}", f"{net}.{4 * number + 2}"
 
     def set_up(self) -> None:
         _ip("netns", "add", self.name)
         _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self.name)
         _ip("addr", "add", f"{self.server}/30", "dev", self._cable)
         _ip("link", "set", self._cable, "up")
-        _ip("-n", self.name, "addr", "add", f"{self._net}.2/30", "dev", "eth0")
+        _ip("-n", self.name, "addr", "add", f"{self._address}/30", "dev", "eth0")
         _ip("-n", self.name, "link", "set", "eth0", "up")
 
     def remove(self) -> None:
@@ -61,7 +62,7 @@ class Machine:
         _ip("-n", self.name, "neigh", "replace", self.server, "lladdr", NOBODY, "dev", "eth0", "nud", "permanent")
 
     def lose_what_is_sent_to_it(self) -> None:
-        _ip("neigh", "replace", f"{self._net}.2", "lladdr", NOBODY, "dev", self._cable, "nud", "permanent")
+        _ip("neigh", "replace", self._address, "lladdr", NOBODY, "dev", self._cable, "nud", "permanent")
 
     def pull_the_plug(self) -> None:
         self.lose_what_it_sends()
@@ -69,7 +70,7 @@ class Machine:
 
     def heal(self) -> None:
         subprocess.run([str(IP), "-n", self.name, "neigh", "del", self.server, "dev", "eth0"], check=False)
-        subprocess.run([str(IP), "neigh", "del", f"{self._net}.2", "dev", self._cable], check=False)
+        subprocess.run([str(IP), "neigh", "del", self._address, "dev", self._cable], check=False)
 
 
 @contextmanager
