@@ -84,8 +84,9 @@ def drain_mariadb(_rounds: int) -> list[Figure]:
     with server() as postgres, mariadb_server.running(folder=DISK) as mariadb:
         rates = Rounds([], [])
         for _ in range(ROUNDS):
-            for side, started in zip(rates, (mariadb, postgres), strict=True):
-                side.append(_asked("perdure", started.new_database(), JOBS))
+            urls = (mariadb.new_database(), postgres.new_database())
+            for side, url in zip(rates, urls, strict=True):
+                side.append(_asked("perdure", url, JOBS))
     what = f"MariaDB: drain of {JOBS:,} no-op async jobs"
     return [compared("drain-mariadb", what, rates, at_least(0.4, "PostgreSQL"), "PostgreSQL")]
 

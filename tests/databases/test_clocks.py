@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -261,3 +263,17 @@ def test_a_worker_and_the_check_say_that_the_clocks_differ(
 def _clock_fact(app: Perdure) -> Any:
     (found,) = [fact for fact in app.store.facts() if fact.name == "clock"]
     return found
+
+
+def test_a_clock_does_not_keep_the_connections_of_a_store_that_nobody_uses_any_more(url: str) -> None:
+    store = open_store(url)
+    clock: ServerClock = store.clock  # type: ignore[assignment]
+    clock.now()
+    runner = weakref.ref(store.runner)  # type: ignore[attr-defined]
+    gc.disable()  # at once, not some time
+    try:
+        del store
+        assert runner() is None
+    finally:
+        gc.enable()
+    clock.now()

@@ -71,7 +71,9 @@ class ServerRunner:
         """`bell` makes one that listens, where the server can ring; without it workers poll."""
         self._server = server
         self._make_bell = bell
-        self.clock = ServerClock(self._contact)
+        contact = weakref.WeakMethod(self._contact)
+        self.clock = ServerClock(lambda: _called(contact))
+        """It does not keep the runner: the connections of one that nobody uses any more are closed at once."""
         self._pool: Pool | None = None
         self._opening = threading.Lock()
         _runners.add(self)
@@ -268,6 +270,11 @@ def _prepare(pool: Pool, *, allowed: bool) -> int:
         return done
 
     return pool.run(work)
+
+
+def _called(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    if (found := method()) is not None:
+        found()
 
 
 def _clock_fact(clock: ServerClock) -> Fact:
