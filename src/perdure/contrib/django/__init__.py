@@ -16,11 +16,9 @@ __all__ = ["PerdureBackend", "PerdureTask"]
 
 def __getattr__(name: str) -> Any:
     """Loaded on first use: Django imports this module before its own settings can be read. `app` is for the command
-    line (`--app perdure.contrib.django:app`): the Perdure app behind the default backend."""
+    line (`--app perdure.contrib.django:app`): the Perdure app behind the tasks."""
+    if name not in (*__all__, "app"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from perdure.contrib.django import backend
 
-    if name == "app":
-        return backend.app_of()
-    if name in __all__:
-        return getattr(backend, name)
-    raise AttributeError(name)
+    return backend.app_of() if name == "app" else getattr(backend, name)
