@@ -61,31 +61,32 @@ def check_databases(databases: Iterable[str] | None = None, **_: Any) -> list[Ch
     found: list[CheckMessage] = []
     for backend in backends():
         if backend.home.alias in (databases or ()) and not backend.home.is_in_memory:
-            found += _tables(backend) or _unknown_kinds(backend)
+            found += _database(backend)
     return found
 
 
-def _tables(backend: PerdureBackend) -> list[CheckMessage]:
+def _database(backend: PerdureBackend) -> list[CheckMessage]:
+    home = backend.home
+    command = f"manage.py migrate --database {home.alias}" if home.is_djangos else "manage.py perdure db upgrade"
     try:
         backend.app.store.require_current()
+        return _unknown_kinds(backend.alias)
     except PerdureError as error:
-        command = "manage.py migrate" if backend.home.is_djangos else "manage.py perdure db upgrade"
-        hint = f"Run {command} --database {backend.home.alias}." if backend.home.is_djangos else f"Run {command}."
-        return [Warning(f"TASKS[{backend.alias!r}]: {error.message}", hint=hint, id="perdure.W001")]
-    return []
+        what = f"TASKS[{backend.alias!r}]: {error.message.partition(';')[0]}."
+        return [Warning(what, hint=f"Run {command}.", id="perdure.W001")]
 
 
-def _unknown_kinds(backend: PerdureBackend) -> list[CheckMessage]:
+def _unknown_kinds(alias: str) -> list[CheckMessage]:
     from perdure.contrib.django.backend import app_of
 
-    app = app_of(backend.alias)
-    waiting = sorted({job.kind for job in app.jobs(state="parked", limit=1000) if job.park_reason == "unknown_kind"})
+    app = app_of(alias)
+    parked = app.jobs(state="parked", limit=1000)
+    unknown = {job.kind for job in parked if job.park_reason == "unknown_kind" and app.kinds.find(job.kind) is None}
     return [
         Warning(
             f"Jobs of kind {kind!r} are parked: no task of that name is known here.",
             hint="Name its module in OPTIONS['IMPORTS'] of TASKS; a worker that knows it takes them by itself.",
             id="perdure.W002",
         )
-        for kind in waiting
-        if app.kinds.find(kind) is None
+        for kind in sorted(unknown)
     ]
