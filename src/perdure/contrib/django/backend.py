@@ -347,11 +347,14 @@ class Attempt:
         self._send(task_signals.task_started)
 
     def completed(self, value: Any) -> Any:
-        """The value as it is stored. TypeError: it cannot be."""
+        """The value as it is stored. NotStorable: it cannot be."""
         if isinstance(value, Signal):
             raise value
         done = value if isinstance(value, Done) else Done(value)
-        kept = normalize_json(done.result)
+        try:
+            kept = normalize_json(done.result)
+        except (TypeError, ValueError) as error:
+            raise NotStorable(str(error)) from None
         object.__setattr__(self._result, "_return_value", kept)
         self._end(Status.SUCCESSFUL)
         return kept if done.write is None else Done(kept, done.write)
@@ -371,6 +374,13 @@ class Attempt:
 
     def _send(self, signal: Any) -> None:
         signal.send_robust(type(self._backend), task_result=self._result)
+
+
+class NotStorable(Fail, TypeError):
+    """What a task returned is not JSON. Not retried, since its work is done; recorded as Django's backends do it."""
+
+
+NotStorable.__module__, NotStorable.__qualname__ = "builtins", "TypeError"
 
 
 def _is_end(ctx: JobContext, error: BaseException) -> bool:
