@@ -57,7 +57,7 @@ def _use(file: Path) -> None:
 
     from perdure.contrib.django.backend import backends
 
-    for backend in backends():
-        backend.app.close()
     connections.close_all()
     connections["default"].settings_dict["NAME"] = str(file)
+    for backend in backends():
+        backend.app.close()

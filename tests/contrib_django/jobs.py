@@ -24,6 +24,13 @@ async def count_orders() -> int:
     return await Order.objects.acount()
 
 
+@task
+def count_orders_now() -> int:
+    from orders.models import Order
+
+    return Order.objects.count()
+
+
 @task(takes_context=True)
 def flaky(context: Any) -> int:
     """Fails the first time."""

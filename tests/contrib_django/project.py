@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +20,12 @@ PATIENCE_S = 90
 
 
 class Project:
-    """On a database of its own: an SQLite file, or the PostgreSQL at a URL."""
+    """A copy of it, on a database of its own: an SQLite file, or the PostgreSQL at a URL."""
 
     def __init__(self, folder: Path, url: str | None = None, python: str = sys.executable) -> None:
         self.file = folder / "shop.db"
         self._folder = folder
+        self.place = Path(shutil.copytree(EXAMPLE, folder / "project"))
         self._python = python
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PERDURE_", "DJANGO_"))},
@@ -38,7 +40,7 @@ class Project:
         """Run a command to its end; what it printed."""
         done = subprocess.run(
             [self._python, "manage.py", *arguments],
-            cwd=EXAMPLE,
+            cwd=self.place,
             env=self.environment | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -55,7 +57,7 @@ class Project:
         with (self._folder / log).open("ab") as file:
             process = subprocess.Popen(
                 [self._python, "manage.py", *arguments],
-                cwd=EXAMPLE,
+                cwd=self.place,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -63,6 +65,12 @@ class Project:
             )
         self._processes.append(process)
         return process
+
+    def edit(self, file: str, before: str, after: str) -> None:
+        """Change the code."""
+        text = (self.place / file).read_text()
+        assert before in text
+        (self.place / file).write_text(text.replace(before, after))
 
     def said(self, log: str) -> str:
         return (self._folder / log).read_text("utf-8", "replace")

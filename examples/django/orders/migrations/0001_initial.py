@@ -2,7 +2,8 @@ from django.db import migrations, models
 
 
 def fill_the_store(apps, schema_editor):
-    apps.get_model("orders", "Stock").objects.create(article="chair", pieces=1_000_000)
+    stock = apps.get_model("orders", "Stock").objects.using(schema_editor.connection.alias)
+    stock.create(article="chair", pieces=1_000_000)
 
 
 class Migration(migrations.Migration):

@@ -22,6 +22,7 @@ from perdure.contrib.django.backend import app_of
 from perdure.contrib.django.models import Job, Run
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError
 from perdure.job.states import RunState, State
+from perdure.text import counted
 
 
 class KnownPages(Paginator):
@@ -170,7 +171,7 @@ class JobAdmin(ReadOnlyAdmin):
             except PerdureError as error:
                 self.message_user(request, error.message, messages.ERROR)
         if done:
-            self.message_user(request, f"{verb}: {done} jobs", messages.SUCCESS)
+            self.message_user(request, f"{verb.capitalize()}: {counted(done, 'job')}", messages.SUCCESS)
 
 
 @admin.register(Run)
