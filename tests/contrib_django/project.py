@@ -110,9 +110,7 @@ class Web:
         """The status of the reply. None: there was none."""
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)
-            connection.request(
-                "POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded"}
-            )
+            connection.request("POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded"})
             return connection.getresponse().status
         except (OSError, http.client.HTTPException):
             return None

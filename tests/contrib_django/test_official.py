@@ -103,7 +103,9 @@ def test_django_s_tests_pass_on_newer_ones(other: tuple[str, str], tmp_path: Pat
 @pytest.mark.full
 def test_this_suite_passes_on_newer_ones(other: tuple[str, str], tmp_path: Path) -> None:
     _, python = other
-    suite = [str(ROOT / "tests" / "contrib_django" / f"test_{name}.py") for name in ("tasks", "project", "admin", "example")]
+    suite = [
+        str(ROOT / "tests" / "contrib_django" / f"test_{name}.py") for name in ("tasks", "project", "admin", "example")
+    ]
     done = subprocess.run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 't'}", *suite],
         cwd=ROOT,

@@ -53,7 +53,10 @@ def entry(engine: str, name: str = "shop", **more: Any) -> dict[str, Any]:
             entry("postgresql", USER="a@b", PASSWORD="p/w", HOST="db", PORT=5433, OPTIONS={"sslmode": "require"}),
             "postgresql://a%40b:p%2Fw@db:5433/shop?sslmode=require",
         ),
-        (entry("postgresql", USER="me", HOST="/run/pg", OPTIONS={"pool": True}), "postgresql://me@/shop?host=%2Frun%2Fpg"),
+        (
+            entry("postgresql", USER="me", HOST="/run/pg", OPTIONS={"pool": True}),
+            "postgresql://me@/shop?host=%2Frun%2Fpg",
+        ),
         (entry("postgresql", USER="me", HOST="::1"), "postgresql://me@[::1]/shop"),
         (
             entry("mysql", USER="me", HOST="db", OPTIONS={"ssl": {"ca": "/ca.pem"}, "charset": "utf8mb4"}),
@@ -66,7 +69,9 @@ def test_a_database_of_django_s_has_a_url(settings: dict[str, Any], url: str) ->
     assert url_of("default", settings) == url
 
 
-@pytest.mark.parametrize("settings", [entry("oracle"), entry("sqlite3", ":memory:"), entry("sqlite3", "file:x?mode=ro")])
+@pytest.mark.parametrize(
+    "settings", [entry("oracle"), entry("sqlite3", ":memory:"), entry("sqlite3", "file:x?mode=ro")]
+)
 def test_a_database_that_cannot_hold_jobs_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ImproperlyConfigured, match="'default'"):
         url_of("default", settings)

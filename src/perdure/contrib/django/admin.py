@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingTypeStubs=false
-# (Django has no types.)
 """Jobs and runs in Django's admin: lists, a page for each job, and what can be done with jobs. Nothing can be edited.
 
 The pages ask the app, as `manage.py perdure jobs` does, and never count: a list is as quick with millions of jobs.
@@ -37,7 +35,7 @@ class UncountedList(ChangeList):
     """A page of what the app lists, the newest first."""
 
     def get_results(self, request: Any) -> None:
-        self.page_num = max(1, self.page_num)
+        self.page_num: int = max(1, self.page_num)
         filters = {spec.parameter_name: spec.value() for spec in self.filter_specs if spec.value()}
         found = self.model_admin.found(app_of(), self.query, filters)
         skipped = (self.page_num - 1) * self.list_per_page
@@ -55,7 +53,7 @@ class StateFilter(admin.SimpleListFilter):
     """By state."""
 
     title = parameter_name = "state"
-    states: type[State] | type[RunState] = State
+    states: type[State | RunState] = State
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         return [(state.value, state.value) for state in self.states]

@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingTypeStubs=false
-# (Django has no types.)
 """What happens when Django starts with `perdure.contrib.django` in INSTALLED_APPS. Calls `checks` and `database`."""
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingTypeStubs=false
-# (Django has no types.)
 """`PerdureBackend`: Django's Tasks as jobs. Named by `TASKS` in the settings; finds its database by `database`.
 
 A task is a kind named by its module path. Django makes a backend for each thread; backends with the same OPTIONS share
@@ -89,7 +87,8 @@ class PerdureTask(base.Task):
     ) -> PerdureTask:
         """The task with other options; None leaves one as it is. `retry` here has no `on` or `never`, which belong to
         the decorator."""
-        given = {"priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend}
+        given: dict[str, Any] = {"priority": priority, "queue_name": queue_name, "run_after": run_after}
+        given["backend"] = backend
         given |= {"retry": retry, "timeout": timeout, "business_key": business_key, "tags": tags}
         given["idempotency_key"] = idempotency_key
         return replace(self, **{name: value for name, value in given.items() if value is not None})
@@ -226,7 +225,7 @@ class PerdureBackend(BaseTaskBackend):
         return check_settings(self)
 
 
-def _options(task: Any, kind: Kind[..., Any, ..., Any]) -> Any:
+def _options(task: Any, kind: Any) -> Any:
     """What this task says besides its kind: a policy that names exceptions cannot be stored with a job."""
     options: dict[str, Any] = {"priority": int(task.priority), "queue": task.queue_name}
     if task.run_after is not None:
@@ -316,7 +315,7 @@ class AsyncHandler(Handler):
     """The same for a coroutine function: what may use the database is called in the thread that Django's asynchronous
     ORM calls use."""
 
-    async def __call__(  # type: ignore[override]
+    async def __call__(
         self,
         ctx: JobContext,
         args: list[Any] = [],  # noqa: B006

@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingTypeStubs=false
-# (Django has no types.)
 """What `manage.py check` finds wrong. The settings are looked at by every command, the databases with `--database` and
 by `migrate`. Called by `backend` and `apps`."""
 

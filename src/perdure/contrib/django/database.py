@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingTypeStubs=false
-# (Django has no types.)
 """Where the jobs of a backend are: in one of Django's databases, or elsewhere. Used by `backend` and `checks`."""
 
 from __future__ import annotations

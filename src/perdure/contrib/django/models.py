@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingTypeStubs=false
-# (Django has no types.)
 """What Django's admin and its permissions need to know of jobs and runs. They have no tables of Django's: `admin` fills
 them from the app, and `manage.py migrate` makes Perdure's own tables (see `apps`)."""
 
@@ -20,7 +18,7 @@ class Job(models.Model):
     created_at = models.DateTimeField("created")
     run_at = models.DateTimeField("due", null=True)
     finished_at = models.DateTimeField("ended", null=True)
-    error = models.TextField(null=True)  # noqa: DJ001
+    error = models.TextField(null=True)
     payload = models.JSONField(null=True)
     result = models.JSONField(null=True)
 
@@ -45,9 +43,9 @@ class Run(models.Model):
     started_at = models.DateTimeField("started")
     finished_at = models.DateTimeField("ended", null=True)
     duration_ms = models.IntegerField("ms", null=True)
-    error_type = models.CharField(max_length=255, null=True)  # noqa: DJ001
-    error_message = models.TextField(null=True)  # noqa: DJ001
-    traceback = models.TextField(null=True)  # noqa: DJ001
+    error_type = models.CharField(max_length=255, null=True)
+    error_message = models.TextField(null=True)
+    traceback = models.TextField(null=True)
 
     class Meta:
         managed = False

@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingTypeStubs=false
-# (Django has no types.)
 """`manage.py perdure …`: the program `perdure`, about the jobs of this project. `perdure_worker` builds on it."""
 
 from __future__ import annotations

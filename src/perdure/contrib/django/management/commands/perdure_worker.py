@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingTypeStubs=false
-# (Django has no types.)
 """`manage.py perdure_worker`: runs the tasks of all installed apps; with DEBUG, anew after each change of the code."""
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ class Command(perdure.Command):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--noreload", action="store_true", help="Do not start anew when the code changes.")
 
-    def handle(self, *args: Any, noreload: bool, **options: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> None:
         changes = Changes()
-        if settings.DEBUG and not noreload:
+        if settings.DEBUG and not options["noreload"]:
             changes.watch()
         try:
             super().handle(*args, **options)
         finally:
             if changes.were_seen:
-                os.execv(sys.executable, autoreload.get_child_arguments())
+                os.execv(sys.executable, autoreload.get_child_arguments())  # noqa: S606 - this program again
 
 
 class Changes:
