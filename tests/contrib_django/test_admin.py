@@ -69,6 +69,7 @@ def test_no_page_counts_or_asks_django_s_tables_for_jobs(staff: Client) -> None:
 def test_a_list_goes_on_on_the_next_page(staff: Client, app: Perdure) -> None:
     made = app.enqueue_many([app.draft(jobs.double.module_path, {"args": [n]}, {}) for n in range(101)])
     assert len(shown(staff)) == 100
+    assert '"?p=2"' in page(staff, JOBS)
     assert shown(staff, f"{JOBS}?p=2") == [str(made[0].id)]
     assert shown(staff, f"{JOBS}?p=7") == []
 

@@ -11,7 +11,7 @@ from perdure.testing.contract.suite import GROUPS
 from tests.mutants.planting import ROOT, Mutant, Stale, catalogue, check, folder_of, parsed, planted, sources
 
 MUTANTS = catalogue()
-HELD_TO = {"aio.py", "job", "payload", "store", "templates.py", "schedule", "worker", "upkeep", "ops"}
+HELD_TO = {"aio.py", "contrib", "job", "payload", "store", "templates.py", "schedule", "worker", "upkeep", "ops"}
 
 
 @pytest.fixture(scope="module")
