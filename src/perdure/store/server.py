@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.clock import TOLERATED_S, ServerClock
 from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
@@ -30,10 +30,12 @@ from perdure.store.engine import (
     drive,
     drive_async,
 )
+from perdure.store.enqueue import OneJob
 from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import Bell, ConnectionLost
 from perdure.store.rows import Fact, Verdict
+from perdure.store.shared import SharedEnqueues
 from perdure.store.transaction import (
     async_connection,
     behind_a_job,
@@ -76,14 +78,20 @@ class ServerRunner:
         """It does not keep the runner: the connections of one that nobody uses any more are closed at once."""
         self._pool: Pool | None = None
         self._opening = threading.Lock()
+        self._shared = SharedEnqueues()
         _runners.add(self)
 
     def write(self, make: Make[T], *, brief: bool = False) -> T:
         with uninterrupted:
-            joined = self.joined()
-            return self._insist(lambda: self._write(make, brief=brief)) if joined is None else joined.run(make)
+            if (joined := self.joined()) is not None:
+                return joined.run(make)
+            if isinstance(make, OneJob):
+                return cast("T", self._shared.submit(make, self._write_alone))
+            return self._write_alone(make, brief=brief)
 
     async def awrite(self, make: Make[T]) -> T:
+        if isinstance(make, OneJob) and self.joined() is None:
+            return cast("T", await self._shared.asubmit(make, self._write_alone))
         from asyncio import to_thread
 
         return await to_thread(self.write, make)
@@ -108,6 +116,9 @@ class ServerRunner:
         """A transaction on its own connection, which calls without `tx=` join."""
         with uninterrupted:
             yield from open_block(self, _CheckoutBlock(self._writable), join=join)
+
+    def _write_alone(self, make: Make[T], *, brief: bool = False) -> T:
+        return self._insist(lambda: self._write(make, brief=brief))
 
     def _write(self, make: Make[T], *, brief: bool) -> T:
         def work(checkout: Checkout) -> T:
@@ -258,6 +269,7 @@ class ServerRunner:
             _left_behind.append(self._pool)
         self._pool = None
         self._opening = threading.Lock()
+        self._shared = SharedEnqueues()
 
 
 def _prepare(pool: Pool, *, allowed: bool) -> int:

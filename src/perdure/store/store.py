@@ -5,16 +5,18 @@ The runner knows the database, the operations know the statements; each signatur
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from functools import partial, update_wrapper
 from inspect import signature
 from pathlib import Path
-from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
 from perdure.clock import Clock, Micros, SystemClock
 from perdure.errors import ConfigError, PerdureError, StoreError
+from perdure.job.model import NewJob
+from perdure.job.views import Job
 from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
 from perdure.store import copy as _copy
@@ -131,8 +133,7 @@ def writes(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate
     """A method that runs the operation in its own transaction, durable when it returns."""
 
     def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result = store.runner.write(partial(operation, *args, **kwargs))
-        return _raised(result) if isinstance(result, PerdureError) else result
+        return _answered(store.runner.write(partial(operation, *args, **kwargs)))
 
     return update_wrapper(method, operation)
 
@@ -142,16 +143,6 @@ def briefly(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P],
 
     def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return store.runner.write(partial(operation, *args, **kwargs), brief=True)
-
-    return update_wrapper(method, operation)
-
-
-def awrites(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate[SqlStore, P], Awaitable[T]]:
-    """The same for coroutines."""
-
-    async def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result = await store.runner.awrite(partial(operation, *args, **kwargs))
-        return _raised(result) if isinstance(result, PerdureError) else result
 
     return update_wrapper(method, operation)
 
@@ -209,9 +200,11 @@ def _warn_of_damage(parked: int) -> None:
     )
 
 
-def _raised(refusal: PerdureError) -> NoReturn:
+def _answered(result: T | PerdureError) -> T:
     """An operation returns a refusal as a value; here, outside the transaction, it is raised."""
-    raise refusal
+    if isinstance(result, PerdureError):
+        raise result
+    return result
 
 
 class SqlStore:
@@ -226,8 +219,12 @@ class SqlStore:
         return bound
 
     # JobOperations, ControlOperations, OrderOperations
-    enqueue = writes(_enqueue.enqueue)
-    aenqueue = awrites(_enqueue.enqueue)
+    def enqueue(self, new: Sequence[NewJob]) -> list[Job]:
+        return _answered(self.runner.write(_enqueue.starting(new)))
+
+    async def aenqueue(self, new: Sequence[NewJob]) -> list[Job]:
+        return _answered(await self.runner.awrite(_enqueue.starting(new)))
+
     edit = writes(control.edit)
     delete = writes(control.delete)
     change = writes(control.change)

@@ -290,6 +290,7 @@ class MySQLSession:
         except pymysql.Error as error:
             raise translate(error) from error
         if not self.in_transaction:
+            self._limits = ""  # those of an upgrade are others
             self.begin(reading=False)
         return done
 
@@ -371,6 +372,7 @@ def _prepare(cursor: Any, flavour: Flavour, where: str, *, allowed: bool) -> int
             f"another process upgrades {where} for more than {_PATIENCE_S} s; wait for it, then try again"
         )
     try:
+        cursor.execute(f"SET SESSION lock_wait_timeout = {_PATIENCE_S}")
         steps = migrate.pending(known, applied(cursor))
         for step in steps:
             _do(cursor, step, flavour, where)

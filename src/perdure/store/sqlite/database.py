@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError, TransactionError
 from perdure.store.copy import Closure
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
+from perdure.store.group import GroupCommit, Member
 from perdure.store.line import Line, Ticket, new_ticket
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
 from perdure.store.sqlite.driver import SqliteDriver, guarded, open_reader, open_writer, set_patience, translate
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.gate import gate_for
-from perdure.store.sqlite.group import GroupCommit, Member
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.sqlite.transaction import SqliteTransaction
 from perdure.store.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
