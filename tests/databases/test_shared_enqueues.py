@@ -195,17 +195,26 @@ def kill_others(connection: Any) -> None:
         cursor.execute(f"KILL {number}")
 
 
+@pytest.mark.filterwarnings(
+    # What was interrupted between being opened and being kept is closed by the garbage collector.
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 def test_a_leader_that_is_interrupted_leaves_the_others_their_jobs(scene: Scene, pool: ThreadPoolExecutor) -> None:
     """With Ctrl-C while it waits for the server."""
     futures: list[Future[Any]] = []
 
+    def come(several: list[str], already: int) -> None:
+        eventually(lambda: scene.came() == already)
+        futures.extend(pool.submit(scene.send.enqueue, name) for name in several)
+        eventually(lambda: scene.came() == already + len(several))
+
     def interrupt_when_all_wait() -> None:
-        eventually(lambda: scene.came() == 1)
-        futures.extend(pool.submit(scene.send.enqueue, name) for name in names())
-        eventually(lambda: scene.came() == CROWD + 1)
+        come(names()[ALONE:], ALONE + 1)
         os.kill(os.getpid(), signal.SIGINT)
 
     with scene.taken():
+        come(names()[:ALONE], 0)
         helper = threading.Thread(target=interrupt_when_all_wait)
         helper.start()
         with pytest.raises(KeyboardInterrupt):

@@ -70,10 +70,16 @@ class MySQLDriver(ImmediateDriver):
             raise self.translated(error) from error
 
     def _run(self, sql: str) -> Result:
-        self._cursor.execute(sql)
-        if self._cursor.description is None:
-            return Result(_NO_ROWS, self._cursor.rowcount)
-        return _of_rows(self._cursor.fetchall())
+        try:
+            self._cursor.execute(sql)
+            if self._cursor.description is None:
+                return Result(_NO_ROWS, self._cursor.rowcount)
+            return _of_rows(self._cursor.fetchall())
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C: half of the question may be sent, or of the answer read
+            _break_off(self._connection)
+            raise
 
     def steps(self, name: str, params: Any) -> Steps[Result]:
         """What a call runs."""
@@ -114,6 +120,11 @@ class MySQLDriver(ImmediateDriver):
 
 
 _NOTHING = "DO 0"
+
+
+def _break_off(connection: Any) -> None:
+    """Nobody can use the connection any more; its owner may still close it."""
+    getattr(connection, "_force_close", connection.close)()
 
 
 def _unless_taken(form: Form, sql: str) -> Steps[Result]:
