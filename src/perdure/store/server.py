@@ -90,9 +90,8 @@ class ServerRunner:
             return self._write_alone(make, brief=brief)
 
     async def awrite(self, make: Make[T]) -> T:
-        one = make if isinstance(make, OneJob) and self.joined() is None else None
-        if one is not None:
-            return cast("T", await self._shared.asubmit(one, self._write_alone))
+        if self.joined() is None and isinstance(make, OneJob):
+            return cast("T", await self._shared.asubmit(make, self._write_alone))
         from asyncio import to_thread
 
         return await to_thread(self.write, make)
