@@ -191,7 +191,7 @@ def _of_system(programs: Programs, folder: Path) -> Iterator[str]:
     data, owner = folder / "data", programs.owner
     if owner is not None:
         shutil.chown(folder, owner, pwd.getpwnam(owner).pw_gid)
-    options = ["--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres", "-D", str(data)]
+    options = ["--auth=trust", "--encoding=utf8", "--locale=C", "--no-sync", "-U", "postgres", "-D", str(data)]
     subprocess.run(
         [programs.folder / "initdb", *options], user=owner, cwd=folder, check=True, stdout=subprocess.DEVNULL
     )

@@ -87,6 +87,7 @@ def run_suite(name: str, pytest_args: list[str]) -> SuiteRun:
             suite = subprocess.Popen(
                 [sys.executable, "-c", PYTEST, cpu, *options],
                 cwd=TESTS.parent,
+                env=_surroundings(),
                 stdout=file,
                 stderr=file,
                 process_group=0,
@@ -111,6 +112,11 @@ def _place(name: str) -> Path | None:
     if name in ON_DISK or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM:
         return None
     return MEMORY
+
+
+def _surroundings() -> dict[str, str]:
+    """Ours, but Python keeps what it has compiled: else each of some thousand processes compiles the package anew."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _kept(folders: Path, name: str) -> Path:
