@@ -23,6 +23,7 @@ PAGES = {
     "stores.md": 2,
     "templates.md": 8,
     "tutorial.md": 22,
+    "web.md": 5,
     "worker.md": 3,
 }
 """And how many programs and commands there are at least: a page that runs nothing would pass."""

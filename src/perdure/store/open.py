@@ -1,5 +1,8 @@
 """From a URL to a store. Called by `app` and the CLI; the only place that knows which URL means which database.
 
+A URL as SQLAlchemy has it, with a driver in its scheme (postgresql+asyncpg://…), means the same database: one setting
+serves both.
+
 Other schemes come from installed packages, by the entry point group `perdure.stores`: scheme = factory, a callable that
 takes the URL and the `StoreSettings` and returns a `Store`.
 """
@@ -22,7 +25,7 @@ STORES = "perdure.stores"
 _DIALECTS = {
     "sqlite": "sqlite",
     **dict.fromkeys(("postgresql", "postgres"), "postgres"),
-    **dict.fromkeys(("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"), "mysql"),
+    **dict.fromkeys(("mysql", "mariadb"), "mysql"),
 }
 
 
@@ -72,7 +75,11 @@ def dialect_of(url: str) -> str | None:
 
 
 def _scheme(url: str) -> str:
-    return url.split(":", 1)[0].lower() if "://" in url else "sqlite"
+    """Without SQLAlchemy's driver, if it is the scheme of one of our databases."""
+    if "://" not in url:
+        return "sqlite"
+    scheme = url.split(":", 1)[0].lower()
+    return dialect if (dialect := scheme.split("+")[0]) in _DIALECTS else scheme
 
 
 def _sqlite(url: str, settings: StoreSettings) -> SqlStore:

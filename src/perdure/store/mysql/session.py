@@ -143,6 +143,7 @@ def _parts(url: str) -> dict[str, Any]:
         parts = urlsplit(url)
         given = {"host": parts.hostname or "localhost", "port": parts.port or 3306}
         wished = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+        wished.pop("charset", None)  # SQLAlchemy's: ours is always utf8mb4
     except ValueError:
         raise _unreadable() from None  # not the parser's text: it may quote the password
     database = unquote(parts.path[1:])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -69,11 +70,11 @@ class PostgresServer:
     wanted = "a psycopg (version 3) Connection"
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
-        given = _parts(url)
+        given = options_of(url)
         host = given.get("host") or given.get("hostaddr") or "the local server"
         port = f":{given['port']}" if "port" in given else ""
         self._options: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
-        own = given if settings.listen_url is None else _parts(settings.listen_url)
+        own = given if settings.listen_url is None else options_of(settings.listen_url)
         self._listening: dict[str, Any] = {**_DEFAULTS, "application_name": "perdure listen", **own}
         self.settings = settings
         self.shown = f"PostgreSQL database {given.get('dbname') or 'by default'} on {host}{port}"
@@ -117,9 +118,10 @@ class PostgresServer:
         return AsyncPostgresDriver(connection, WRITING)
 
 
-def _parts(url: str) -> dict[str, Any]:
+def options_of(url: str) -> dict[str, Any]:
+    """What libpq needs of the URL."""
     try:
-        given = conninfo_to_dict(url)
+        given = conninfo_to_dict(_for_libpq(url))
     except psycopg.Error:
         given = {}
     if not given or not _PORTS.fullmatch(str(given.get("port", ""))):
@@ -130,6 +132,20 @@ def _parts(url: str) -> dict[str, Any]:
             code="url_invalid",
         )
     return given
+
+
+def _for_libpq(url: str) -> str:
+    """A URL without what SQLAlchemy or asyncpg alone would understand."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    place, _, query = rest.partition("?")
+    options = [(_NAMES.get(name, name), value) for name, value in parse_qsl(query) if name not in _SQLALCHEMYS]
+    return f"{scheme.split('+')[0]}://{place}?{urlencode(options, quote_via=quote)}"
+
+
+_NAMES = {"ssl": "sslmode"}
+_SQLALCHEMYS = ("async_fallback", "prepared_statement_cache_size", "prepared_statement_name_func")
 
 
 def _reason(error: psycopg.Error) -> str:
