@@ -25,6 +25,7 @@ from perdure.store.mysql.checkup import facts
 from perdure.store.mysql.driver import (
     IN_TRANSACTION,
     NO_SUCH_THING,
+    NO_TABLE,
     AsyncMySQLDriver,
     MySQLDriver,
     number_of,
@@ -403,10 +404,7 @@ def applied(cursor: Any) -> list[Applied]:
     try:  # not whether information_schema knows the table: it does not show what this user may not read
         cursor.execute(migrate.recorded_in(naming(Flavour.MARIADB)))
     except pymysql.Error as error:
-        if number_of(error) == _NO_TABLE:
+        if number_of(error) == NO_TABLE:
             return []
         raise
     return migrate.applied(cursor.fetchall())
-
-
-_NO_TABLE = 1146

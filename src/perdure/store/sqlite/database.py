@@ -181,6 +181,10 @@ class Database:
             self._write_driver.close()
         self._writer.close()
 
+    def is_at_its_path(self) -> bool:
+        """Whether it can be used, and its file is still the one at its path."""
+        return self.usable and identity_of(self.path) == self._identity
+
     def _check_file(self) -> None:
         """Notice a deleted or replaced file before writing to it: what is written there would be lost.
 
@@ -189,7 +193,7 @@ class Database:
         if self._robbed or self._gate.is_robbed():
             self._robbed = True  # for good: files opened now may get descriptors that old connections write to
             raise _robbed(self.path)
-        if self.usable and identity_of(self.path) == self._identity:
+        if self.is_at_its_path():
             self._looked_until = monotonic() + LOOK_AGAIN_S
             return
         if not self.usable:
