@@ -68,6 +68,8 @@ class Runner(Protocol):
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]: ...
 
+    def joining(self, tx: object) -> AbstractContextManager[None]: ...
+
     def bell(self, queues: Sequence[str] | None) -> Bell: ...
 
     def upgrade(self) -> str: ...
@@ -240,6 +242,7 @@ class SqlStore:
     # ClaimOperations, FinishOperations, RescueOperations, TurnOperations
     claim = past_damage(writes(_claim.claim))
     finish = past_damage(briefly(_turn.finish))
+    afinish = awrites(_turn.finish)
     promote = past_damage(writes(_turn.promote))
     rescue = past_damage(briefly(_turn.rescue))
     turn = past_damage(briefly(_turn.turn))
@@ -399,6 +402,12 @@ class SqlStore:
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.runner.transaction(join=join)
+
+    def joining(self, tx: object) -> AbstractContextManager[None]:
+        return self.runner.joining(tx)
+
+    begin_writing = writes(admin.begin_writing)
+    abegin_writing = awrites(admin.begin_writing)
 
     def bell(self, queues: Sequence[str] | None = None) -> Bell:
         return self.runner.bell(queues)

@@ -35,7 +35,7 @@ from perdure.store.mysql.statements import Flavour, dialect, naming
 from perdure.store.pool import CommitUnknown
 from perdure.store.protocols import ConnectionLost, StoreSettings
 from perdure.store.rows import Fact
-from perdure.store.transaction import MYSQL, busy, closed, not_open, refuse_control, unknown
+from perdure.store.transaction import MYSQL, begins_with, busy, by_name, closed, not_open, refuse_control, unknown
 
 T = TypeVar("T")
 
@@ -275,13 +275,19 @@ class MySQLSession:
             return True
         return False
 
-    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
-        refuse_control(sql, MYSQL)
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None, *, is_new: bool) -> Any:
+        """A CREATE TABLE and the like at the beginning commits nothing but itself: the transaction begins after it."""
+        makes = is_new and begins_with(sql, MYSQL, ("CREATE", "ALTER", "DROP"))
+        if not makes:
+            refuse_control(sql, MYSQL)
         cursor = self.connection.cursor()
         try:
-            cursor.execute(sql, params)
+            cursor.execute(by_name(sql, params, MYSQL), params or None)
         except (pymysql.Error, UnicodeError) as error:
             raise self.writer.translated(error) from error
+        finally:
+            if makes and self.connection.open and not self.in_transaction:
+                self.begin(reading=False)
         return cursor
 
     def prepare(self, *, allowed: bool) -> int:

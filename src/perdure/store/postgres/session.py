@@ -31,6 +31,7 @@ from perdure.store.transaction import (
     POSTGRES,
     POSTGRES_WITH_BACKSLASHES,
     busy,
+    by_name,
     closed,
     not_open,
     refuse_control,
@@ -226,11 +227,18 @@ class PostgresSession:
                 return True
         return False
 
-    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> psycopg.Cursor[Any]:
+    def execute(
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] | None,
+        *,
+        is_new: bool,  # noqa: ARG002 - nothing commits by itself here
+    ) -> psycopg.Cursor[Any]:
         lax = self.connection.info.parameter_status("standard_conforming_strings") == "off"
-        refuse_control(sql, POSTGRES_WITH_BACKSLASHES if lax else POSTGRES)
+        grammar = POSTGRES_WITH_BACKSLASHES if lax else POSTGRES
+        refuse_control(sql, grammar)
         try:
-            cursor = self.connection.execute(sql.encode(), params)
+            cursor = self.connection.execute(by_name(sql, params, grammar).encode(), params or None)
         except (psycopg.Error, OverflowError, UnicodeError) as error:
             raise translate(error) from error
         if (cursor.statusmessage or "").startswith(("DEALLOCATE", "DISCARD")):

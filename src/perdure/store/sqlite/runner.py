@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,7 @@ from perdure.store.sqlite.database import Database, Retired
 from perdure.store.sqlite.driver import SqliteDriver, give_pages_back, open_reader, open_writer, translated
 from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
 from perdure.store.sqlite.statements import STATEMENTS
+from perdure.store.transaction import joining
 from perdure.uninterrupted import uninterrupted
 
 _databases: dict[tuple[int, int] | None, Database] = {}
@@ -226,6 +227,9 @@ class SqliteRunner:
                     return (yield from self._writable.transaction(join=join))
                 except Retired:
                     continue
+
+    def joining(self, tx: object) -> AbstractContextManager[None]:
+        return joining(self._writable, partial(self.write_within, tx))
 
     def joined(self) -> object | None:
         """The transaction of this thread or task that calls would join. None: there is none."""

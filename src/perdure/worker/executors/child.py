@@ -330,14 +330,10 @@ class ChildContext(JobContext):
     def captured(self, level: str, message: str, at: Micros, fields: str | None = None) -> None:
         self._say("said", "captured", [level, message, at, fields], {})
 
-    def transaction(self) -> JobTransactionBlock:
-        return JobTransactionBlock(self._told(super().transaction()))
-
-    @contextmanager
-    def _told(self, block: JobTransactionBlock) -> Generator[JobTransaction, None, None]:
-        with block as tx:
-            yield tx
-        self._say("closed")
+    def transaction(self, *, session: Any = None) -> JobTransactionBlock:
+        block = super().transaction(session=session)
+        block.when_committed = lambda: self._say("closed")
+        return block
 
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
         super().complete(result, write)
