@@ -217,9 +217,8 @@ def test_what_opens_no_session_is_refused(app: Perdure, engine: sa.Engine, url: 
             with pytest.raises(PerdureError) as raised, ctx.transaction(session=source):
                 raise AssertionError("it was opened")
             refused.append(raised.value.code)
-        with ctx.transaction(session=engine) as tx:
-            with pytest.raises(TransactionError, match="session"):
-                tx.execute("SELECT 1")
+        with ctx.transaction(session=engine) as tx, pytest.raises(TransactionError, match="session"):
+            tx.execute("SELECT 1")
 
     job = ran(app, "plain", body)
     elsewhere.dispose()

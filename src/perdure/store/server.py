@@ -379,8 +379,8 @@ class ServerTransaction:
         return not self._ended and self._lent.ours
 
     def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
-        """Run your own statement, with parameters as `:name` or in the driver's style (`%s`, `%(name)s`); the cursor has
-        its rows.
+        """Run your own statement, with parameters as `:name` or in the driver's style (`%s`, `%(name)s`). The cursor
+        has its rows.
 
         BEGIN, COMMIT and ROLLBACK are refused: the block does them. As always on PostgreSQL, a failed statement aborts
         the whole transaction, unless it ran in a SAVEPOINT.

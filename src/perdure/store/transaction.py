@@ -82,8 +82,7 @@ def open_block(database: object, block: Block, *, join: bool) -> Generator[Any, 
 
 @contextmanager
 def joining(database: object, run: Callable[[Make[Any]], Any]) -> Generator[None, None, None]:
-    """Calls in this thread or task join a transaction of the user's, in which `run` runs operations, as they join one of
-    ours. It is the user's to commit."""
+    """Calls in this thread or task join a transaction of the user's, in which `run` runs operations. He commits it."""
     before = open_here.get()
     joined = _Joined(run)
     inside = {**(before or {}), database: joined}

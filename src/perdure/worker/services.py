@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from perdure.clock import Micros
 from perdure.errors import DatabaseBusy, JobNotFound, TransactionError
@@ -110,22 +110,23 @@ class JobTransactionBlock:
     def __enter__(self) -> JobTransaction:
         return self._plain.__enter__()
 
-    def __exit__(self, *how: Unpack[_Exit]) -> bool | None:
-        return self._left(self._plain.__exit__(*how), how)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
+        return self._left(kind, self._plain.__exit__(kind, error, at))
 
     async def __aenter__(self) -> AsyncJobTransaction:
         return await self._awaited.__aenter__()
 
-    async def __aexit__(self, *how: Unpack[_Exit]) -> bool | None:
-        return self._left(await self._awaited.__aexit__(*how), how)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
+        return self._left(kind, await self._awaited.__aexit__(kind, error, at))
 
-    def _left(self, answer: bool | None, how: _Exit) -> bool | None:
-        if how[0] is None and self.when_committed is not None:
+    def _left(self, kind: type[BaseException] | None, answer: bool | None) -> bool | None:
+        if kind is None and self.when_committed is not None:
             self.when_committed()
         return answer
-
-
-_Exit = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 
 class _InThreads:
@@ -151,14 +152,18 @@ class _InThreads:
         open_here.set(self._own[open_here])  # calls of this task join it
         return AsyncJobTransaction(begun[0])
 
-    async def __aexit__(self, *how: Unpack[_Exit]) -> bool | None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
         open_here.set(self._before)
-        return await self._end(*how)
+        return await self._end(kind, error, at)
 
-    async def _end(self, *how: Unpack[_Exit]) -> bool | None:
+    async def _end(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
         from perdure.worker.worker import finish_in_thread
 
-        return await finish_in_thread(lambda: self._own.run(self._plain.__exit__, *how))
+        return await finish_in_thread(lambda: self._own.run(self._plain.__exit__, kind, error, at))
 
 
 def in_event_loop() -> bool:
@@ -268,9 +273,9 @@ class StoreServices:
     def _transaction(self, ctx: JobContext, session: Any = None) -> Generator[JobTransaction, None, None]:
         if session is not None and self._store.single_writer and in_event_loop():
             raise _in_coroutine()
-        with _children_kept(ctx):
-            with self._ending(ctx) if session is None else self._ending_with(ctx, session) as own, interruptible:
-                yield own
+        ending = self._ending(ctx) if session is None else self._ending_with(ctx, session)
+        with _children_kept(ctx), ending as own, interruptible:
+            yield own
 
     @asynccontextmanager
     async def _in_async_session(self, ctx: JobContext, source: Any) -> AsyncGenerator[AsyncJobTransaction, None]:

@@ -14,8 +14,8 @@ from perdure.store.transaction import is_async, named
 
 @contextmanager
 def opened(source: Any) -> Generator[Any, None, None]:
-    """A new transaction of the user's: a Session, a Connection, or Django's connection inside `atomic()`. Commits at the
-    end; an error rolls it back."""
+    """A new transaction of the user's: a Session, a Connection, or Django's connection inside `atomic()`. Commits at
+    the end; an error rolls it back."""
     if hasattr(source, "ensure_connection") and hasattr(source, "vendor"):
         with sys.modules["django.db.transaction"].atomic(using=source.alias):
             yield source

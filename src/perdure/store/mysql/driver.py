@@ -372,7 +372,7 @@ _STOPPED: Known = (
     "database_busy",
     "the statement took too long or was cancelled; nothing was written. Try again",
 )
-_TABLE = re.compile(rf"\b{PREFIX}(\w+)")
+_TABLE = re.compile(rf"\.{PREFIX}(\w+)")
 _NO_SCHEMA: Known = (
     SchemaError,
     "schema_missing",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION,
 from perdure.store.line import Line, Ticket, new_ticket
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
+from perdure.store.sqlite.beside import refuse_writes_beside
 from perdure.store.sqlite.driver import SqliteDriver, guarded, open_reader, open_writer, set_patience, translate
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.gate import gate_for
@@ -402,12 +403,14 @@ class _Turn:
         self._database = database
         self._ticket = new_ticket()
         self._opened: SqliteTransaction | None = None
+        self._beside = ExitStack()
 
     def begin(self) -> SqliteTransaction:
         self._database.take_turn(self._ticket)
         self._opened = self._database.new_transaction(self._ticket)
         set_patience(self._opened.connection, 0)
         self._database.begin(self._opened.connection)
+        refuse_writes_beside(self._beside)
         return self._opened
 
     def commit(self) -> None:
@@ -419,6 +422,7 @@ class _Turn:
 
     def end(self, *, at_rest: bool) -> None:  # noqa: ARG002 - its connection is closed in any case
         """Rolls back unless it belongs to a parent process."""
+        self._beside.close()
         opened = self._opened
         if opened is None:
             self._database.end_turn(self._ticket)

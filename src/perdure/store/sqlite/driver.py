@@ -227,7 +227,7 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_BUSY: (
         DatabaseBusy,
         "database_busy",
-        "another process, or a transaction of this process, held the write lock too long; nothing was written, try again",
+        "another process, or a transaction of this process, held the write lock too long; nothing was written; retry",
     ),
     sqlite3.SQLITE_LOCKED: (
         DatabaseBusy,

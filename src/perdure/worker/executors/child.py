@@ -15,8 +15,8 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -38,7 +38,7 @@ from perdure.worker.executors.wire import (
     load_object,
 )
 from perdure.worker.run import AnyKind, Assignment, Ended, awaited, from_users_code, run_async, run_plain
-from perdure.worker.services import JobTransaction, JobTransactionBlock, StoreServices
+from perdure.worker.services import JobTransactionBlock, StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
