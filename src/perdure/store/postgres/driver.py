@@ -154,7 +154,7 @@ def meaning_of(failure: Failure) -> StoreError:
 
 def translate(error: Exception) -> StoreError:
     """The error a user gets for what PostgreSQL said: what it means and what to do, with a stable code."""
-    state: str | None = getattr(error, "sqlstate", None)
+    state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg2 calls it so
     if state is None:
         return _without_state(error) if isinstance(error, psycopg.Error) else value_invalid(error)
     known = _BY_STATE.get(state) or _BY_CLASS.get(state[:2])

@@ -19,7 +19,7 @@ from perdure.store import migrate
 from perdure.store.engine import AsyncDriver, Driver
 from perdure.store.migrate import Applied
 from perdure.store.pool import CommitUnknown
-from perdure.store.postgres import checkup
+from perdure.store.postgres import checkup, psycopg2_driver
 from perdure.store.postgres.asyncpg_driver import borrow_asyncpg, is_asyncpg
 from perdure.store.postgres.bell import PostgresBell, listen
 from perdure.store.postgres.driver import AsyncPostgresDriver, PostgresDriver, meaning_of, translate
@@ -66,8 +66,7 @@ _MOMENT_MS = 200
 class PostgresServer:
     """Where one database is. Our defaults fill in what its URL leaves out."""
 
-    connection_types = (psycopg.Connection,)
-    wanted = "a psycopg (version 3) Connection"
+    wanted = "a connection of psycopg (version 3) or psycopg2"
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
         given = _parts(url)
@@ -78,6 +77,10 @@ class PostgresServer:
         self._listening: dict[str, Any] = {**_DEFAULTS, "application_name": "perdure listen", **own}
         self.settings = settings
         self.shown = f"PostgreSQL database {given.get('dbname') or 'by default'} on {host}{port}"
+
+    @property
+    def connection_types(self) -> tuple[type, ...]:
+        return (psycopg.Connection, *psycopg2_driver.connection_types())
 
     def connect(self, clock: ServerClock) -> PostgresSession:
         """A new connection, in autocommit mode: the session says when a transaction begins."""
@@ -99,8 +102,10 @@ class PostgresServer:
         """The bell of a worker that serves these queues. It connects by itself, and again whenever it has to."""
         return PostgresBell(partial(listen, self._listening, queues, identity))
 
-    def borrow(self, connection: psycopg.Connection[Any], work: Callable[[Driver], T]) -> T:
+    def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
         """Without prepared statements: a pooler may not support them, and the user may count his own."""
+        if not isinstance(connection, psycopg.Connection):
+            return work(psycopg2_driver.borrow_psycopg2(connection, WRITING))
         _check(connection)
         if connection.info.transaction_status == TransactionStatus.IDLE:
             psycopg.Cursor(connection).execute(b"SELECT", prepare=False)  # psycopg begins as it was told to
