@@ -23,12 +23,12 @@ from perdure.store.engine import (
     UNDO_OPERATION,
     AsyncDriver,
     Call,
-    Driver,
     Make,
     Op,
     Serialization,
     drive,
     drive_async,
+    in_savepoint,
 )
 from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
@@ -423,21 +423,6 @@ class ServerTransaction:
                 code="tx_closed",
             )
         self.check_not_ended()
-
-
-def in_savepoint(make: Make[T], driver: Driver) -> T:
-    """Run an operation in a savepoint; on an error nothing of it remains, and the transaction can continue."""
-    driver.execute(BEGIN_OPERATION)
-    try:
-        result = drive(make(), driver)
-    except BaseException:
-        driver.drop()
-        with suppress(StoreError):  # a lost connection has nothing left to roll back
-            driver.execute(UNDO_OPERATION)
-            driver.execute(END_OPERATION)
-        raise
-    driver.execute(END_OPERATION)
-    return result
 
 
 async def in_savepoint_async(make: Make[T], driver: AsyncDriver) -> T:

@@ -212,7 +212,8 @@ async def _nothing(connection: object) -> None: ...
 
 
 def _of_django(connection: Any) -> object:
-    connection.ensure_connection()
+    if connection.connection is None:  # in a coroutine Django refuses to open one
+        connection.ensure_connection()
     return connection.connection
 
 

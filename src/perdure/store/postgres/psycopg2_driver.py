@@ -33,8 +33,13 @@ def connection_types() -> tuple[type, ...]:
     return () if library is None else (library.connection,)
 
 
+def cursor(connection: Any) -> Any:
+    """One whose rows are tuples."""
+    return sys.modules["psycopg2.extensions"].cursor(connection)
+
+
 def borrow_psycopg2(connection: Any, statements: Statements) -> Psycopg2Driver:
-    """Refuses a connection that has no transaction and cannot begin one: psycopg2 begins it with our first statement."""
+    """Refuses a connection that has no transaction and cannot begin one, as psycopg2 does with our first statement."""
     status = _UNKNOWN if connection.closed else connection.info.transaction_status
     if status == _UNKNOWN:
         raise closed()
@@ -50,7 +55,7 @@ class Psycopg2Driver(ImmediateDriver):
 
     def __init__(self, connection: Any, statements: Statements) -> None:
         self._library = sys.modules["psycopg2"]
-        self._cursor = self._library.extensions.cursor(connection)
+        self._cursor = cursor(connection)
         self._statements = statements
 
     def execute(self, call: tuple[str, Any]) -> Result:
@@ -70,15 +75,15 @@ class Psycopg2Driver(ImmediateDriver):
         return self._run(sql, [_written(value) for value in row], returns_rows=statement.returns_rows)
 
     def _run(self, sql: str, params: list[Any], *, returns_rows: bool) -> Result:
-        cursor = self._cursor
+        own = self._cursor
         try:
-            cursor.execute(_in_its_style(sql), {f"p{number}": value for number, value in enumerate(params, 1)})
+            own.execute(_in_its_style(sql), {f"p{number}": value for number, value in enumerate(params, 1)})
             if returns_rows:
-                ids = [number for number, column in enumerate(cursor.description) if column.type_code == _UUID_OID]
-                return Result([_taken(row, ids) for row in cursor.fetchall()], cursor.rowcount)
+                ids = [number for number, column in enumerate(own.description) if column.type_code == _UUID_OID]
+                return Result([_taken(row, ids) for row in own.fetchall()], own.rowcount)
         except (self._library.Error, ValueError, OverflowError) as error:
             raise _meaning_of(error, self._library) from error
-        return Result(_NO_ROWS, cursor.rowcount)
+        return Result(_NO_ROWS, own.rowcount)
 
 
 @cache

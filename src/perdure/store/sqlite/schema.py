@@ -119,26 +119,28 @@ def is_ready(path: Path, settings: StoreSettings) -> bool:
         return False
 
 
-def prepare_within(connection: sqlite3.Connection, path: Path, settings: StoreSettings) -> None:
+def prepare_within(connection: sqlite3.Connection, path: Path | None, settings: StoreSettings) -> None:
     """Bring the file to the newest schema inside the user's transaction, which commits the tables or takes them back.
 
     A file with an older schema is backed up first. The file keeps its journal mode until Perdure opens it itself.
+    Without a path it is a database for tests, perhaps in memory.
     """
     known = migrate.migrations_of("sqlite")
-    with translated(path):
+    where = path or Path("the database")
+    with translated(where):
         cursor = sqlite3.Cursor(connection)  # the connection may make its own kind of rows
         done = applied(cursor)
         todo = migrate.pending(known, done)
         if todo and settings.auto_migrate is False:
-            _refuse(path, known, done)
-        if todo and done:
+            _refuse(where, known, done)
+        if todo and done and path is not None:
             with closing(open_writer(path, settings)) as other:
                 _back_up(other, path)
         for statement in (statement for step in todo for statement in migrate.statements_of(step, NAMING)):
             cursor.execute(statement)
     closed = None if settings.closed_too else drive(closure(), SqliteDriver(connection, STATEMENTS))
     if closed is not None:
-        raise closed.refusal(str(path))
+        raise closed.refusal(str(where))
 
 
 def _refuse(path: Path, known: Sequence[Migration], done: Sequence[Applied]) -> None:

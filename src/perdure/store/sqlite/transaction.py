@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError, TransactionError, TransactionTooLong
+from perdure.store.admin import begin_writing
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, Op, drive
+from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.driver import SqliteDriver, tame, translate, translated
 from perdure.store.sqlite.files import identity_of
+from perdure.store.sqlite.schema import prepare_within
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.transaction import (
     SQLITE,
@@ -219,7 +222,33 @@ async def awrite_within(tx: object, make: Make[T], path: Path, prepare: Prepare)
     return answer
 
 
-def _within_connection(connection: sqlite3.Connection, make: Make[T], path: Path, prepare: Prepare) -> T:
+_ANY = Path("the database")
+
+
+class SqliteLoan:
+    """Operations in the user's transaction on whatever database that is: see `store/borrowed`."""
+
+    single_writer = True
+    grammar = SQLITE
+    cursor = sqlite3.Cursor
+
+    def run(self, connection: sqlite3.Connection, make: Make[T]) -> T:
+        return _within_connection(connection, make, None, _ready)
+
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        settings = StoreSettings(auto_migrate=True)
+        make_tables = partial(prepare_within, path=None, settings=settings)
+        _within_connection(connection, begin_writing, None, lambda _: make_tables)
+
+    def translate(self, error: Exception) -> StoreError:
+        return translate(error)
+
+
+def _ready(connection: sqlite3.Connection) -> None:
+    """Nothing is to be made."""
+
+
+def _within_connection(connection: sqlite3.Connection, make: Make[T], path: Path | None, prepare: Prepare) -> T:
     texts: Any = connection.text_factory  # unlike the row factory, it cannot be set for one cursor only
     try:
         connection.text_factory = str
@@ -228,12 +257,14 @@ def _within_connection(connection: sqlite3.Connection, make: Make[T], path: Path
         connection.text_factory = texts
 
 
-def _within(connection: sqlite3.Connection, make: Make[T], path: Path, prepare: Prepare) -> T:
-    """If the operation fails, a transaction that was begun for it is rolled back."""
+def _within(connection: sqlite3.Connection, make: Make[T], path: Path | None, prepare: Prepare) -> T:
+    """If the operation fails, a transaction that was begun for it is rolled back. Without a path, it may be any
+    database."""
     began = False
     try:
-        with translated(path):
-            _check_file(connection, path)
+        with translated(path or _ANY):
+            if path is not None:
+                _check_file(connection, path)
             if not connection.in_transaction:
                 _check_can_begin(connection)
             make_tables = prepare(connection)
