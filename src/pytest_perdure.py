@@ -57,8 +57,8 @@ def _named_app(app: str | None, root: Path) -> Perdure:
 
 @pytest.fixture(scope="session")
 def perdure_url(pytestconfig: pytest.Config) -> str | None:
-    """The database of `--perdure-url`; beside it, one for each process of pytest-xdist, made if it is missing. None: each
-    test has a temporary file."""
+    """The database of `--perdure-url`; beside it, one for each process of pytest-xdist, made if it is missing. None:
+    each test has a temporary file."""
     url: str | None = pytestconfig.getoption("--perdure-url")
     process = os.environ.get("PYTEST_XDIST_WORKER")
     if url is None or process is None:
