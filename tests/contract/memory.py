@@ -10,7 +10,7 @@ import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -93,9 +93,6 @@ class MemoryRunner:
 
     def joined(self) -> object | None:
         return self._joined.get()
-
-    def joining(self, tx: object) -> AbstractContextManager[None]:
-        raise NotImplementedError
 
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[Any, None, None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -157,14 +157,14 @@ def test_a_lost_job_rolls_everything_back(app: Perdure, engine: sa.Engine) -> No
 def test_django_takes_part(app: Perdure, engine: sa.Engine, sort: str, url: str) -> None:
     if sort == "mariadb":
         mariadb_doors.mysqlclient()
-    connect = {
+    connects: dict[str, Callable[[], Any]] = {
         "sqlite": lambda: django_connection(Path(url)),
         "postgres": lambda: postgres_doors.django_connection(url),
         "mariadb": lambda: mariadb_doors.django_connection(url),
-    }[sort]
+    }
 
     def body(ctx: JobContext) -> None:
-        connection = connect()  # Django has one for each thread
+        connection = connects[sort]()  # Django has one for each thread
         try:
             with ctx.transaction(session=connection) as tx:
                 assert tx.session is connection

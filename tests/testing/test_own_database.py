@@ -192,7 +192,7 @@ def test_a_handlers_session_takes_part(app: Perdure, tmp_path: Path) -> None:
 
 def test_jobs_that_wait_there_are_not_run_by_a_test(app: Perdure, send: Any, tmp_path: Path) -> None:
     real = Perdure(tmp_path / "real.db")
-    real.job(lambda: None, name="send")  # type: ignore[call-overload]
+    real.job(name="send")(lambda: None)
     real.enqueue("send")
     real.close()
     with closing(sqlite3.connect(tmp_path / "real.db")) as connection:
@@ -234,7 +234,7 @@ def test_what_a_killed_test_has_left_is_no_hindrance(app: Perdure, send: Any, ur
     with app.testing(url=url):
         pass
     left = Perdure(url)
-    left.job(lambda to: None, name="send")  # type: ignore[call-overload]
+    left.job(name="send")(lambda to: None)
     left.enqueue("send", {"to": "left"})
     left.close()
     with app.testing(url=url) as t:
@@ -243,7 +243,7 @@ def test_what_a_killed_test_has_left_is_no_hindrance(app: Perdure, send: Any, ur
 
 def test_a_database_with_jobs_in_it_is_not_emptied(app: Perdure, send: Any, url: str) -> None:
     real = Perdure(url, auto_migrate=True)
-    real.job(lambda: None, name="send")  # type: ignore[call-overload]
+    real.job(name="send")(lambda: None)
     job = real.enqueue("send")
     with pytest.raises(PerdureError, match="for tests alone") as raised, app.testing(url=url):
         pass

@@ -116,7 +116,7 @@ def test_the_suite_runs_on_a_database_of_the_users(project: Path) -> None:
 
 def test_a_database_with_jobs_in_it_is_left_alone(project: Path) -> None:
     app = Perdure(project / "real.db")
-    app.job(lambda: None, name="work")  # type: ignore[call-overload]
+    app.job(name="work")(lambda: None)
     app.enqueue("work")
     printed = run_pytest(project, "-o", "perdure_app=shop.jobs:app", "--perdure-url", "real.db")
     assert "2 errors" in printed
@@ -134,12 +134,7 @@ def test_a_database_with_jobs_in_it_is_left_alone(project: Path) -> None:
     ],
 )
 def test_processes_of_xdist_do_not_meet(project: Path, sort: str, request: pytest.FixtureRequest) -> None:
-    if sort == "sqlite":
-        url, found = "tests.db", lambda: sorted(path.name for path in project.glob("tests*.db"))
-    else:
-        server = request.getfixturevalue(f"{sort}_server")
-        url = server.new_database()
-        found = None
+    url = "tests.db" if sort == "sqlite" else request.getfixturevalue(f"{sort}_server").new_database()
     many = TEST + "".join(
         f"""
 def test_{number}(perdure):
@@ -152,8 +147,8 @@ def test_{number}(perdure):
     (project / "tests" / "test_shop.py").write_text(many)
     printed = run_pytest(project, "-p", "xdist.plugin", "-n2", "-o", "perdure_app=shop.jobs:app", "--perdure-url", url)
     assert "8 passed" in printed, printed
-    if found is not None:
-        assert found() == ["tests_gw0.db", "tests_gw1.db"]
+    if sort == "sqlite":
+        assert sorted(path.name for path in project.glob("tests*.db")) == ["tests_gw0.db", "tests_gw1.db"]
 
 
 def test_the_plugin_is_light() -> None:

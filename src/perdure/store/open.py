@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from perdure.errors import ConfigError
-from perdure.store.borrowed import BorrowedRunner
+from perdure.store.borrowed import BorrowedRunner, Loan
 from perdure.store.protocols import Store, StoreFactory, StoreSettings
 from perdure.store.store import SqlStore
 from perdure.store.transaction import driver_connection, unknown
@@ -68,15 +68,22 @@ def open_borrowed(tx: object) -> SqlStore:
     """A store on the database of the user's connection, every operation of which is a part of his transaction."""
     connection = driver_connection(tx)
     libraries = {base.__module__.split(".")[0] for base in type(connection).__mro__}
+    loan: Loan
     if libraries & {"psycopg", "psycopg2"}:
-        from perdure.store.postgres.session import PostgresLoan as Found
+        from perdure.store.postgres.session import PostgresLoan
+
+        loan = PostgresLoan()
     elif libraries & {"pymysql", "MySQLdb"}:
-        from perdure.store.mysql.session import MySQLLoan as Found
+        from perdure.store.mysql.session import MySQLLoan
+
+        loan = MySQLLoan()
     elif "sqlite3" in libraries:
-        from perdure.store.sqlite.transaction import SqliteLoan as Found
+        from perdure.store.sqlite.transaction import SqliteLoan
+
+        loan = SqliteLoan()
     else:
         raise unknown(tx, "a connection of sqlite3, psycopg, psycopg2, PyMySQL or mysqlclient")
-    return SqlStore(BorrowedRunner(tx, Found()))
+    return SqlStore(BorrowedRunner(tx, loan))
 
 
 def _factory(scheme: str) -> StoreFactory:

@@ -124,6 +124,10 @@ def borrow(connection: Any, work: Callable[[Driver], T]) -> T:
     """Without prepared statements: a pooler may not support them, and the user may count his own."""
     if not isinstance(connection, psycopg.Connection):
         return work(psycopg2_driver.borrow_psycopg2(connection, WRITING))
+    return _borrow_psycopg(cast("Any", connection), work)
+
+
+def _borrow_psycopg(connection: psycopg.Connection[Any], work: Callable[[Driver], T]) -> T:
     _check(connection)
     if connection.info.transaction_status == TransactionStatus.IDLE:
         psycopg.Cursor(connection).execute(b"SELECT", prepare=False)  # psycopg begins as it was told to

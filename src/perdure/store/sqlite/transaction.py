@@ -230,10 +230,12 @@ class SqliteLoan:
 
     single_writer = True
     grammar = SQLITE
-    cursor = sqlite3.Cursor
 
     def run(self, connection: sqlite3.Connection, make: Make[T]) -> T:
         return _within_connection(connection, make, None, _ready)
+
+    def cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+        return sqlite3.Cursor(connection)
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         settings = StoreSettings(auto_migrate=True)
