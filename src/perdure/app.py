@@ -662,17 +662,23 @@ class Perdure(Lazy):
         return self.store.transaction()
 
     def testing(
-        self, *, start: datetime | None = None, state: Mapping[str, Any] | None = None
+        self,
+        *,
+        start: datetime | None = None,
+        state: Mapping[str, Any] | None = None,
+        url: str | os.PathLike[str] | None = None,
+        tx: Any = None,
     ) -> AbstractContextManager[Kit]:
         """`with app.testing() as t:` uses a temporary file and a clock that does not move, for this whole process.
 
         The app's own database is not touched. When the block ends, the app has its database, clock and ids again. Kinds
         and middleware declared inside stay declared: a module is imported once. `start`: the time at the beginning, now
-        by default; `state`: what handlers find as `ctx.state`. See docs/testing.md.
+        by default; `state`: what handlers find as `ctx.state`. `url`: a database for tests, which is emptied. `tx`: a
+        connection or session whose transaction the test rolls back, and the jobs with it. See docs/testing.md.
         """
         from perdure.testing.kit import testing
 
-        return testing(self, start, state)
+        return testing(self, start, state, None if url is None else os.fspath(url), tx)
 
     def close(self) -> None:
         """Close the app's connections. They are opened again on the next use."""

@@ -5,8 +5,8 @@ The runner knows the database, the operations know the statements; each signatur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import partial, update_wrapper
 from inspect import signature
@@ -147,6 +147,15 @@ def briefly(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P],
     return update_wrapper(method, operation)
 
 
+def awrites(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate[SqlStore, P], Awaitable[T]]:
+    """Like `writes`, for coroutines."""
+
+    async def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _answered(await store.runner.awrite(partial(operation, *args, **kwargs)))
+
+    return update_wrapper(method, operation)
+
+
 def reads(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P], T]:
     """A method that runs the operation on one consistent snapshot."""
 
@@ -237,6 +246,7 @@ class SqlStore:
     # ClaimOperations, FinishOperations, RescueOperations, TurnOperations
     claim = past_damage(writes(_claim.claim))
     finish = past_damage(briefly(_turn.finish))
+    afinish = awrites(_turn.finish)
     promote = past_damage(writes(_turn.promote))
     rescue = past_damage(briefly(_turn.rescue))
     turn = past_damage(briefly(_turn.turn))
@@ -396,6 +406,13 @@ class SqlStore:
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.runner.transaction(join=join)
+
+    def joining(self, tx: object) -> AbstractContextManager[None]:
+        joining = getattr(self.runner, "joining", None)  # as above: without it calls do not join, and need tx=
+        return nullcontext() if joining is None else joining(tx)
+
+    begin_writing = writes(admin.begin_writing)
+    abegin_writing = awrites(admin.begin_writing)
 
     def bell(self, queues: Sequence[str] | None = None) -> Bell:
         return self.runner.bell(queues)

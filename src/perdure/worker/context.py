@@ -57,7 +57,7 @@ class Services(Protocol):
 
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob: ...
 
-    def transaction(self, ctx: JobContext) -> JobTransactionBlock: ...
+    def transaction(self, ctx: JobContext, session: Any = None) -> JobTransactionBlock: ...
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None: ...
 
@@ -246,11 +246,15 @@ class JobContext:
             self._children.append(new)
         return Job.fresh(new, 0)
 
-    def transaction(self) -> JobTransactionBlock:
+    def transaction(self, *, session: Any = None) -> JobTransactionBlock:
         """A transaction whose commit is the job's end: `with ctx.transaction() as tx: tx.execute(…); tx.result(7)`. On
-        a server also `async with ctx.transaction() as tx: await tx.execute(…)`."""
+        a server also `async with ctx.transaction() as tx: await tx.execute(…)`.
+
+        `session`: SQLAlchemy's sessionmaker or Engine, or Django's connection: the transaction is then one of its own,
+        `tx.session`. In a coroutine an async_sessionmaker or AsyncEngine, with `async with`.
+        """
         self.check_open("transaction")
-        return self._services.transaction(self)
+        return self._services.transaction(self, session)
 
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
         """End the job together with what `write` writes. Called for a handler that returned `Done`."""

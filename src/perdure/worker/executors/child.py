@@ -15,8 +15,8 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -38,7 +38,7 @@ from perdure.worker.executors.wire import (
     load_object,
 )
 from perdure.worker.run import AnyKind, Assignment, Ended, awaited, from_users_code, run_async, run_plain
-from perdure.worker.services import JobTransaction, JobTransactionBlock, StoreServices
+from perdure.worker.services import JobTransactionBlock, StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
@@ -330,14 +330,10 @@ class ChildContext(JobContext):
     def captured(self, level: str, message: str, at: Micros, fields: str | None = None) -> None:
         self._say("said", "captured", [level, message, at, fields], {})
 
-    def transaction(self) -> JobTransactionBlock:
-        return JobTransactionBlock(self._told(super().transaction()))
-
-    @contextmanager
-    def _told(self, block: JobTransactionBlock) -> Generator[JobTransaction, None, None]:
-        with block as tx:
-            yield tx
-        self._say("closed")
+    def transaction(self, *, session: Any = None) -> JobTransactionBlock:
+        block = super().transaction(session=session)
+        block.when_committed = lambda: self._say("closed")
+        return block
 
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
         super().complete(result, write)
