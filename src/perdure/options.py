@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, cast, get_args
@@ -29,6 +30,9 @@ from perdure.store.rows import EVERY_QUEUE
 
 PARAMS_LIMIT = 64 * 1024
 DEFAULT_RETRY = Retry()
+
+principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
+"""For whom jobs are enqueued in this context, unless an option says otherwise, and who decides about jobs by hand."""
 
 Conflict = Literal["raise", "return"]
 Until = Literal["final", "ever"]

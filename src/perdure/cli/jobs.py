@@ -33,8 +33,7 @@ from perdure.cli.render import (
 )
 from perdure.cli.suggest import none_like_that
 from perdure.cli.target import App, JobName, Url, completed, existing_app, existing_database
-from perdure.clock import to_datetime
-from perdure.text import measured
+from perdure.text import measured, stamp
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -169,7 +168,11 @@ def print_jobs(found: Iterable[Job]) -> None:
 
 def _job_line(job: Job) -> list[tuple[str, int]]:
     at = moment(job.finished_at or job.started_at or job.queued_at) or ""
-    return [(at[11:19], 8), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10), (job.state, 9), (_note(job), 0)]
+    return [(_clock_time(at), 9), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10), (job.state, 9), (_note(job), 0)]
+
+
+def _clock_time(at: str) -> str:
+    return f"{at[11:19]}Z" if at else ""
 
 
 def _note(job: Job) -> str:
@@ -205,9 +208,9 @@ def _print_runs(found: Sequence[Run], *, of_one: bool) -> None:
 
 
 def _run_line(run: Run) -> list[tuple[str, int]]:
-    at = (moment(run.finished_at or run.started_at) or "")[11:19]
+    at = _clock_time(moment(run.finished_at or run.started_at) or "")
     end = _error(run) or (f"took {_took(run)}" if run.duration_ms is not None else "")
-    return [(at, 8), (id_text(run.job_id), 8), (run.kind, 18), (str(run.attempt), 2), (run.state, 9), (end, 0)]
+    return [(at, 9), (id_text(run.job_id), 8), (run.kind, 18), (str(run.attempt), 2), (run.state, 9), (end, 0)]
 
 
 def _took(run: Run) -> str:
@@ -390,12 +393,11 @@ def _print_log(lines: Iterable[LogLine], *, json: bool, live: bool) -> None:
 def _log_text(line: LogLine) -> str:
     from perdure.ops.forms import fields_of
 
-    at = f"{to_datetime(line.at):%Y-%m-%d %H:%M:%S}"
     fields = fields_of(line)
     beside = "" if fields is None else f" {fields}"
     if isinstance(fields, dict):
         beside = "".join(f" {name}={value}" for name, value in cast("dict[str, object]", fields).items())
-    return visible(f"{at} {line.level:<7} {line.message}{beside}")
+    return visible(f"{stamp(line.at)} {line.level:<7} {line.message}{beside}")
 
 
 def _until_ended(perdure: Perdure, job: Job) -> Iterator[LogLine]:

@@ -6,14 +6,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from perdure.cli.discovery import find_app
-from perdure.cli.render import json_text, visible
+from perdure.cli.log_lines import LogFormat, LogLevel, log_on_stderr
+from perdure.cli.render import visible
 from perdure.cli.suggest import no_queue_called, queue_names
 from perdure.cli.target import App, AppArgument, Url, app_name
 from perdure.text import counted
@@ -21,22 +20,6 @@ from perdure.text import counted
 if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.worker.worker import Worker
-
-
-class LogFormat(StrEnum):
-    """How log lines are written."""
-
-    HUMAN = "human"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """From which level on."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 Queue = Annotated[
@@ -150,67 +133,3 @@ def _leave(code: int) -> NoReturn:
     if code:
         os._exit(code)
     raise typer.Exit(code)
-
-
-def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) -> None:
-    """Show what is logged by Perdure and by the handlers, and Python's warnings, from INFO on or the level given.
-
-    An app that has set up logging keeps it, unless a form is asked for: then this replaces it. A level is set anyway.
-    """
-    root = logging.getLogger()
-    if level is not None:
-        logging.getLogger("perdure").setLevel(level.upper())
-    if root.handlers and form is None:
-        return
-    handler = StderrHandler()
-    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else HumanFormatter())
-    for other in list(root.handlers):
-        root.removeHandler(other)
-    root.addHandler(handler)
-    root.setLevel((level or LogLevel.INFO).upper())
-    logging.captureWarnings(True)  # else Python prints them as they are, between the lines
-
-
-class StderrHandler(logging.StreamHandler[TextIO]):
-    """Standard error. What is logged while a job runs, by whatever logger, is shown without the job's secrets."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        from perdure.worker.context import current
-
-        ctx = current()
-        return super().format(record if ctx is None else ctx.fit_record(record))
-
-
-class HumanFormatter(logging.Formatter):
-    """Time, level, source (of `ctx.log` the kind; none where it is Perdure itself) and message, made harmless."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(source)s%(message)s")
-
-    def format(self, record: logging.LogRecord) -> str:
-        record.source = _source(record)
-        return visible(super().format(record))
-
-
-def _source(record: logging.LogRecord) -> str:
-    if record.name == "perdure.job":
-        return f"{getattr(record, 'perdure', {}).get('kind', record.name)}: "
-    return "" if record.name.startswith("perdure.") else f"{record.name}: "
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message; of jobs' events the facts too; errors with traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        facts = getattr(record, "perdure", None)
-        if isinstance(facts, dict):
-            line |= facts
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json_text(line)

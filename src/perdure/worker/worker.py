@@ -24,12 +24,13 @@ from perdure.store.protocols import Bell
 from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
 from perdure.upkeep.reservations import ReservationWatch
-from perdure.worker.context import capturing
+from perdure.worker.capture import capturing
 from perdure.worker.executors.loop import LoopExecutor
 from perdure.worker.executors.threads import ThreadExecutor
 from perdure.worker.executors.wire import check_not_importing
 from perdure.worker.health import Health, Status, problem_of
 from perdure.worker.heartbeat import ClockWatch, Exclusive, Heartbeat, LoopProbe
+from perdure.worker.lifecycle import say
 from perdure.worker.lifespan import Lifespan
 from perdure.worker.loop import HURRY, SETTLE_S, STOP, StopRequest, WorkLoop
 from perdure.worker.node import Node
@@ -263,7 +264,7 @@ class Worker:
         self._thread = threading.Thread(target=self._serve, args=(node, work_loop), name="perdure-store", daemon=True)
         names = sorted(kind.name for kind in self._parts.kinds)
         facts = {"event": "started", "node_id": str(to_uuid(node.id)), "kinds": names}
-        logger.info("worker started as node %s", to_uuid(node.id), extra={"perdure": facts})
+        say(logger, logging.INFO, f"worker started as node {to_uuid(node.id)}", facts)
         self._thread.start()
 
     def _chores(self, node: Node) -> Chores:
