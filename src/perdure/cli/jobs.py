@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -36,6 +36,8 @@ from perdure.cli.target import App, JobName, Url, completed, existing_app, exist
 from perdure.text import measured, stamp
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from perdure.app import Perdure
     from perdure.job.views import Job, Run
     from perdure.store.rows import LogLine
@@ -75,12 +77,13 @@ def jobs(
             return
         found, more = _first(perdure.jobs(**filters), limit)
         none = "" if found or json else none_like_that(perdure, "No jobs", filters)
+        progress = {} if json else _progress(perdure, found)
     if json:
         print_json(list(map(job_json, found)))
     elif not found:
         print(none)
     else:
-        print_jobs(found)
+        print_jobs(found, progress)
         if more:
             print(f"The first {len(found)}; --limit N shows more.")
 
@@ -142,7 +145,16 @@ def _follow(
                 print_line(as_line(row), drop=3)
 
 
-def print_jobs(found: Iterable[Job]) -> None:
+def _progress(perdure: Perdure, found: Iterable[Job]) -> dict[UUID, str]:
+    """Of those that run and have said something."""
+    from perdure.ops.progress import progress_of, progress_text
+
+    told = ((job.id, progress_of(perdure.store, job)) for job in found)
+    return {job_id: progress_text(progress) for job_id, progress in told if progress is not None}
+
+
+def print_jobs(found: Iterable[Job], progress: Mapping[UUID, str] | None = None) -> None:
+    """`progress`: what some of them have said of it, by id."""
     columns = ("id", "kind", "queue", "state", "tries", "created", "note")
     rows = [
         (
@@ -152,7 +164,7 @@ def print_jobs(found: Iterable[Job]) -> None:
             job.state.value,
             f"{job.attempts}/{job.max_attempts}",
             ago(job.created_at),
-            _note(job),
+            _note(job) or (progress or {}).get(job.id, ""),
         )
         for job in found
     ]
@@ -168,7 +180,8 @@ def print_jobs(found: Iterable[Job]) -> None:
 
 def _job_line(job: Job) -> list[tuple[str, int]]:
     at = moment(job.finished_at or job.started_at or job.queued_at) or ""
-    return [(_clock_time(at), 9), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10), (job.state, 9), (_note(job), 0)]
+    about = [(_clock_time(at), 9), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10)]
+    return [*about, (job.state, 9), (_note(job), 0)]
 
 
 def _clock_time(at: str) -> str:
@@ -238,6 +251,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
         payload = payload_json(perdure.store, found)
         template = None if found.template_id is None else perdure.templates.of(found)
         runs = list(perdure.runs(found))
+        progress = _progress(perdure, [found]).get(found.id)
         why = perdure.explain(found)
         schedule = schedule_of(perdure.store, found)
     remedy = None if why.remedy is None else completed(why.remedy, url, app)
@@ -258,6 +272,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
     print_fields(
         [
             *_fields(found),
+            ("progress", progress),
             ("template", made_from),
             ("schedule", made_for),
             ("why", sentence(one_line(why.why))),
