@@ -22,6 +22,7 @@ from perdure.checks import (
     refused,
 )
 from perdure.clock import Micros
+from perdure.elsewhere import OPTIONS
 from perdure.errors import InvalidOption
 from perdure.job.model import PRIORITY_LIMIT, Plan, rank_of
 from perdure.job.retry import Retry
@@ -123,7 +124,7 @@ class Options(Lazy):
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
         """These options with some replaced. An unknown name is refused."""
-        check_known(changes, OPTION_NAMES)
+        check_known(changes, OPTION_NAMES, elsewhere=OPTIONS)
         return replace(self, **changes) if changes else self
 
     def start_at(self, now: Micros) -> Micros:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
+from perdure.cli.completion import offer_jobs
 from perdure.cli.filters import Follow, Limit, with_filters
 from perdure.cli.render import (
     PAUSE_S,
@@ -46,7 +47,12 @@ Row = TypeVar("Row", "Job", "Run")
 LISTED = 20
 
 OfJob = Annotated[
-    str | None, typer.Argument(metavar="ID", help="Only of this job: its id, or the last 4 or more characters of it.")
+    str | None,
+    typer.Argument(
+        metavar="ID",
+        help="Only of this job: its id, or the last 4 or more characters of it.",
+        autocompletion=offer_jobs,
+    ),
 ]
 FollowLog = Annotated[
     bool,

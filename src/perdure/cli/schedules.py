@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from perdure.cli.commands import Command, Commands
+from perdure.cli.completion import offer_kinds
 from perdure.cli.discovery import no_app
 from perdure.cli.enqueue import Payload, Priority, Queue, Tags, Values, arguments_of, in_one_sentence
 from perdure.cli.filters import moment_of, span_of
@@ -70,7 +71,10 @@ Cron = Annotated[
     typer.Argument(metavar="CRON", help='When: "0 7 * * *", 6 fields with seconds first, or @daily; or --every, --at.'),
 ]
 KindName = Annotated[
-    str | None, typer.Option("--kind", "-k", metavar="KIND", help="What to run: a kind, as the app declares it.")
+    str | None,
+    typer.Option(
+        "--kind", "-k", metavar="KIND", help="What to run: a kind, as the app declares it.", autocompletion=offer_kinds
+    ),
 ]
 TemplateName = Annotated[
     str | None,

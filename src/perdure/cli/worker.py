@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from perdure.cli.completion import offer_queues
 from perdure.cli.discovery import find_app
 from perdure.cli.log_lines import LogFormat, LogLevel, log_on_stderr
 from perdure.cli.render import visible
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 
 Queue = Annotated[
-    list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="A queue to serve; several in this order.")
+    list[str] | None,
+    typer.Option(
+        "--queue", "-q", metavar="NAME", help="A queue to serve; several in this order.", autocompletion=offer_queues
+    ),
 ]
 Concurrency = Annotated[
     int | None, typer.Option(min=1, max=10_000, metavar="N", help="How many jobs at once; 10 by default.")

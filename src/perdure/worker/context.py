@@ -24,6 +24,7 @@ from uuid import UUID
 
 from perdure.checks import check_number
 from perdure.clock import Micros, to_datetime
+from perdure.elsewhere import OF_A_CONTEXT, refuse
 from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError
 from perdure.ids import to_uuid
 from perdure.job.model import Claim, NewJob, RunStats
@@ -381,6 +382,12 @@ class JobContext:
                 f"ctx.{what} after ctx.transaction(): its commit has ended the job; do this before or inside the block",
                 code="job_ended",
             )
+
+    if not TYPE_CHECKING:  # else type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Only asked for what is not there."""
+            refuse(self, name, OF_A_CONTEXT, "the context of a job")
 
     def __repr__(self) -> str:
         return f"<JobContext {self.kind.name} {self.job_id} attempt {self.attempt}>"
