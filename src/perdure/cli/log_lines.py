@@ -39,10 +39,11 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) -> None:
+def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) -> StderrHandler | None:
     """Show what is logged by Perdure and by the handlers, and Python's warnings, from INFO on or the level given.
 
     An app that has set up logging keeps it, unless a form is asked for: then this replaces it. A level is set anyway.
+    Returns the handler that shows it. None: the app has its own.
     """
     from perdure.worker.capture import remove_other_handlers
 
@@ -50,7 +51,7 @@ def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) 
     if level is not None:
         logging.getLogger("perdure").setLevel(level.upper())
     if root.handlers and form is None:
-        return
+        return None
     handler = StderrHandler()
     handler.is_the_only_one = form is not None
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else HumanFormatter(colour=is_colourful(sys.stderr)))
@@ -58,6 +59,7 @@ def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) 
     root.addHandler(handler)
     root.setLevel((level or LogLevel.INFO).upper())
     logging.captureWarnings(True)  # else Python prints them as they are, between the lines
+    return handler
 
 
 def is_colourful(out: TextIO) -> bool:

@@ -6,16 +6,20 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from perdure.cli.completion import offer_queues
 from perdure.cli.discovery import find_app
+from perdure.cli.live import live_lines
 from perdure.cli.log_lines import LogFormat, LogLevel, log_on_stderr
-from perdure.cli.render import visible
+from perdure.cli.reload import SourceWatch, begin_anew
+from perdure.cli.render import error_text, one_line, visible
 from perdure.cli.suggest import no_queue_called, queue_names
 from perdure.cli.target import App, AppArgument, Url, app_name
+from perdure.errors import PerdureError
 from perdure.text import counted
 
 if TYPE_CHECKING:
@@ -54,6 +58,8 @@ Level = Annotated[
     LogLevel | None, typer.Option("--log-level", help="From which level on log lines are shown; info by default.")
 ]
 
+Reload = Annotated[bool, typer.Option("--reload", help="Begin anew when a source file changes; for development.")]
+
 
 def worker(
     target: AppArgument = None,
@@ -68,14 +74,17 @@ def worker(
     exclusive: Exclusive = None,
     log_format: Format = None,
     log_level: Level = None,
+    reload: Reload = False,
 ) -> None:
     """Run jobs until a signal says stop.
 
     The first SIGTERM or SIGINT lets running jobs finish for the grace, the second releases them at once. Exits with 0
-    when all is well, 3 if handlers had to be left behind, 75 if the connection to the database hung.
+    when all is well, 3 if handlers had to be left behind, 75 if the connection to the database hung. On a terminal
+    jobs that take long have a line with their progress.
     """
-    found, name = find_app(url, app_name(target, app))
-    log_on_stderr(log_format, log_level)
+    watch = SourceWatch(Path.cwd()) if reload else None
+    found, name = _found(url, app_name(target, app), watch)
+    handler = log_on_stderr(log_format, log_level)
     running = found.worker(
         queue or None,
         concurrency,
@@ -90,7 +99,33 @@ def worker(
             _print_start(found, running, name, place, queue)
         _warn_of_unknown(queue or (), found)
 
-    _leave(running.run(until_idle=until_idle, started=on_start))
+    if watch is not None:
+        watch.stop_on_change(running.stop)
+    with live_lines(lambda: running.contexts, None if log_format is LogFormat.JSON else handler):
+        code = running.run(until_idle=until_idle, started=on_start)
+    if watch is not None and watch.has_changed and not running.is_hurried:
+        begin_anew()
+    _leave(code)
+
+
+def _found(url: str | None, name: str | None, watch: SourceWatch | None) -> tuple[Perdure, str]:
+    """The app. With a watch, code that cannot be imported ends nothing: the next change is waited for."""
+    try:
+        return find_app(url, name)
+    except PerdureError as error:
+        if watch is None:
+            raise
+        return _begin_anew_after_a_change(error, watch)
+
+
+def _begin_anew_after_a_change(error: PerdureError, watch: SourceWatch) -> NoReturn:
+    print(f"perdure: {one_line(error_text(error))}", file=sys.stderr)
+    print("perdure: waiting for a change of the source files; Ctrl-C ends", file=sys.stderr, flush=True)
+    try:
+        watch.wait()
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+    begin_anew()
 
 
 def _print_start(app: Perdure, running: Worker, name: str, place: str, queues: list[str] | None) -> None:

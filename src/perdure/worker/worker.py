@@ -40,6 +40,7 @@ from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
     from perdure.schedule.scheduler import Scheduler
+    from perdure.worker.context import JobContext
 
 T = TypeVar("T")
 
@@ -191,6 +192,16 @@ class Worker:
             exclusive=self._options.exclusive,
             standby=self._exclusive is not None and not self._exclusive.held,
         )
+
+    @property
+    def contexts(self) -> list[JobContext]:
+        """Of the jobs that run here. Any thread may ask."""
+        return [] if self._node is None else [task.ctx for task in list(self._node.held.values())]
+
+    @property
+    def is_hurried(self) -> bool:
+        """It was asked to end without the grace, as the second signal does."""
+        return self._stopping.level >= HURRY
 
     @property
     def is_forked(self) -> bool:
