@@ -117,7 +117,17 @@ def _explain_usage(error: Any) -> NoReturn:
     path = "perdure" if error.ctx is None else error.ctx.command_path
     ours = isinstance(error, InvalidValue) or (isinstance(error, typer.BadParameter) and error.param is None)
     text = error.message if ours else error.format_message()  # which would say `Invalid value:` before it
+    if (option := getattr(error, "option_name", None)) is not None:
+        text = _no_such_option(option, getattr(error, "possibilities", None) or ())
     _fail(f"{text.rstrip('.')} (see {path} --help) [usage_error]")
+
+
+def _no_such_option(option: str, near: Sequence[str]) -> str:
+    from perdure.elsewhere import ON_THE_COMMAND_LINE
+
+    found = ON_THE_COMMAND_LINE.get(option)
+    hint = f"; write {found}" if found else f"; did you mean {' or '.join(sorted(near))}?" if near else ""
+    return f"there is no option {option}{hint}"
 
 
 def _fail(message: str, error: BaseException | None = None, status: int = ERROR) -> NoReturn:

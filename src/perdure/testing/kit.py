@@ -29,7 +29,8 @@ from perdure.store.store import SqlStore
 from perdure.store.tables import tables
 from perdure.testing.context import KitContext, nameless, new_context
 from perdure.testing.drain import Drain, HandlerLoop, begin_run, run_here, until_ended
-from perdure.worker.context import capturing, current
+from perdure.worker.capture import capturing
+from perdure.worker.context import current
 from perdure.worker.run import AnyKind
 from perdure.worker.services import in_event_loop
 from perdure.worker.worker import is_at_work

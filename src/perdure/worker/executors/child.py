@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.clock import Micros, ServerClock
 from perdure.errors import ConfigError, KindError, PerdureError
 from perdure.job.model import Claim
-from perdure.worker.context import JobContext, Services, capturing
+from perdure.worker.capture import capturing, remove_other_handlers
+from perdure.worker.context import JobContext, Services
 from perdure.worker.executors.wire import (
     CUT_OFF,
     Ending,
@@ -104,8 +105,9 @@ def _let_signals_in() -> None:
 def main(conversation: int, lifeline: int, parent: int) -> None:
     """The whole life of a child."""
     tie_to_parent(lifeline, parent)
-    with capturing():
-        Child(socket.socket(fileno=conversation), lifeline).serve()
+    child = Child(socket.socket(fileno=conversation), lifeline)
+    with capturing(lambda line: child.say("logged", line)):
+        child.serve()
 
 
 class Child:
@@ -129,6 +131,8 @@ class Child:
         self._stops: dict[bytes, tuple[Stop, bool]] = {}
         self._running: CurrentRun | None = None
         self._imported: list[list[Any]] = []
+        self._in_one_form = False
+        """The worker shows all log lines in one form; so those of this process go there, whatever the app sets up."""
         self._as_found: ProcessState | None = None
         """How the last run has left the process, or an import."""
         os.register_at_fork(after_in_child=self._close_in_fork)
@@ -137,9 +141,10 @@ class Child:
         threading.Thread(target=self._listen, name="perdure-listen", daemon=True).start()
         while (frame := self._todo.get()) is not None:
             match frame:
-                case ["hello", argv, level]:
+                case ["hello", argv, level, in_one_form]:
                     sys.argv[:] = argv
                     logging.getLogger().setLevel(level)
+                    self._in_one_form = in_one_form
                 case ["job", order]:
                     if not self._run(order):
                         return
@@ -189,6 +194,8 @@ class Child:
         kind = load_kind(ImportPath(*order["kind"]))
         middleware = [load_object(ImportPath(*path)) for path in order["middleware"]]
         app = kind.app
+        if self._in_one_form:
+            remove_other_handlers()
         _use_database(app, order["url"])
         if isinstance(app.clock, ServerClock):
             app.clock.ahead_us = order["ahead_us"]  # so that a log line needs no connection
