@@ -269,7 +269,8 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    code = getattr(innermost(function), "__code__", None)
+    """The file and line; of an object that says in whose place it is called (`__perdure_calls__`), that function's."""
+    code = getattr(innermost(getattr(function, "__perdure_calls__", function)), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else shown(function)
 
 

@@ -17,6 +17,7 @@ PAGES = {
     "coming-from-apscheduler.md": 5,
     "coming-from-celery.md": 6,
     "databases.md": 10,
+    "django.md": 10,
     "doctor.md": 3,
     "handlers.md": 4,
     "jobs.md": 4,

@@ -297,6 +297,7 @@ class Handler:
 
     def __init__(self, task: Any) -> None:
         self.task = task
+        self.__perdure_calls__ = task.func
 
     def __call__(self, ctx: JobContext, args: list[Any] = [], kwargs: dict[str, Any] = {}) -> Any:  # noqa: B006
         close_old_connections()
