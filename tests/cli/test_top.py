@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from perdure import Fail, JobContext, State
@@ -60,11 +61,9 @@ def test_running_jobs_show_their_progress_and_can_be_asked_to_stop(tmp_path: Pat
     app = App(tmp_path / "jobs.db", durability="normal")
 
     @app.job
-    def crawl(ctx: JobContext) -> None:
+    async def crawl(ctx: JobContext) -> None:
         ctx.progress(3, 12, "the third page")
-        while True:
-            ctx.checkpoint()
-            app.clock.wait(0.01)
+        await asyncio.Event().wait()
 
     job = crawl.enqueue()
     with app.worker().running(), session("top", "--url", "jobs.db", cwd=tmp_path) as terminal:

@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
     ),
     "Look at jobs": (
         Entry("status", "status", "Answer six questions about what is going on.", ("status", "status --watch")),
-        Entry("top", "top", "Watch queues, workers and jobs, and pause, retry and cancel by key.", ("top",)),
+        Entry("top", "top", "Watch it live; pause, retry and cancel by key.", ("top",)),
         Entry("explain", "jobs", "Say why a job is not running, or how it ended.", ("explain 3fa2c1d0",)),
         Entry(
             "jobs",

@@ -117,8 +117,10 @@ def _explain_usage(error: Any) -> NoReturn:
     path = "perdure" if error.ctx is None else error.ctx.command_path
     ours = isinstance(error, InvalidValue) or (isinstance(error, typer.BadParameter) and error.param is None)
     text = error.message if ours else error.format_message()  # which would say `Invalid value:` before it
-    if (option := getattr(error, "option_name", None)) is not None:
-        text = _no_such_option(option, getattr(error, "possibilities", None) or ())
+    if type(error).__name__ == "NoSuchOption":
+        text = _no_such_option(error.option_name, error.possibilities or ())
+    elif type(error).__name__ == "MissingParameter" and error.param is not None and error.param.metavar:
+        text = f"{error.param.metavar} is missing: {getattr(error.param, 'help', None) or 'it is needed'}"
     _fail(f"{text.rstrip('.')} (see {path} --help) [usage_error]")
 
 

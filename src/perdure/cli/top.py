@@ -43,7 +43,7 @@ def top(*, url: Url = None, app: App = None) -> None:
     with the arrow keys; p pauses or resumes it, r retries a job, c cancels it, e says why it is where it is, q ends.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise typer.BadParameter("perdure top needs a terminal; perdure status --json is for programs")
+        raise typer.BadParameter("it needs a terminal; perdure status --json is for programs")
     with existing_app(url, app) as perdure, suppress(KeyboardInterrupt):
         _show(Top(perdure))
 
