@@ -46,8 +46,9 @@ def states_in(filters: Mapping[str, Any], known: type[StrEnum]) -> list[str | No
     given = filters.get("state")
     if given is None:
         return [None]
-    several = not isinstance(given, str) and isinstance(given, Iterable)
-    wanted = list(dict.fromkeys(cast("Iterable[Any]", given))) if several else [given]
+    wanted: list[Any] = [given]
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        wanted = list(dict.fromkeys(cast("Iterable[Any]", given)))
     if not wanted:
         raise InvalidOption("state= is an empty list; name a state, or leave it out", code="filter_invalid")
     return [check_choice(one, "state", list(known), code="filter_invalid") for one in wanted]

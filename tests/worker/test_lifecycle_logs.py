@@ -603,7 +603,7 @@ def test_every_line_of_a_job_says_which_run_it_is_of(app: Perdure, caplog: pytes
     finally:
         apart.removeHandler(own)
 
-    facts = {record.getMessage(): getattr(record, "perdure", None) for record in seen}
+    facts: dict[str, Any] = {record.getMessage(): getattr(record, "perdure", None) for record in seen}
     assert [facts["outside"], facts["afterwards"]] == [None, None]
     runs = {run.job_id: run for run in app.runs()}
     assert facts["plain"] == {

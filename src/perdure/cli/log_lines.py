@@ -10,7 +10,7 @@ import os
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from perdure.cli.render import SHORT, json_text, visible
 from perdure.clock import Micros
@@ -110,7 +110,7 @@ def _job(record: logging.LogRecord) -> str:
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
     facts = getattr(record, "perdure", None)
-    return facts if isinstance(facts, dict) else {}
+    return cast("dict[str, Any]", facts) if isinstance(facts, dict) else {}
 
 
 def _coloured(text: str, record: logging.LogRecord) -> str:

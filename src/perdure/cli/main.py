@@ -116,12 +116,19 @@ def _explain_usage(error: Any) -> NoReturn:
         sys.exit(0)
     path = "perdure" if error.ctx is None else error.ctx.command_path
     ours = isinstance(error, InvalidValue) or (isinstance(error, typer.BadParameter) and error.param is None)
-    text = error.message if ours else error.format_message()  # which would say `Invalid value:` before it
-    if type(error).__name__ == "NoSuchOption":
-        text = _no_such_option(error.option_name, error.possibilities or ())
-    elif type(error).__name__ == "MissingParameter" and error.param is not None and error.param.metavar:
-        text = f"{error.param.metavar} is missing: {getattr(error.param, 'help', None) or 'it is needed'}"
+    text = error.message if ours else _in_our_words(error)
     _fail(f"{text.rstrip('.')} (see {path} --help) [usage_error]")
+
+
+def _in_our_words(error: Any) -> str:
+    """What click has to say of a command line."""
+    match type(error).__name__:
+        case "NoSuchOption":
+            return _no_such_option(error.option_name, error.possibilities or ())
+        case "MissingParameter" if error.param is not None and error.param.metavar:
+            return f"{error.param.metavar} is missing: {getattr(error.param, 'help', None) or 'it is needed'}"
+        case _:
+            return str(error.format_message())
 
 
 def _no_such_option(option: str, near: Sequence[str]) -> str:
