@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from uuid import UUID
 
 import psycopg
 import pytest
 
+from perdure import Perdure
 from perdure.store.postgres.statements import READING
 from perdure.testing.contract import Case, Rig, cases
-from tests.contract.servers import Server, finds_what_is_wrong, prepared, rig_on
+from tests.contract.servers import Ask, Hurry, Server, in_words, missed, prepared, rig_on
 from tests.postgres_server import PostgresServer
+from tests.unit.patient import Case as Damage
+from tests.unit.patient import populate
 
 pytestmark = pytest.mark.postgres
 
@@ -38,5 +43,21 @@ def test_postgres_keeps_the_contract(case: Case, server: Server, rig: Rig) -> No
     server.keeps_the_contract(case, rig)
 
 
-def test_one_question_finds_what_the_doctor_would(server: Server, rig: Rig) -> None:
-    finds_what_is_wrong(server, rig)
+def test_one_question_finds_what_the_doctor_would(postgres_server: PostgresServer) -> None:
+    url = postgres_server.new_database()
+    with closing(Perdure(url, auto_migrate=True)) as app:
+        ids = {name: UUID(bytes=value) for name, value in populate(app).items()}
+
+    with psycopg.connect(url, options="-c jit=off") as connection:
+
+        def ask(sql: str) -> list[tuple[object, ...]]:
+            return connection.execute(sql.encode(), prepare=True).fetchall()
+
+        @contextmanager
+        def hurt(damage: Damage) -> Iterator[Ask]:
+            for statement, names in in_words(damage, lambda text: text.replace("perdure_", "perdure.")):
+                connection.execute(statement.encode(), [ids[name] for name in names])
+            yield ask
+            connection.rollback()
+
+        assert missed(Hurry(READING), hurt) == {}
