@@ -49,7 +49,8 @@ class Postgres(Server):
         return f"postgresql://postgres@{host}:{port}/postgres?sslmode=disable&gssencmode=disable"
 
     def install(self) -> None:
-        run("initdb", "--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres", "-D", self.data)
+        options = ("--auth=trust", "--encoding=utf8", "--locale=C", "--no-sync", "-U", "postgres")
+        run("initdb", *options, "-D", self.data)
 
     def launched(self) -> subprocess.Popen[bytes]:
         settings = [
