@@ -47,7 +47,7 @@ class MariaDBServer:
     def flavour(self) -> Flavour:
         """Which of the two servers it is: PERDURE_TEST_MYSQL_URL may name a MySQL."""
         with closing(self.connect()) as connection:
-            return Flavour.MARIADB if "mariadb" in str(connection.get_server_info()).lower() else Flavour.MYSQL
+            return flavour_of(connection)
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
@@ -107,6 +107,10 @@ def connected(url: str, **options: Any) -> pymysql.Connection[Any]:
     where["ssl_disabled"] = "unix_socket" in where  # PyMySQL takes 50 ms to prepare it
     known = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
     return pymysql.connect(**where, **known, database=parts.path[1:] or None, **options)
+
+
+def flavour_of(connection: pymysql.Connection[Any]) -> Flavour:
+    return Flavour.MARIADB if "mariadb" in str(connection.get_server_info()).lower() else Flavour.MYSQL
 
 
 @contextmanager

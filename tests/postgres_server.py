@@ -194,7 +194,7 @@ def _of_system(programs: Programs, folder: Path) -> Iterator[str]:
 def _init(programs: Programs, data: Path) -> None:
     """Make the files of a new server."""
     options = ["--auth=trust", "--encoding=utf8", "--locale=C", "--no-sync", "-U", "postgres", "-D", str(data)]
-    command = [programs.folder / "initdb", *options]
+    command = [str(programs.folder / "initdb"), *options]
     subprocess.run(command, user=programs.owner, cwd=data.parent, check=True, stdout=subprocess.DEVNULL)
 
 

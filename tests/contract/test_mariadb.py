@@ -9,9 +9,10 @@ from contextlib import closing, contextmanager
 import pytest
 
 from perdure import Perdure
-from perdure.store.mysql.statements import dialect, written
+from perdure.store.mysql.statements import written
 from perdure.testing.contract import Case, Rig, cases
-from tests.contract.servers import Ask, Hurry, Server, in_words, missed, prepared, rig_on
+from tests.contract.servers import Server, in_words, missed, prepared, rig_on
+from tests.hurried_doctor import on_mariadb
 from tests.mariadb_server import MariaDBServer
 from tests.unit.patient import Case as Damage
 from tests.unit.patient import populate
@@ -23,13 +24,7 @@ pytestmark = pytest.mark.mariadb
 def server(mariadb_server: MariaDBServer) -> Iterator[Server]:
     url = mariadb_server.new_database()
     with prepared(url) as store, closing(mariadb_server.connect(url, autocommit=True)) as connection:
-
-        def ask(sql: str) -> list[tuple[object, ...]]:
-            with connection.cursor() as cursor:
-                cursor.execute(sql)
-                return list(cursor.fetchall())
-
-        yield Server(url, store, dialect(mariadb_server.flavour).reading, ask)
+        yield Server(url, store, on_mariadb(connection, mariadb_server.flavour))
 
 
 @pytest.fixture
@@ -50,18 +45,14 @@ def test_one_question_finds_what_the_doctor_would(mariadb_server: MariaDBServer)
 
     with closing(mariadb_server.connect(url)) as connection, connection.cursor() as cursor:
 
-        def ask(sql: str) -> list[tuple[object, ...]]:
-            cursor.execute(sql)
-            return list(cursor.fetchall())
-
         @contextmanager
-        def hurt(damage: Damage) -> Iterator[Ask]:
+        def hurt(damage: Damage) -> Iterator[None]:
             for statement, names in in_words(damage, _words):
                 cursor.execute(statement, [ids[name] for name in names])
-            yield ask
+            yield
             connection.rollback()
 
-        assert missed(Hurry(dialect(mariadb_server.flavour).reading), hurt) == {}
+        assert missed(on_mariadb(connection, mariadb_server.flavour), hurt) == {}
 
 
 def _words(statement: str) -> str:

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from perdure import Perdure
-from perdure.store.postgres.statements import READING
 from perdure.testing.contract import Case, Rig, cases
-from tests.contract.servers import Ask, Hurry, Server, in_words, missed, prepared, rig_on
+from tests.contract.servers import Server, in_words, missed, prepared, rig_on
+from tests.hurried_doctor import on_postgres
 from tests.postgres_server import PostgresServer
 from tests.unit.patient import Case as Damage
 from tests.unit.patient import populate
@@ -24,12 +24,7 @@ pytestmark = pytest.mark.postgres
 def server(postgres_server: PostgresServer) -> Iterator[Server]:
     url = postgres_server.new_database()
     with prepared(url) as store, psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET jit = off")
-
-        def ask(sql: str) -> list[tuple[object, ...]]:
-            return connection.execute(sql.encode(), prepare=True).fetchall()
-
-        yield Server(url, store, READING, ask)
+        yield Server(url, store, on_postgres(connection))
 
 
 @pytest.fixture
@@ -48,16 +43,13 @@ def test_one_question_finds_what_the_doctor_would(postgres_server: PostgresServe
     with closing(Perdure(url, auto_migrate=True)) as app:
         ids = {name: UUID(bytes=value) for name, value in populate(app).items()}
 
-    with psycopg.connect(url, options="-c jit=off") as connection:
-
-        def ask(sql: str) -> list[tuple[object, ...]]:
-            return connection.execute(sql.encode(), prepare=True).fetchall()
+    with psycopg.connect(url) as connection:
 
         @contextmanager
-        def hurt(damage: Damage) -> Iterator[Ask]:
+        def hurt(damage: Damage) -> Iterator[None]:
             for statement, names in in_words(damage, lambda text: text.replace("perdure_", "perdure.")):
                 connection.execute(statement.encode(), [ids[name] for name in names])
-            yield ask
+            yield
             connection.rollback()
 
-        assert missed(Hurry(READING), hurt) == {}
+        assert missed(on_postgres(connection), hurt) == {}
