@@ -5,46 +5,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 import pytest
 
-from perdure.ops.doctor import CHECKS, Severity, examine, is_healthy
-from perdure.store.engine import Statement, Statements
 from perdure.store.open import open_store
 from perdure.store.protocols import Store
 from perdure.testing.contract import Case, NotSupported, Rig
+from tests.hurried_doctor import VIOLATIONS, HurriedDoctor
+from tests.unit.patient import CASES, case, ready
+from tests.unit.patient import Case as Damage
 
-Ask = Callable[[str], list[tuple[Any, ...]]]
-"""Runs a statement and returns its rows; on one connection, which sees what others have committed."""
-
-VIOLATIONS = [check for check in CHECKS if check.severity is Severity.VIOLATION]
-SAMPLE = "1000"
+Hurt = Callable[[Damage], AbstractContextManager[None]]
+"""Does that damage to a healthy database; it is undone in the end."""
 
 
-class Server:
-    """A database with Perdure's tables, the store that all cases use, and the doctor in a hurry.
+class Server(NamedTuple):
+    """A database with Perdure's tables, the store that all cases use, and the doctor who comes after each."""
 
-    Each check of the doctor is a transaction of its own, and all of them took longer than the case they came after.
-    So whatever he would call a violation is asked for in one statement, and he himself only where it finds something.
-    """
-
-    def __init__(self, url: str, store: Store, statements: Statements, ask: Ask) -> None:
-        self.url = url
-        self.store = store
-        self._ask = ask
-        asked = [statements[check.name] for check in VIOLATIONS if check.confirm is None]
-        self._question = "\nUNION ALL\n".join(f"SELECT 1 FROM ({_text(one)}) AS {one.name}" for one in asked)
-        self._confirmed = [
-            (check.confirm, _text(statements[check.name])) for check in VIOLATIONS if check.confirm is not None
-        ]
-
-    def is_suspicious(self) -> bool:
-        """Whether the doctor has to come."""
-        return bool(self._ask(self._question)) or any(
-            confirm(row[2:]) for confirm, text in self._confirmed for row in self._ask(text)
-        )
+    url: str
+    store: Store
+    doctor: HurriedDoctor
 
     def keeps_the_contract(self, case: Case, rig: Rig) -> None:
         """As `run_case` does it."""
@@ -52,15 +34,7 @@ class Server:
             case.run(rig)
         except NotSupported as reason:
             pytest.skip(str(reason))
-        if self.is_suspicious():
-            findings = examine(rig.store, rig.now)
-            assert is_healthy(findings), f"the doctor found {findings}"
-
-
-def _text(statement: Statement) -> str:
-    """The statement with its parameters, which say how many rows are wanted."""
-    assert set(statement.names) <= {"examples", "sample"}
-    return re.sub(r"\$\d+|%s", SAMPLE, statement.sql)
+        self.doctor.require_health(rig.store)
 
 
 @contextmanager
@@ -80,13 +54,32 @@ def rig_on(server: Server) -> Iterator[Rig]:
     rig.clear()
 
 
-def finds_what_is_wrong(server: Server, rig: Rig) -> None:
-    """The question of all checks has the answer of the checks: what cannot be read, and a job that is lost."""
-    rig.enqueue()
-    assert not server.is_suspicious()
-    rig.execute("UPDATE {job} SET payload = '{'")
-    assert server.is_suspicious()
-    rig.execute("UPDATE {job} SET payload = '{}'")
-    assert not server.is_suspicious()
-    rig.execute("DELETE FROM {ready}")
-    assert server.is_suspicious()
+NOT_HERE = {"queue_missing"}
+"""One sequence serves all queues, which need no row."""
+DAMAGES = [
+    *(
+        one
+        for one in {str(one): one for one in CASES}.values()
+        if not {"queue_counter_behind", *NOT_HERE} & one.findings.keys()
+    ),
+    case(ready("scheduled", "position = 9000000"), queue_counter_behind="default"),
+]
+"""One for each set of findings: whether a check finds all that it should is shown elsewhere."""
+
+
+def missed(doctor: HurriedDoctor, hurt: Hurt) -> dict[str, set[str]]:
+    """Damages of which the doctor in a hurry does not say the same as the doctor, and what he says."""
+    assert VIOLATIONS.keys() - NOT_HERE <= {name for damage in DAMAGES for name in damage.findings}
+    wrong = {}
+    for damage in DAMAGES:
+        with hurt(damage):
+            told = doctor.suspects()
+        if told != damage.findings.keys() & VIOLATIONS.keys():
+            wrong["; ".join(damage.statements)] = told
+    return wrong
+
+
+def in_words(damage: Damage, words: Callable[[str], str]) -> Iterator[tuple[str, list[str]]]:
+    """The statements of a damage with markers for the ids, and the names of those."""
+    for statement in damage.statements:
+        yield re.sub(r":(\w+)", "%s", words(statement)), re.findall(r":(\w+)", statement)
