@@ -59,6 +59,7 @@ def rows(*, large: bool) -> dict[str, Row]:
         "listings": Row(lambda rounds: listings.looks(rounds, listed)),
         "drain-postgres": Row(servers.drain),
         "drain-mariadb": Row(servers.drain_mariadb),
+        "threads-postgres": Row(servers.threads),
         "many-postgres": Row(servers.many),
         "depth-postgres": Row(lambda rounds: servers.depth(rounds, jobs)),
         "workers-postgres": Row(servers.workers),

@@ -37,7 +37,7 @@ def threads(rounds: int) -> list[Figure]:
     """Sixteen threads share commits; compared with one thread on a file of its own."""
     with scratch_folder() as folder:
         many, one = Desk(folder / "many.db"), Desk(folder / "one.db")
-        measured = in_turns(lambda: _together(many), lambda: rate(SINGLES, lambda: enqueue_each(one, SINGLES)), rounds)
+        measured = in_turns(lambda: together(many), lambda: rate(SINGLES, lambda: enqueue_each(one, SINGLES)), rounds)
         many.close()
         one.close()
     what = f"enqueue from {THREADS} threads"
@@ -73,7 +73,7 @@ def enqueue_calls(desk: Desk) -> None:
         desk.kind.enqueue_many(batch)
 
 
-def _together(desk: Desk) -> float:
+def together(desk: Desk) -> float:
     """The rate of all threads, from the moment they start at once until the last is done."""
     start = threading.Barrier(THREADS + 1)
 

@@ -1,4 +1,4 @@
-"""Rows about database servers: a drain on PostgreSQL beside PgQueuer, Procrastinate and the floor, enqueue_many, depth,
+"""Rows about database servers: a drain on PostgreSQL beside PgQueuer, Procrastinate and the floor, enqueueing, depth,
 several workers; a drain on MariaDB.
 
 All sides use one server, which the row starts, with `fsync` on and its files on a disk; each round has a database of
@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 
 from bench.depth import FEW, ROOM, Jobs, cost_us, microseconds
+from bench.enqueue import SINGLES, THREADS, enqueue_each, together
 from bench.floor_postgres import PostgresFloor
 from bench.measure import ROOT, Rounds, in_turns, rate
 from bench.report import Figure, at_least, at_most, compared, ratio_figure
@@ -157,6 +158,18 @@ def many(rounds: int) -> list[Figure]:
         desk.close()
     what = f"PostgreSQL: enqueue_many, {PER_CALL:,} a call"
     return [compared("many-postgres", what, measured, at_least(0.8, "PgQueuer"), "PgQueuer")]
+
+
+def threads(rounds: int) -> list[Figure]:
+    """Sixteen threads share commits; compared with one thread."""
+    with server() as started:
+        many, one = Desk(started.new_database()), Desk(started.new_database())
+        enqueue_each(many, SINGLES)  # connected, and planned
+        measured = in_turns(lambda: together(many), lambda: rate(SINGLES, lambda: enqueue_each(one, SINGLES)), rounds)
+        many.close()
+        one.close()
+    what = f"PostgreSQL: enqueue from {THREADS} threads"
+    return [compared("threads-postgres", what, measured, at_least(2, "one thread"), "one thread")]
 
 
 # -- depth -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ pytest imports this at every start, so the package itself is imported by the fix
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("perdure_app", "the app that the `perdure` fixture tests, as module:name (shop.jobs:app)", default="")
+    about = "a database for tests alone, on which the `perdure` fixture runs them: it is emptied"
+    parser.getgroup("perdure").addoption("--perdure-url", metavar="URL", help=about)
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +55,21 @@ def _named_app(app: str | None, root: Path) -> Perdure:
     )
 
 
+@pytest.fixture(scope="session")
+def perdure_url(pytestconfig: pytest.Config) -> str | None:
+    """The database of `--perdure-url`; beside it, one for each process of pytest-xdist, made if it is missing. None:
+    each test has a temporary file."""
+    url: str | None = pytestconfig.getoption("--perdure-url")
+    process = os.environ.get("PYTEST_XDIST_WORKER")
+    if url is None or process is None:
+        return url
+    from perdure.store.open import database_beside
+
+    return database_beside(url, process)
+
+
 @pytest.fixture
-def perdure(perdure_app: Perdure) -> Iterator[Kit]:
-    """A test kit: the app on a temporary database with a manual clock, for the length of one test."""
-    with perdure_app.testing() as kit:
+def perdure(perdure_app: Perdure, perdure_url: str | None) -> Iterator[Kit]:
+    """A test kit: the app on a database for tests with a manual clock, for the length of one test."""
+    with perdure_app.testing(url=perdure_url) as kit:
         yield kit

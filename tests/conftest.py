@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from perdure.errors import PerdureError
+from perdure.clock import Micros
+from perdure.errors import PerdureError, SchemaError
 from perdure.ops.doctor import examine, is_healthy
-from perdure.store.open import open_store
-from perdure.store.sqlite.runner import SqliteRunner
-from perdure.store.store import SqlStore
+from perdure.store.engine import drive
+from perdure.store.migrate import migrations_of
+from perdure.store.protocols import Store, StoreSettings
+from perdure.store.repair import check
+from perdure.store.sqlite.driver import SqliteDriver, open_reader, translated
+from perdure.store.sqlite.schema import require_file, require_newest
+from perdure.store.sqlite.statements import STATEMENTS
 
 # A run that was started in the background may be told to ignore these, and so would every process that a test starts.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -70,18 +78,26 @@ def complaint_about(file: Path) -> str | None:
 
     Whatever keeps us from looking is wrong with it: a file that cannot be read is not one without findings.
     """
-    store = open_store(str(file))
     try:
-        assert isinstance(store, SqlStore)
-        assert isinstance(store.runner, SqliteRunner)
-        checkup = store.runner.checkup()
-        if checkup.faults:
-            return f"it is corrupt: {'; '.join(checkup.faults)}"
-        if checkup.schema_fault is not None:
-            return None
-        findings = examine(store)
-        return None if is_healthy(findings) else f"the doctor found {findings}"
+        require_file(file)
+        with translated(file), closing(open_reader(file, StoreSettings())) as connection:
+            faults = [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
+            if faults:
+                return f"it is corrupt: {'; '.join(faults)}"
+            require_newest(connection, file, migrations_of("sqlite"))
+            findings = examine(cast("Store", _Looked(connection)))
+    except SchemaError:
+        return None
     except PerdureError as error:
         return str(error)
-    finally:
-        store.close()
+    return None if is_healthy(findings) else f"the doctor found {findings}"
+
+
+class _Looked:
+    """What the doctor asks of a store, on one connection: to open a store would take longer than his questions."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._driver = SqliteDriver(connection, STATEMENTS)
+
+    def check(self, name: str, now: Micros, limit: int) -> list[tuple[object, ...]]:
+        return drive(check(name, now, limit), self._driver)

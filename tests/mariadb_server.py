@@ -1,8 +1,7 @@
 """A real MariaDB for tests, from the system's `mariadbd`: one server per test session, a database per test.
 
-The server belongs to a process of its own that stops it and deletes its files when the pipe from the tests closes: at
-the end of the session, and just as well when the tests crash or are killed. PERDURE_TEST_MYSQL_URL names a server to
-use instead: databases called perdure_test_… are made there and dropped.
+The server belongs to a process of its own: see `own_server`. PERDURE_TEST_MYSQL_URL names a server to use instead:
+databases called perdure_test_… are made there and dropped.
 
 In a conftest: `from tests.mariadb_server import mariadb_server, mariadb_url`.
 """
@@ -26,8 +25,8 @@ import pymysql
 import pytest
 
 from perdure.store.mysql.statements import Flavour
+from tests import own_server
 
-STOP_S = 60
 GIVEN = "PERDURE_TEST_MYSQL_URL"
 MUST_RUN = "PERDURE_TEST_ALL_SERVERS"
 """Set by `.ci/run`: a server that is not there is a failure, not a reason to skip."""
@@ -48,7 +47,7 @@ class MariaDBServer:
     def flavour(self) -> Flavour:
         """Which of the two servers it is: PERDURE_TEST_MYSQL_URL may name a MySQL."""
         with closing(self.connect()) as connection:
-            return Flavour.MARIADB if "mariadb" in str(connection.get_server_info()).lower() else Flavour.MYSQL
+            return flavour_of(connection)
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
@@ -110,27 +109,15 @@ def connected(url: str, **options: Any) -> pymysql.Connection[Any]:
     return pymysql.connect(**where, **known, database=parts.path[1:] or None, **options)
 
 
+def flavour_of(connection: pymysql.Connection[Any]) -> Flavour:
+    return Flavour.MARIADB if "mariadb" in str(connection.get_server_info()).lower() else Flavour.MYSQL
+
+
 @contextmanager
 def running(*, folder: Path | None = None) -> Iterator[MariaDBServer]:
     """Start a server and stop it for sure. With `folder`, where its files are to be, it flushes what it commits."""
-    # a session of its own: Ctrl-C is for the tests, which then close the pipe
-    keeper = subprocess.Popen(
-        [sys.executable, "-W", "ignore", __file__, *([str(folder)] if folder else [])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert keeper.stdin is not None
-    assert keeper.stdout is not None
-    try:
-        url = keeper.stdout.readline().strip()
-        assert url.startswith("mysql://"), "the MariaDB server did not start; its messages are above"
+    with own_server.kept("tests.mariadb_server", folder) as url:
         yield MariaDBServer(url)
-    finally:
-        keeper.stdin.close()
-        keeper.wait(STOP_S)
-        keeper.stdout.close()
 
 
 @pytest.fixture(scope="session")
@@ -179,7 +166,11 @@ _SMALL = (
 
 
 def install(data: Path) -> None:
-    """Make the files of a new server, whose root has no password."""
+    """Put the files of a new server there, whose root has no password."""
+    own_server.put_blank("mariadb", data, _install)
+
+
+def _install(data: Path) -> None:
     program = _program("mariadb-install-db") or MISSING
     options = ["--no-defaults", *_where(data), "--skip-test-db", _NO_PASSWORD, *_SMALL]
     subprocess.run([program, *options], check=True, stdout=subprocess.DEVNULL)
@@ -209,32 +200,26 @@ _UNFLUSHED = ("--innodb-flush-log-at-trx-commit=0",)
 
 
 def keep_until_closed(within: str | None = None) -> None:
-    """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
+    """The process that owns the server: starts it, and in the end stops and deletes it."""
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
     folder = Path(tempfile.mkdtemp(prefix="perdure-maria-", dir=within))
     data, line, log = folder / "data", folder / "socket", folder / "log"
     install(data)
     server = start(data, line, log, *(_FLUSHED if within else _UNFLUSHED))
     try:
-        _wait_for(server, line, log)
-        print(url_of(line), flush=True)  # noqa: T201 - how the tests learn it
-        sys.stdin.read()
+        own_server.wait_for(server, lambda: _answers(line), log)
+        own_server.until_closed(url_of(line))
     finally:
         server.kill()  # at once: nobody will look at these files again
-        server.wait(STOP_S)
+        server.wait(own_server.STOP_S)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for(server: subprocess.Popen[bytes], line: Path, log: Path) -> None:
-    """Until it answers."""
-    while True:
-        if server.poll() is not None:
-            sys.exit(f"mariadbd ended: {log.read_text('utf-8', 'replace')[-2_000:]}")
-        with suppress(pymysql.Error):
-            connected(url_of(line)).close()
-            return
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(0.05)
+def _answers(line: Path) -> bool:
+    with suppress(pymysql.Error):
+        connected(url_of(line)).close()
+        return True
+    return False
 
 
 if __name__ == "__main__":

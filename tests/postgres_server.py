@@ -5,8 +5,7 @@ It is started from the programs of the system if there are any of version 13 or 
 PERDURE_TEST_POSTGRES_URL names it (its database `postgres`, as a superuser). `python -m tests.postgres_server --which`
 says which it is.
 
-The server belongs to a process of its own that stops it and deletes its files when the pipe from the tests closes: at
-the end of the session, and just as well when the tests crash or are killed.
+The server belongs to a process of its own: see `own_server`.
 
 In a conftest: `from tests.postgres_server import postgres_server, postgres_url`.
 """
@@ -31,7 +30,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-STOP_S = 60
+from tests import own_server
+
 GIVEN = "PERDURE_TEST_POSTGRES_URL"
 WANTED = "PERDURE_TEST_POSTGRES"
 OLDEST = 13
@@ -75,24 +75,8 @@ class PostgresServer:
 @contextmanager
 def running(*, folder: Path | None = None) -> Iterator[PostgresServer]:
     """Start a server and stop it for sure. With `folder`, where its files are to be, it flushes what it commits."""
-    # a session of its own: Ctrl-C is for the tests, which then close the pipe
-    keeper = subprocess.Popen(
-        [sys.executable, "-W", "ignore", __file__, *([str(folder)] if folder else [])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert keeper.stdin is not None
-    assert keeper.stdout is not None
-    try:
-        url = keeper.stdout.readline().strip()
-        assert url.startswith("postgresql://"), "the PostgreSQL server did not start; its messages are above"
+    with own_server.kept("tests.postgres_server", folder) as url:
         yield PostgresServer(url)
-    finally:
-        keeper.stdin.close()
-        keeper.wait(STOP_S)
-        keeper.stdout.close()
 
 
 @pytest.fixture(scope="session")
@@ -175,15 +159,14 @@ def which() -> str:
 
 
 def keep_until_closed(within: str | None = None) -> None:
-    """The process that owns the server: prints its URL, waits for the end of its input, stops and deletes it."""
+    """The process that owns the server: starts it, and in the end stops and deletes it."""
     # not pytest's tmp_path: a socket's path must be short, and the server may run as another user
     folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=within))
     programs = found()
     with _of_wheel(folder) if isinstance(programs, str) else _of_system(programs, folder) as url:
         if within is None:
             _spare_the_disk(url)
-        print(url, flush=True)  # noqa: T201 - how the tests learn it
-        sys.stdin.read()
+        own_server.until_closed(url)
 
 
 @contextmanager
@@ -191,10 +174,7 @@ def _of_system(programs: Programs, folder: Path) -> Iterator[str]:
     data, owner = folder / "data", programs.owner
     if owner is not None:
         shutil.chown(folder, owner, pwd.getpwnam(owner).pw_gid)
-    options = ["--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres", "-D", str(data)]
-    subprocess.run(
-        [programs.folder / "initdb", *options], user=owner, cwd=folder, check=True, stdout=subprocess.DEVNULL
-    )
+    own_server.put_blank(f"postgres-{programs.version}", data, lambda data: _init(programs, data))
     settings = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}"]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
@@ -202,25 +182,27 @@ def _of_system(programs: Programs, folder: Path) -> Iterator[str]:
         )
     try:
         url = f"postgresql://postgres:@/postgres?host={folder}"
-        _wait_for(server, url, folder / "log")
+        own_server.wait_for(server, lambda: _answers(url), folder / "log")
         yield url
     finally:
         # at once: nobody will look at these files again, so they need not be flushed first
         server.send_signal(signal.SIGQUIT)
-        server.wait(STOP_S)
+        server.wait(own_server.STOP_S)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Until it answers."""
-    while True:
-        if server.poll() is not None:
-            sys.exit(f"postgres ended: {log.read_text('utf-8', 'replace')[-2_000:]}")
-        with suppress(psycopg.OperationalError):
-            psycopg.connect(url).close()
-            return
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(0.05)
+def _init(programs: Programs, data: Path) -> None:
+    """Make the files of a new server."""
+    options = ["--auth=trust", "--encoding=utf8", "--locale=C", "--no-sync", "-U", "postgres", "-D", str(data)]
+    command = [str(programs.folder / "initdb"), *options]
+    subprocess.run(command, user=programs.owner, cwd=data.parent, check=True, stdout=subprocess.DEVNULL)
+
+
+def _answers(url: str) -> bool:
+    with suppress(psycopg.OperationalError):
+        psycopg.connect(url).close()
+        return True
+    return False
 
 
 @contextmanager
@@ -234,7 +216,7 @@ def _of_wheel(folder: Path) -> Iterator[str]:
         process = server.get_postmaster_info().process
         assert process is not None
         process.send_signal(signal.SIGQUIT)
-        process.wait(STOP_S)
+        process.wait(own_server.STOP_S)
         server.cleanup()
 
 

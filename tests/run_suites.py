@@ -78,7 +78,7 @@ def suites() -> list[str]:
     return [name for name in FIRST if name in found] + sorted(found.difference(FIRST))
 
 
-def run_suite(name: str, pytest_args: list[str]) -> SuiteRun:
+def run_suite(name: str, pytest_args: list[str], blanks: str) -> SuiteRun:
     with tempfile.TemporaryDirectory(dir=_place(name), ignore_cleanup_errors=True) as scratch:
         report, output, cpu, folders = (Path(scratch, what) for what in ("report.xml", "output", "cpu", "t"))
         started = time.monotonic()
@@ -87,6 +87,7 @@ def run_suite(name: str, pytest_args: list[str]) -> SuiteRun:
             suite = subprocess.Popen(
                 [sys.executable, "-c", PYTEST, cpu, *options],
                 cwd=TESTS.parent,
+                env=_surroundings(blanks),
                 stdout=file,
                 stderr=file,
                 process_group=0,
@@ -111,6 +112,15 @@ def _place(name: str) -> Path | None:
     if name in ON_DISK or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM:
         return None
     return MEMORY
+
+
+def _surroundings(blanks: str) -> dict[str, str]:
+    """Ours, and the folder where the first suite leaves the files of a new database server for the others.
+
+    Python keeps what it has compiled: else each of some thousand processes compiles the package anew.
+    """
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**ours, "PERDURE_TEST_BLANKS": blanks}
 
 
 def _kept(folders: Path, name: str) -> Path:
@@ -190,9 +200,10 @@ def print_table(runs: Iterable[SuiteRun]) -> None:
 
 def run_all(pytest_args: list[str]) -> list[SuiteRun]:
     """Run every suite. Interrupted or told to end, it takes those that run along: they have groups of their own."""
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    folder = tempfile.TemporaryDirectory(prefix="perdure-blanks-", dir=_place("blanks"), ignore_cleanup_errors=True)
+    with folder as blanks, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         try:
-            return list(pool.map(lambda name: run_suite(name, pytest_args), suites()))
+            return list(pool.map(lambda name: run_suite(name, pytest_args, blanks), suites()))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for suite in list(_running):

@@ -34,13 +34,12 @@ from perdure.version import __version__
 if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.config import Retention
-    from perdure.enqueue import principal
     from perdure.job.model import Priority
     from perdure.job.retry import Retry
     from perdure.job.states import RunState, State
     from perdure.job.views import Job, Run
     from perdure.kind import Draft, Kind
-    from perdure.options import Unique
+    from perdure.options import Unique, principal
     from perdure.payload.signature import Secret
     from perdure.worker.context import JobContext, current
     from perdure.worker.signals import Cancel, Done, Fail, RetryAfter, Skip, Snooze
@@ -112,7 +111,7 @@ _HOMES = {
     "State": "perdure.job.states",
     "Unique": "perdure.options",
     "current": "perdure.worker.context",
-    "principal": "perdure.enqueue",
+    "principal": "perdure.options",
 }
 
 

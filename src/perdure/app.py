@@ -19,6 +19,7 @@ from uuid import UUID
 from perdure.checks import check_choice, check_list, check_number, check_whole
 from perdure.clock import Clock, asked
 from perdure.config import Config, resolve_url
+from perdure.elsewhere import OF_AN_APP, refuse
 from perdure.enqueue import common_tx, edited, new_job
 from perdure.errors import ConfigError, InvalidOption, PerdureError, WaitTimeout, shown
 from perdure.ids import IdFactory, JobId, ids_by, parse_id
@@ -250,8 +251,9 @@ class Perdure(Lazy):
     def jobs(self, /, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
         """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order.
 
-        Filters: state, queue, kind, owner, tag, business_key, idempotency_key, since, until (aware datetimes, compared
-        with the time of creation). None means any. A kind's name also finds jobs under its aliases.
+        Filters: state (or a list of states), queue, kind, owner, tag, business_key, idempotency_key, since, until
+        (aware datetimes, compared with the time of creation). None means any. A kind's name also finds jobs under its
+        aliases.
         """
         return list_jobs(self, filters, limit)
 
@@ -662,22 +664,34 @@ class Perdure(Lazy):
         return self.store.transaction()
 
     def testing(
-        self, *, start: datetime | None = None, state: Mapping[str, Any] | None = None
+        self,
+        *,
+        start: datetime | None = None,
+        state: Mapping[str, Any] | None = None,
+        url: str | os.PathLike[str] | None = None,
+        tx: Any = None,
     ) -> AbstractContextManager[Kit]:
         """`with app.testing() as t:` uses a temporary file and a clock that does not move, for this whole process.
 
         The app's own database is not touched. When the block ends, the app has its database, clock and ids again. Kinds
         and middleware declared inside stay declared: a module is imported once. `start`: the time at the beginning, now
-        by default; `state`: what handlers find as `ctx.state`. See docs/testing.md.
+        by default; `state`: what handlers find as `ctx.state`. `url`: a database for tests, which is emptied. `tx`: a
+        connection or session whose transaction the test rolls back, and the jobs with it. See docs/testing.md.
         """
         from perdure.testing.kit import testing
 
-        return testing(self, start, state)
+        return testing(self, start, state, None if url is None else os.fspath(url), tx)
 
     def close(self) -> None:
         """Close the app's connections. They are opened again on the next use."""
         if "store" in self.__dict__:
             self.store.close()
+
+    if not TYPE_CHECKING:  # else type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Only asked for what is not there."""
+            refuse(self, name, OF_AN_APP, "a Perdure app")
 
     def __repr__(self) -> str:
         from perdure.store.open import without_password

@@ -4,7 +4,7 @@ names it and says what it must be. Called wherever values come in from outside; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import UnionType
 from typing import Any, TypeVar, cast
@@ -84,14 +84,18 @@ def check_known(
     *,
     code: str = "option_unknown",
     error: Error = InvalidOption,
+    elsewhere: Mapping[str, str] | None = None,
 ) -> None:
-    """That each of these names is one of the known ones; the error says which was probably meant."""
+    """That each of these names is one of the known ones; the error says which was probably meant. `elsewhere`: what to
+    write instead of names that other libraries have."""
     for name in names:
         if name not in known:
             from difflib import get_close_matches
 
             near = get_close_matches(name, list(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            if elsewhere is not None and name in elsewhere:
+                hint = f"write {elsewhere[name]}"
             raise error(f"there is no {what} {name!r}; {hint}", code=code)
 
 

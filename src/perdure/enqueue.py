@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from perdure.checks import KEY_LIMIT, check_known, check_name
@@ -18,16 +17,12 @@ from perdure.job.states import State
 from perdure.job.transitions import waiting_state
 from perdure.job.views import Job
 from perdure.kind import Draft, Kind
-from perdure.options import Options, Unique
+from perdure.options import Options, Unique, principal
 from perdure.store.rows import Edit
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.store.protocols import Store
-
-
-principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
-"""For whom jobs are enqueued in this context, unless an option says otherwise."""
 
 
 def common_tx(drafts: Sequence[object], tx: Any) -> Any:

@@ -24,6 +24,7 @@ from typing import (
 )
 
 from perdure.checks import NAME_LIMIT, check_choice, check_list, check_name, check_names, check_whole
+from perdure.elsewhere import OF_A_KIND, refuse
 from perdure.errors import InvalidInput, InvalidPayload, KindError, shown
 from perdure.job.model import Plan
 from perdure.job.views import Job
@@ -153,6 +154,13 @@ class Kind(Bound[P, R], Lazy, Generic[P, R, Q, C]):
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
         return self.function(*args, **kwargs)
+
+    if not TYPE_CHECKING:  # else type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Only asked for what is not there."""
+            own = self.__dict__.get("name", "kind")
+            refuse(self, name, {word: text.format(name=own) for word, text in OF_A_KIND.items()}, "a kind")
 
     def wait(self, job: Job | UUID | str, timeout: float | None = None) -> R:
         """Wait for the job's end and return its result. JobFailed: it ended without one. WaitTimeout: it continues."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from heapq import merge
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.checks import check_choice, check_known, check_time, check_whole, refused
 from perdure.clock import Micros
@@ -27,31 +27,43 @@ _JOB_FILTERS = ("state", "queue", "kind", "owner", "tag", "business_key", "idemp
 _RUN_FILTERS = ("state", "kind", "owner", "since", "until")
 
 
-def job_filter(filters: Mapping[str, Any]) -> JobFilter:
-    """A checked filter; unknown names and impossible values are refused."""
-    plain, from_id, below = _checked(filters, _JOB_FILTERS, State)
-    return JobFilter(**plain, from_id=from_id, below=below)
+def job_filters(filters: Mapping[str, Any]) -> list[JobFilter]:
+    """Checked filters, one for each state that is named; unknown names and impossible values are refused."""
+    plain, from_id, below = _checked(filters, _JOB_FILTERS)
+    states = states_in(filters, State)
+    return [JobFilter(**plain, state=state, from_id=from_id, below=below) for state in states]
 
 
-def run_filter(job_id: JobId | None, filters: Mapping[str, Any]) -> RunFilter:
+def run_filters(job_id: JobId | None, filters: Mapping[str, Any]) -> list[RunFilter]:
     """The same for runs."""
-    plain, from_id, below = _checked(filters, _RUN_FILTERS, RunState)
-    return RunFilter(job_id, **plain, from_id=from_id, below=below)
+    plain, from_id, below = _checked(filters, _RUN_FILTERS)
+    states = states_in(filters, RunState)
+    return [RunFilter(job_id, **plain, state=state, from_id=from_id, below=below) for state in states]
 
 
-def _checked(
-    filters: Mapping[str, Any], known: tuple[str, ...], states: type[StrEnum]
-) -> tuple[dict[str, str], bytes, bytes]:
+def states_in(filters: Mapping[str, Any], known: type[StrEnum]) -> list[str | None]:
+    """The states of the filter `state`, a text or a list of them, each once. None: any."""
+    given = filters.get("state")
+    if given is None:
+        return [None]
+    wanted: list[Any] = [given]
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        wanted = list(dict.fromkeys(cast("Iterable[Any]", given)))
+    if not wanted:
+        raise InvalidOption("state= is an empty list; name a state, or leave it out", code="filter_invalid")
+    return [check_choice(one, "state", list(known), code="filter_invalid") for one in wanted]
+
+
+def _checked(filters: Mapping[str, Any], known: tuple[str, ...]) -> tuple[dict[str, str], bytes, bytes]:
+    """All but the states."""
     plain: dict[str, str] = {}
     check_known(filters, known)
     for name, value in filters.items():
-        if value is None or name in ("since", "until"):
+        if value is None or name in ("state", "since", "until"):
             continue
         if not isinstance(value, str):
             raise InvalidOption(f"{name}= takes text, not {shown(value)}", code="filter_invalid")
         plain[name] = value
-    if "state" in plain:
-        check_choice(plain["state"], "state", list(states), code="filter_invalid")
     return plain, _floor(filters, "since", FIRST_ID), _floor(filters, "until", LAST_ID)
 
 
@@ -84,9 +96,10 @@ def pages(read: Callable[[M | None, int], tuple[list[S], M | None]], limit: int 
 
 def list_jobs(app: Perdure, filters: Mapping[str, Any], limit: int | None) -> Iterator[Job]:
     """The jobs that fit, lazily: newest first, or those of one queue in its order. The filters are checked at once."""
-    wanted, left = job_filter(filters), checked_limit(limit)
-    has_key = wanted.business_key is not None or wanted.idempotency_key is not None
-    in_queue_order = wanted.state == State.QUEUED and wanted.queue is not None and not has_key
+    wanted, left = job_filters(filters), checked_limit(limit)
+    first = wanted[0]
+    has_key = first.business_key is not None or first.idempotency_key is not None
+    in_queue_order = [one.state for one in wanted] == [State.QUEUED] and first.queue is not None and not has_key
 
     def under(one: JobFilter) -> Iterator[Job]:
         return pages(lambda spot, size: app.store.jobs(one, spot, size), left)
@@ -96,7 +109,7 @@ def list_jobs(app: Perdure, filters: Mapping[str, Any], limit: int | None) -> It
 
 def list_runs(app: Perdure, job_id: JobId | None, filters: Mapping[str, Any], limit: int | None) -> Iterator[Run]:
     """The runs that fit, newest first, of one job or of all."""
-    wanted, left = run_filter(job_id, filters), checked_limit(limit)
+    wanted, left = run_filters(job_id, filters), checked_limit(limit)
 
     def under(one: RunFilter) -> Iterator[Run]:
         return pages(lambda spot, size: app.store.runs(one, spot, size), left)
@@ -105,7 +118,7 @@ def list_runs(app: Perdure, job_id: JobId | None, filters: Mapping[str, Any], li
 
 
 def _merged(listings: Sequence[Iterator[V]], left: int | None, order: Callable[[V], Any] | None) -> Iterator[V]:
-    """Merge the listings for all names of a kind. Each is in this order, or newest first."""
+    """Merge the listings for all names of a kind and all states. Each is in this order, or newest first."""
     if len(listings) == 1:
         return listings[0]
     return islice(merge(*listings, key=order or _id_of, reverse=order is None), left)
@@ -119,9 +132,9 @@ def _place_of(job: Job) -> tuple[int, int, bytes]:
     return job.row.rank, job.row.position, job.row.id
 
 
-def under_all_names(app: Perdure, wanted: W) -> list[W]:
-    """One filter for each name that its kind has had."""
-    return [wanted._replace(kind=name) for name in app.kinds.meant_by(wanted.kind)]
+def under_all_names(app: Perdure, wanted: Sequence[W]) -> list[W]:
+    """Of each of these filters one for each name that its kind has had."""
+    return [one._replace(kind=name) for one in wanted for name in app.kinds.meant_by(one.kind)]
 
 
 def checked_limit(limit: int | None) -> int | None:
@@ -156,10 +169,10 @@ def change_all(app: Perdure, verb: Verb, filters: Mapping[str, Any], limit: int 
     A filter that is None is refused: in a listing it means any, here it is mostly a forgotten variable.
     """
     left = checked_limit(limit)
-    wanted = job_filter(filters)
+    wanted = job_filters({**filters, "state": None})
+    states = [State(state) for state in states_in(filters, State) if state is not None] or TAKEN[verb]
     refuse_none(f"{verb}_all", filters)
     done = 0
-    states = TAKEN[verb] if wanted.state is None else (State(wanted.state),)
     for state, one in product(states, under_all_names(app, wanted)):
         spot: Spot | None = None
         while left is None or done < left:
@@ -210,11 +223,11 @@ def _apply(app: Perdure, verb: Verb, states: Collection[State], ids: Sequence[Jo
 
 def old_jobs(app: Perdure, filters: Mapping[str, Any], older_than: timedelta, limit: int | None) -> Iterator[Job]:
     """The ended jobs that fit and ended that long ago, the newest first. `state` must be among the filters."""
-    check_choice(filters.get("state"), "state", sorted(FINAL), code="filter_invalid")
+    for state in states_in(filters, State):
+        check_choice(state, "state", sorted(FINAL), code="filter_invalid")
     before = Micros(app.clock.now() - _span(older_than) // timedelta(microseconds=1))
     # Created before it ended: ids that are younger need not be looked at.
-    wanted = job_filter(filters)
-    wanted = wanted._replace(below=min(wanted.below, id_floor(before + 1_000)))
+    wanted = [one._replace(below=min(one.below, id_floor(before + 1_000))) for one in job_filters(filters)]
     left = checked_limit(limit)
 
     def under(one: JobFilter) -> Iterator[Job]:

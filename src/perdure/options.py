@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, cast, get_args
@@ -21,6 +22,7 @@ from perdure.checks import (
     refused,
 )
 from perdure.clock import Micros
+from perdure.elsewhere import OPTIONS
 from perdure.errors import InvalidOption
 from perdure.job.model import PRIORITY_LIMIT, Plan, rank_of
 from perdure.job.retry import Retry
@@ -29,6 +31,9 @@ from perdure.store.rows import EVERY_QUEUE
 
 PARAMS_LIMIT = 64 * 1024
 DEFAULT_RETRY = Retry()
+
+principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
+"""For whom jobs are enqueued in this context, unless an option says otherwise, and who decides about jobs by hand."""
 
 Conflict = Literal["raise", "return"]
 Until = Literal["final", "ever"]
@@ -119,7 +124,7 @@ class Options(Lazy):
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
         """These options with some replaced. An unknown name is refused."""
-        check_known(changes, OPTION_NAMES)
+        check_known(changes, OPTION_NAMES, elsewhere=OPTIONS)
         return replace(self, **changes) if changes else self
 
     def start_at(self, now: Micros) -> Micros:

@@ -28,7 +28,8 @@ from perdure.store.reservation import ACTIVE, RELEASED, over
 from perdure.store.rows import EVERY_QUEUE, Claimer, ReservationRow, Until
 from perdure.text import moment
 from perdure.upkeep.reservations import ReservationWatch, boot_us
-from perdure.worker.context import capturing, current
+from perdure.worker.capture import capturing
+from perdure.worker.context import current
 from perdure.worker.heartbeat import Heartbeat
 from perdure.worker.lifecycle import log_released, log_reserved
 from perdure.worker.liveness import ProcLiveness

@@ -1,5 +1,7 @@
 """Times, numbers and ids as people read them, the same everywhere. Used by `ops`, `worker/lifecycle` and the command
-line."""
+line.
+
+Every instant is in UTC and says so: what two machines, a log and a listing tell can be compared, and typed again."""
 
 from __future__ import annotations
 
@@ -37,6 +39,11 @@ def distance(at: Micros, now: Micros) -> str:
 def moment(at: Micros) -> str:
     """An instant in UTC, to the second."""
     return to_datetime(at).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def stamp(at: Micros) -> str:
+    """An instant in UTC, to the millisecond, as log lines begin."""
+    return f"{to_datetime(at):%Y-%m-%d %H:%M:%S}.{at // 1_000 % 1_000:03}Z"
 
 
 def counted(count: int, noun: str) -> str:

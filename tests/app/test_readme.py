@@ -26,14 +26,23 @@ def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
 
 
 def test_the_example_of_a_shared_transaction_runs(tmp_path: Path) -> None:
-    orders = 'sqlite3.connect("jobs.db").execute("CREATE TABLE orders (id INTEGER)").connection.close()'
-    assert ran_after_the_first(tmp_path, 2, "print(len(list(app.jobs())))", f"import sqlite3\n{orders}") == "4"
+    assert ran_after_the_first(tmp_path, 2, "print(len(list(app.jobs())))") == "4"
 
 
-def ran_after_the_first(folder: Path, number: int, after: str, before: str = "") -> str:
-    """The last line that is printed by the first example, another one, and some code around that."""
+def test_the_example_of_a_shared_transaction_runs_in_an_empty_folder(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    (folder / "example.py").write_text("\n".join((blocks[0], before, blocks[number], after)), "utf-8")
+    declared = blocks[0].split("\n\n\nsend.enqueue(")[0]
+    assert printed_last(tmp_path, declared, blocks[2], "print(len(list(app.jobs())))") == "1"
+
+
+def ran_after_the_first(folder: Path, number: int, after: str) -> str:
+    """The last line that is printed by the first example, another one, and some code after that."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    return printed_last(folder, blocks[0], blocks[number], after)
+
+
+def printed_last(folder: Path, *code: str) -> str:
+    (folder / "example.py").write_text("\n".join(code), "utf-8")
     ran = subprocess.run(
         [sys.executable, "example.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=60
     )

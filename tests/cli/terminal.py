@@ -7,10 +7,12 @@ import json
 import logging
 import os
 import pty
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from select import select
 from typing import Any, NamedTuple, Protocol
@@ -103,6 +105,67 @@ def in_a_terminal(*arguments: str, cwd: Path, prompt: str, typed: str | Callable
         going_on.kill()
         going_on.wait()
         os.close(terminal)
+
+
+class Session:
+    """A program in a terminal of its own, and someone who looks and types."""
+
+    def __init__(self, terminal: int, program: subprocess.Popen[bytes]) -> None:
+        self._terminal = terminal
+        self.program = program
+        self.shown = ""
+        """All that has appeared so far, with the colours left out."""
+
+    def see(self, wanted: str) -> str:
+        """Wait until this appears after what was seen before; returns what came up to it."""
+        start, end = len(self.shown), time.monotonic() + PATIENCE_S
+        while wanted not in self.shown[start:]:
+            ready = select([self._terminal], [], [], max(0, end - time.monotonic()))[0]
+            assert ready, f"waited in vain for {wanted!r} after {self.shown[-2000:]!r}"
+            try:
+                some = os.read(self._terminal, 65536)
+            except OSError:  # Linux says so that nobody has the other end open any more
+                some = b""
+            assert some, f"it ended without {wanted!r} after {self.shown[-2000:]!r}"
+            self.shown += _COLOURS.sub("", some.decode(errors="replace"))
+        return self.shown[start:]
+
+    def press(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def end(self) -> int:
+        """Its exit status, once it has ended."""
+        with suppress(AssertionError):
+            self.see("\0 what never appears")
+        return self.program.wait()
+
+
+PATIENCE_S = 60
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@contextmanager
+def session(*arguments: str, cwd: Path, **environment: str) -> Generator[Session, None, None]:
+    """`perdure …` in a terminal of 80 columns and 24 lines."""
+    terminal, other_end = pty.openpty()
+    in_it = ("sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(other_end))
+    size = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    program = subprocess.Popen(
+        [*in_it, *PROGRAM, *arguments], cwd=cwd, env=surroundings(size | environment), start_new_session=True
+    )
+    try:
+        there = Session(terminal, program)
+        ready = select([terminal], [], [], PATIENCE_S)[0]  # it has opened its end
+        assert ready
+        os.close(other_end)
+        other_end = -1
+        yield there
+    finally:
+        program.kill()
+        program.wait()
+        os.close(terminal)
+        if other_end >= 0:
+            os.close(other_end)
 
 
 def _until(terminal: int, prompt: str) -> str:

@@ -559,12 +559,13 @@ def test_words_of_other_tools_are_understood(perdure: Perdure, here: App, folder
     assert "perdure schedules?" in refusal(perdure("beat", cwd=folder, **URL))
 
 
-def test_local_time_is_that_of_this_machine(perdure: Perdure, here: App, folder: Path) -> None:
+def test_times_are_utc_wherever_this_machine_is(perdure: Perdure, here: App, folder: Path) -> None:
     from tests.cli.terminal import process
 
     here.schedules.put("once", at=datetime(2099, 7, 1, 12, tzinfo=UTC), kind="send", payload=ANN)
 
     shown = process("schedules", cwd=folder, TZ="Asia/Tokyo", **URL).out
 
-    assert "2099-07-01 21:00" in shown
+    assert "next (UTC)" in shown
+    assert " 2099-07-01 12:00 " in shown
     assert to_micros(datetime(2099, 7, 1, 12, tzinfo=UTC)) == here.store.next_trigger()

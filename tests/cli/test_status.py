@@ -17,27 +17,30 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from perdure.cli.status import screen, space_in
+from perdure.cli.status import screen, space_for
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory, to_uuid
 from perdure.job.model import Failure, RunStats
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
 from perdure.ops import doctor
-from perdure.ops.status import HOUR_US, status
+from perdure.ops.progress import progress_text, said_in
+from perdure.ops.status import HOUR_US, Status, status
+from perdure.store.rows import Notes, Turn
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.schedules import new_schedule
 from perdure.testing.contract.states import in_state
 from tests.cli.terminal import PROGRAM, SOURCE, Perdure, in_a_terminal, refusal, started, surroundings
 
 QUESTIONS = [
-    "What is outstanding?",
-    "What failed in the last 24 hours, and why?",
     "What is stuck?",
+    "What failed in the last 24 hours, and why?",
+    "What is outstanding?",
+    "What ran in the last hour?",
     "How long do jobs take?",
     "Are there duplicates?",
-    "What ran in the last hour?",
 ]
+"""In the order in which they are answered: what needs someone comes first."""
 DEADLINE_S = 60
 LEAVE_SCREEN = b"\x1b[?1049l"
 
@@ -54,8 +57,11 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def answer(out: str, question: str) -> list[str]:
-    """The lines below a question, with two blanks between columns."""
+    """The lines below a question, with two blanks between columns; or what is said beside it."""
     lines = [re.sub(r" {2,}", "  ", line.strip()) for line in out.splitlines()]
+    beside = [line.removeprefix(f"{question}  ") for line in lines if line.startswith(f"{question}  ")]
+    if beside:
+        return beside
     below = lines[lines.index(question) + 1 :]
     return below[: below.index("")] if "" in below else below
 
@@ -78,15 +84,17 @@ def test_a_new_database_answers_all_six_with_nothing(perdure: Perdure, rig: Rig,
 
     ran = perdure("status", "--url", "jobs.db", cwd=tmp_path)
     assert ran.status == 0
-    assert [line for line in ran.out.splitlines() if line.endswith("?")] == QUESTIONS
-    assert answer(ran.out, QUESTIONS[0]) == ["Nothing: no job waits or runs."]
-    assert answer(ran.out, QUESTIONS[4]) == ["None."]
+    assert [line.partition("?")[0] + "?" for line in ran.out.splitlines() if "?" in line] == QUESTIONS
+    assert ran.out.startswith("0 stuck, 0 failed, 0 running, 0 waiting\n")
+    assert answer(ran.out, "What is outstanding?") == ["Nothing: no job waits or runs."]
+    assert answer(ran.out, "Are there duplicates?") == ["None."]
 
 
 def test_each_question_is_answered_below_its_heading(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     busy(rig)
     out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
-    outstanding, failed, stuck, durations, duplicates, ran = (answer(out, question) for question in QUESTIONS)
+    stuck, failed, outstanding, ran, durations, duplicates = (answer(out, question) for question in QUESTIONS)
+    assert out.startswith("1 stuck, 1 failed, 0 running, 5 waiting\n")
 
     assert outstanding[0] == "kind  queue  queued  scheduled  oldest"
     assert "send  mail  3  -  10 min" in outstanding
@@ -228,7 +236,7 @@ def test_long_answers_are_cut_and_say_so(perdure: Perdure, rig: Rig, tmp_path: P
         rig.enqueue(kind=f"kind-{number:02}")
 
     out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
-    assert answer(out, QUESTIONS[0])[-1] == "and 3 more; --json shows all"
+    assert answer(out, "What is outstanding?")[-1] == "and 3 more; --json shows all"
 
 
 def test_what_a_job_brought_along_cannot_talk_to_the_terminal(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
@@ -240,7 +248,7 @@ def test_what_a_job_brought_along_cannot_talk_to_the_terminal(perdure: Perdure, 
 @pytest.mark.parametrize("queue", ["gpu", "*"])
 def test_a_reservation_is_shown_above_the_questions(perdure: Perdure, rig: Rig, tmp_path: Path, queue: str) -> None:
     rig.reserve(queue, lasts_s=1_000)
-    first, *_ = perdure("status", "--url", "jobs.db", cwd=tmp_path).out.splitlines()
+    _, first, *_ = perdure("status", "--url", "jobs.db", cwd=tmp_path).out.splitlines()
 
     name = "Every queue" if queue == "*" else "Queue gpu"
     assert re.fullmatch(rf"{name} is reserved by ann since 10 min, until \d+-\d+-\d+ \d+:\d+:\d+ UTC\.", first)
@@ -249,11 +257,12 @@ def test_a_reservation_is_shown_above_the_questions(perdure: Perdure, rig: Rig, 
 def test_json_has_the_documented_keys(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
     busy(rig)
     rig.reserve("gpu")
+    rig.start(kind="send")
     assert rig.store.save_schedule(new_schedule(rig, next_trigger_at=Micros(rig.now - HOUR_US)), None)
     found = perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()
 
     questions = ["outstanding", "failed", "stuck", "durations", "duplicates", "ran"]
-    assert list(found) == ["at", "complete", *questions, "reservations", "schedules", "hindrances"]
+    assert list(found) == ["at", "complete", *questions, "running", "reservations", "schedules", "hindrances"]
     assert found["complete"] is True
     page = (SOURCE.parent / "docs" / "status.md").read_text("utf-8")
     for question, rows in list(found.items())[2:]:
@@ -302,24 +311,85 @@ def test_all_six_are_seen_in_24_lines_and_ctrl_c_ends_it_well(rig: Rig, tmp_path
 
     small = {"TERM": "xterm", "LINES": "24", "COLUMNS": "80"}
     asked = ("status", "--watch", "--url", "jobs.db")
-    ran = in_a_terminal(*asked, cwd=tmp_path, prompt="What ran in the last hour?", typed="\x03", **small)
+    ran = in_a_terminal(*asked, cwd=tmp_path, prompt=QUESTIONS[-1], typed="\x03", **small)
     assert ran.status == 0
     assert all(question in ran.out for question in QUESTIONS)
     assert "Traceback" not in ran.out
 
 
-@pytest.mark.parametrize("width", [30, 40, 80])
-def test_in_a_small_terminal_every_question_has_its_line_and_its_rows(rig: Rig, width: int) -> None:
-    busy(rig)
-    space = space_in(width, 24)
+def lines_of(found: Status, width: int, height: int) -> list[str]:
     console = Console(width=width, file=StringIO())
-
-    console.print(screen(status(rig.store, SystemClock().now()), space))
-
+    console.print(screen(found, space_for(found, width, height, " --url jobs.db")))
     assert isinstance(console.file, StringIO)
-    lines = console.file.getvalue().splitlines()
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+@pytest.mark.parametrize("kinds", [1, 30])
+def test_in_a_small_terminal_every_question_has_its_line_and_its_rows(rig: Rig, width: int, kinds: int) -> None:
+    busy(rig)
+    rig.start(kind="send")
+    for number in range(kinds):
+        rig.enqueue(kind=f"kind {number}", queue="other")
+
+    lines = lines_of(status(rig.store, SystemClock().now()), width, 24)
+
     assert len(lines) <= 24
-    assert [line[:12] for line in lines if line.startswith(("What", "How", "Are"))] == [each[:12] for each in QUESTIONS]
+    asked = [line[:12] for line in lines if line.startswith(("What", "How", "Are"))]
+    assert asked == [each[:12] for each in [*QUESTIONS[:2], "What runs now?", *QUESTIONS[2:]]]
+
+
+def test_a_large_terminal_is_used_as_a_whole(rig: Rig) -> None:
+    for number in range(70):
+        rig.enqueue(kind=f"kind-{number}")
+    found = status(rig.store, SystemClock().now())
+
+    for height in (30, 50, 70):
+        assert len(lines_of(found, 100, height)) == height
+    assert len([line for line in lines_of(found, 100, 200) if line.startswith("kind-")]) == 71, (
+        "each, and the stuck one"
+    )
+
+
+def test_what_runs_now_is_shown_with_its_progress(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    quiet, told = rig.start(kind="send"), rig.start(kind="import")
+    metrics = json.dumps({"rows": 3, "progress": {"done": 1500, "total": 6000, "note": "page\n2"}})
+    rig.store.turn(Turn(notes=Notes(metrics=[(told.run_id, metrics)])), rig.now)
+    short = str(to_uuid(told.job_id))[-8:]
+
+    out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
+    assert answer(out, "What runs now?") == [
+        "job  kind  try  for  progress",
+        f"{short}  import  1/3  10 min  1,500 of 6,000 (25 %), page 2",
+        f"{str(to_uuid(quiet.job_id))[-8:]}  send  1/3  10 min  -",
+    ]
+    asked = {command: perdure(command, short, "--url", "jobs.db", cwd=tmp_path).out for command in ("job", "explain")}
+    asked["jobs"] = perdure("jobs", "--url", "jobs.db", cwd=tmp_path).out
+    for command, shown in asked.items():
+        assert "1,500 of 6,000 (25 %), page 2" in shown, command
+    (of_it,) = [
+        each for each in perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()["running"]
+        if each["kind"] == "import"
+    ]  # fmt: skip
+    assert of_it["progress"] == {"done": 1500, "total": 6000, "note": "page\n2"}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "shown"),
+    [
+        ({"progress": {"done": 3}}, "3"),
+        ({"progress": {"done": 0.5, "total": 2.0, "note": ""}}, "0.5 of 2.0 (25 %)"),
+        ({"progress": {"done": 1, "total": 0}}, "1 of 0"),
+        ({"progress": {"done": 1, "total": "many"}}, "1"),
+        ({"progress": {"done": "a lot"}}, None),
+        ({"progress": [1, 2]}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_progress_that_another_program_has_written_is_taken_as_far_as_it_can_be(metrics: object, shown: object) -> None:
+    progress = said_in(metrics)
+    assert (None if progress is None else progress_text(progress)) == shown
 
 
 def test_watching_with_json_prints_a_line_each_time(rig: Rig, tmp_path: Path) -> None:

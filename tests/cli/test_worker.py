@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import pty
+import re
 from pathlib import Path
 
 import pytest
 
 from perdure import Perdure as App
 from perdure import State
+from perdure.cli.log_lines import HumanFormatter, is_colourful
 from perdure.ops.doctor import examine
 from tests.cli.terminal import Perdure, Ran, process, refusal
 
@@ -94,10 +99,11 @@ def test_it_runs_the_jobs_and_says_where_they_are(folder: Path, here: App) -> No
     assert node.stop_reason == "clean_shutdown"
     assert here.existing(job).result == "hi you"
     assert here.existing(other).state is State.COMPLETED
-    assert "INFO    shop: sending to you" in ran.err
-    assert "INFO    send: sent" in ran.err
+    short = job.id.hex[-8:]
+    assert f"INFO    [send {short}] shop: sending to you" in ran.err
+    assert f"INFO    [send {short}] sent" in ran.err
     assert "worker started as node" in ran.err
-    assert f"INFO    completed send {job.id} after " in ran.err
+    assert f"INFO    completed send {short} after " in ran.err
     assert examine(here.store) == []
 
 
@@ -254,3 +260,113 @@ def test_a_hung_connection_ends_the_process_with_its_own_status(folder: Path) ->
 
     assert ran.status == 75
     assert "the store thread has not moved for" in ran.err
+
+
+# -- log lines ---------------------------------------------------------------------------------------------------------
+
+LOUD = """
+import asyncio, logging, sys
+from perdure import JobContext, Perdure
+
+app = Perdure("jobs.db", durability="normal")
+logging.basicConfig(format="the app's own: %(message)s", level="INFO")
+shop = logging.getLogger("shop")
+
+def said(ctx: JobContext) -> None:
+    shop.info("by its logger")
+    ctx.log.info("by the context")
+    raise ValueError("a\\nbad one")
+
+plain = app.job(name="plain", retry=1)(said)
+isolated = app.job(name="isolated", retry=1, isolation="process")(said)
+
+@app.job(retry=1)
+async def coroutine(ctx: JobContext) -> None:
+    said(ctx)
+"""
+
+
+def test_lines_of_threads_processes_and_coroutines_name_their_job_and_failures_have_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(LOUD)
+    kinds = ("plain", "coroutine", "isolated")
+    here = App(tmp_path / "jobs.db", durability="normal")
+    for kind in kinds:
+        here.job(name=kind, retry=1)(lambda: None)
+    jobs = {kind: here.enqueue(kind, {}) for kind in kinds}
+
+    ran = process("worker", "shop", "--until-idle", "--log-format", "json", cwd=tmp_path)
+
+    lines = [json.loads(line) for line in ran.err.splitlines()]  # all of them, those of the child too
+    for kind, job in jobs.items():
+        (run,) = here.runs(job)
+        of_it = [line for line in lines if line.get("run_id") == str(run.id)]
+        facts = {"job_id": str(job.id), "kind": kind, "queue": "default", "attempt": 1}
+        assert all(line.items() >= facts.items() for line in of_it)
+        assert [(line["logger"], line["message"]) for line in of_it[:2]] == [
+            ("shop", "by its logger"),
+            ("perdure.job", "by the context"),
+        ]
+        (failed,) = of_it[2:]
+        assert failed["message"] == f"{kind} {job.id.hex[-8:]}: attempt 1 of 1 failed for good: ValueError: a bad one"
+        assert "in said" in failed["traceback"]
+        assert failed["traceback"].endswith("ValueError: a\nbad one")
+        assert [line.message for line in here.logs(job)] == ["by its logger", "by the context"], "kept once"
+    assert all(line["time"].endswith("Z") for line in lines)
+
+
+def record(name: str = "shop", **attributes: object) -> logging.LogRecord:
+    made = logging.LogRecord(name, logging.WARNING, "", 0, "it is %s", ("late",), None)
+    made.created = 1_768_478_400.5
+    vars(made).update(attributes)
+    return made
+
+
+FACTS = {"job_id": "01a1ecf8-4125-7000-b6a2-c25dc2bd7700", "kind": "send", "attempt": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "shown"),
+    [
+        ("shop", None, "shop: it is late"),
+        ("shop", FACTS, "[send c2bd7700 #2] shop: it is late"),
+        ("perdure.job", FACTS | {"attempt": 1}, "[send c2bd7700] it is late"),
+        ("perdure.lifecycle", FACTS | {"event": "failed"}, "it is late"),
+        ("shop", "something of the app's own", "shop: it is late"),
+    ],
+)
+def test_people_see_utc_the_level_the_job_and_the_logger(name: str, facts: object, shown: str) -> None:
+    made = record(name, perdure=facts)
+
+    assert HumanFormatter().format(made) == f"2026-01-15 12:00:00.500Z WARNING {shown}"
+    assert re.sub(r"\x1b\[[0-9;]*m", "", HumanFormatter(colour=True).format(made)) == HumanFormatter().format(made)
+
+
+def test_colours_mark_the_level_and_the_job_and_no_text_brings_its_own() -> None:
+    made = record(perdure=FACTS | {"kind": "\x1b[31msend"})
+
+    text = HumanFormatter(colour=True).format(made)
+    assert "\x1b[35mWARNING \x1b[0m" in text
+    assert "\x1b[36m[\\x1b[31msend c2bd7700 #2] \x1b[0mshop: it is late" in text
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colour_is_for_terminals_and_no_color_is_respected(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: bool
+) -> None:
+    for name in ("TERM", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    terminal, other_end = pty.openpty()
+    with open(other_end, "w") as out, open(terminal):  # noqa: PTH123
+        assert is_colourful(out) is expected
+    assert is_colourful(io.StringIO()) is ("FORCE_COLOR" in environment and "NO_COLOR" not in environment)

@@ -22,8 +22,8 @@ forked.set_forkserver_preload(["tests.databases.doomed"])
 
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_a_move_may_die_anywhere(left: str, right: str, new: Makers, tmp_path: Path, full_size: bool) -> None:
-    """At full size at every point; else at every thirteenth."""
-    stride = 1 if full_size else 13
+    """At full size at every point; else at every thirty-first."""
+    stride = 1 if full_size else 31
     source = new(left)
     fill(source)
     before = rows_of(source)

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from perdure.store.open import open_store
 from tests.docs import pages
+from tests.mariadb_server import mariadb_server
+from tests.postgres_server import postgres_server
+
+__all__ = ["mariadb_server", "postgres_server"]
 
 PAGES = {
     "coming-from-apscheduler.md": 5,
@@ -24,6 +29,7 @@ PAGES = {
     "stores.md": 2,
     "templates.md": 8,
     "tutorial.md": 22,
+    "web.md": 5,
     "worker.md": 3,
 }
 """And how many programs and commands there are at least: a page that runs nothing would pass."""
@@ -39,6 +45,29 @@ def test_a_page_runs_as_printed(name: str, at_least: int, folder: Path) -> None:
     assert ran.problems == [], "\n\n".join(ran.problems)
     assert ran.commands >= at_least
     assert ran.left_out == LEFT_OUT.get(name, 0)
+
+
+@pytest.mark.parametrize(
+    "sort",
+    [
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
+    ],
+)
+def test_the_tutorial_is_the_same_on_servers(sort: str, folder: Path, request: pytest.FixtureRequest) -> None:
+    """But for the URL, and what a worker says first, of its database."""
+    url = request.getfixturevalue(f"{sort}_server").new_database()
+    tutorial = (pages.DOCS / "tutorial.md").read_text("utf-8")
+    page = tutorial.replace('"jobs.db"', repr(url)).replace("database  …/jobs.db (found)", "database  …")
+    page = page.replace(
+        "$ perdure worker --until-idle\n", "$ perdure worker --until-idle\n…\n"
+    )  # "this worker listens"
+    store = open_store(url)
+    store.upgrade()
+    store.close()
+    ran = pages.run_text(page, folder)
+    assert ran.problems == [], "\n\n".join(ran.problems)
+    assert not (folder / "jobs.db").exists()
 
 
 def test_the_commands_of_the_readme_can_be_typed_one_after_the_other(folder: Path) -> None:

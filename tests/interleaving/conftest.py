@@ -17,6 +17,7 @@ __all__ = ["mariadb_server", "postgres_server"]
 def theatre(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
     dialect = DIALECTS[request.param]
     url = request.getfixturevalue(dialect.server).new_database()
-    theatre = Theatre(dialect, url, tmp_path_factory.mktemp("notes") / "notes")
-    yield theatre
-    theatre.close()
+    with dialect.doctor(url) as doctor:
+        theatre = Theatre(dialect, url, tmp_path_factory.mktemp("notes") / "notes", doctor)
+        yield theatre
+        theatre.close()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+import psycopg
 
 from perdure import Perdure
 from perdure.job import transitions
 from perdure.job.reports import Completed
 from perdure.job.states import State, Verb
-from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.store.rows import JobFilter
 from perdure.store.store import SqlStore
 from perdure.testing.contract.rig import Rig
 from tests import history
+from tests.hurried_doctor import HurriedDoctor, on_mariadb, on_postgres
 from tests.interleaving.pairs import Pair
 from tests.interleaving.stage import TO_THE_END, Order, Side, Stage, last_moments, sample
+from tests.mariadb_server import connected, flavour_of
 
 Make = Callable[[Rig], Pair]
 
@@ -30,12 +34,26 @@ class Dialect(NamedTuple):
 
     server: str
     """The fixture that starts one."""
+    doctor: Callable[[str], AbstractContextManager[HurriedDoctor]]
+    """Who comes to the database with this URL after each play."""
     waiting: Callable[[Execute], int]
     """How many transactions wait for a lock, now."""
     small: Callable[[Sequence[int], str], list[Order]]
     """The orders of a pair that are played at small size."""
     soon: str | None = None
     """Lets the database tell of a deadlock soon. None: it does."""
+
+
+@contextmanager
+def _doctor_on_postgres(url: str) -> Iterator[HurriedDoctor]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield on_postgres(connection)
+
+
+@contextmanager
+def _doctor_on_mariadb(url: str) -> Iterator[HurriedDoctor]:
+    with closing(connected(url, autocommit=True)) as connection:
+        yield on_mariadb(connection, flavour_of(connection))
 
 
 def _waiting_on_postgres(execute: Execute) -> int:
@@ -55,20 +73,22 @@ def _waiting_on_mariadb(execute: Execute) -> int:
 DIALECTS = {
     "postgres": Dialect(
         "postgres_server",
+        _doctor_on_postgres,
         _waiting_on_postgres,
         sample,
         "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 20', current_database()); END$$",
     ),
-    "mariadb": Dialect("mariadb_server", _waiting_on_mariadb, last_moments),
+    "mariadb": Dialect("mariadb_server", _doctor_on_mariadb, _waiting_on_mariadb, last_moments),
 }
 
 
 class Theatre:
     """One database, emptied before every play."""
 
-    def __init__(self, dialect: Dialect, url: str, notes: Path) -> None:
+    def __init__(self, dialect: Dialect, url: str, notes: Path, doctor: HurriedDoctor) -> None:
         self.dialect = dialect
         self._notes = notes
+        self._doctor = doctor
         self._app = Perdure(url, auto_migrate=True)
         self._app.store.upgrade()
         if dialect.soon is not None:
@@ -104,7 +124,7 @@ class Theatre:
         (one, two), trace = self._stage.play((pair.first, pair.second), order)
         try:
             assert pair.may_wait or not (one.waited or two.waited), "one waited for a lock of the other"
-            self._examine()
+            self._doctor.require_health(self._app.store)  # at first: what follows could mend it
             pair.check(one.answer, two.answer)
             _drain(rig)
             self._explain()
@@ -112,11 +132,6 @@ class Theatre:
             told = "\n  ".join(trace)
             raise AssertionError(f"{error}\n{_said(one)}\n{_said(two)}\nin this order:\n  {told}") from error
         return one.taken, two.taken
-
-    def _examine(self) -> None:
-        """Before anything else touches it: what follows could mend it."""
-        findings = examine(self._app.store)
-        assert is_healthy(findings), findings
 
     def _explain(self) -> None:
         """All has ended, and in a way that can be explained."""

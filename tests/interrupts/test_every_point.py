@@ -152,7 +152,13 @@ def left(scene: Scene) -> list[str]:
     """What is still held or open of what was interrupted."""
     runner: Any = scene.app.store.runner  # type: ignore[attr-defined]  # beneath the protocol
     if scene.dialect != "sqlite":
-        return ["a place in the line"] if len(runner.pool.line) else []
+        shared = runner._shared
+        held = {
+            "a place in the line": len(runner.pool.line),
+            "a place of those who write alone": len(shared._alone),
+            "a shared commit": any(lane.is_busy for lane in shared._lanes.values()),
+        }
+        return [name for name, is_held in held.items() if is_held]
     database = runner.database
     held = {
         "the turn": len(database._line),

@@ -82,7 +82,6 @@ def test_a_rescue_reads_the_jobs_of_its_node_in_order(rig: Rig, explained: Any, 
     assert (index, "filesort" in remarks) == ("ready_node", False)
 
 
-@pytest.mark.parametrize("rig", [MANY], indirect=True)
 def test_jobs_set_aside_are_listed_by_their_index(rig: Rig, explained: Any, statements: Statements) -> None:
     """Only what is shown is sorted: the page."""
     rig.claim(300, kinds=NONE)

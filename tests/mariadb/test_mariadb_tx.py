@@ -264,6 +264,20 @@ def test_what_would_commit_is_refused(app: Perdure, send: Any, sql: str) -> None
     assert names(app) == []
 
 
+def test_a_table_can_be_made_first_and_the_transaction_begins_after_it(app: Perdure, send: Any) -> None:
+    with pytest.raises(ZeroDivisionError), app.transaction() as tx:
+        tx.execute("CREATE TABLE first (id INTEGER PRIMARY KEY)")
+        tx.execute("CREATE TABLE second (id INTEGER PRIMARY KEY)")
+        tx.execute("INSERT INTO first VALUES (1)")
+        send.enqueue("a")
+        with pytest.raises(TransactionError, match="run it first"):
+            tx.execute("DROP TABLE second")
+        raise ZeroDivisionError
+    with app.transaction() as tx:
+        assert tx.execute("SELECT (SELECT COUNT(*) FROM first), (SELECT COUNT(*) FROM second)").fetchone() == (0, 0)
+    assert names(app) == []
+
+
 def test_a_deadlock_passed_over_does_not_look_like_a_commit(app: Perdure, send: Any, mariadb_url: str) -> None:
     """The server rolls the whole transaction back, and goes on in autocommit mode."""
     app.store.upgrade()

@@ -44,6 +44,9 @@ class MariaDB(Server):
     def launched(self) -> subprocess.Popen[bytes]:
         return mariadb_server.start(self.data, self.line, self.log, WRITTEN)
 
+    def clear_away(self) -> None:
+        """It leaves nothing elsewhere."""
+
     def answers(self) -> bool:
         with suppress(OSError, pymysql.OperationalError), self.connect():  # PyMySQL would not close a refused socket
             self._execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")

@@ -23,6 +23,8 @@ OWNER = "pgserver" if os.geteuid() == 0 else None
 SETTINGS = (
     # No test cuts the power: whatever a killed server has written is there for it, flushed or not.
     *("fsync=off", "full_page_writes=off", "listen_addresses="),
+    # In its folder, where we remove it: a killed server would leave it in /dev/shm for ever.
+    "dynamic_shared_memory_type=mmap",
     *("max_connections=200", "wal_level=replica", "max_wal_senders=4"),
 )
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'perdure'"
@@ -49,7 +51,8 @@ class Postgres(Server):
         return f"postgresql://postgres@{host}:{port}/postgres?sslmode=disable&gssencmode=disable"
 
     def install(self) -> None:
-        run("initdb", "--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres", "-D", self.data)
+        options = ("--auth=trust", "--encoding=utf8", "--locale=C", "--no-sync", "-U", "postgres")
+        run("initdb", *options, "-D", self.data)
 
     def launched(self) -> subprocess.Popen[bytes]:
         settings = [
@@ -59,6 +62,12 @@ class Postgres(Server):
             return subprocess.Popen(
                 [BINARIES / "postgres", "-D", self.data, *settings], stdout=log, stderr=log, user=OWNER, group=OWNER
             )
+
+    def clear_away(self) -> None:
+        with suppress(FileNotFoundError):
+            told = (self.data / "postmaster.pid").read_text().splitlines()
+            _, segment = told[6].split()  # of shared memory, by which the next server would notice that this one runs
+            subprocess.run(["ipcrm", "--shmem-id", segment], check=True)
 
     def answers(self) -> bool:
         with suppress(psycopg.OperationalError), psycopg.connect(self.url):

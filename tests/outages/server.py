@@ -103,6 +103,10 @@ class Server(ABC):
         """Its process, which may not accept connections yet."""
 
     @abstractmethod
+    def clear_away(self) -> None:
+        """Remove what it has left outside of its folder, being killed."""
+
+    @abstractmethod
     def answers(self) -> bool: ...
 
     @abstractmethod
@@ -136,6 +140,7 @@ def two_servers(sort: type[S]) -> Iterator[list[S]]:
     finally:
         for server in made:
             server.kill()
+            server.clear_away()
         shutil.rmtree(root, ignore_errors=True)
 
 

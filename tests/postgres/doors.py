@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import django
 import psycopg
+import psycopg2
 import sqlalchemy as sa
 from django.conf import settings
 from django.db import connections, transaction
@@ -15,6 +16,7 @@ from django.db.utils import ConnectionHandler
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 from psycopg.rows import dict_row
+from psycopg2.extras import RealDictCursor, register_uuid
 from sqlalchemy.orm import Session
 
 from tests.app.doors import Door
@@ -94,13 +96,13 @@ class SqlAlchemyConnection:
 
 
 class SqlAlchemySession(SqlAlchemyConnection):
-    def __init__(self, url: str) -> None:
-        self._engine = engine_at(url)
+    def __init__(self, url: str, driver: str = "psycopg") -> None:
+        self._engine = engine_at(url, driver)
         self.tx = Session(self._engine)
 
 
-def engine_at(url: str, **options: Any) -> sa.Engine:
-    return sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), **options)
+def engine_at(url: str, driver: str = "psycopg", **options: Any) -> sa.Engine:
+    return sa.create_engine(url.replace("postgresql:", f"postgresql+{driver}:"), **options)
 
 
 class DjangoAtomic:
@@ -143,7 +145,29 @@ def django_connection(url: str) -> Any:
     return connections["jobs"]
 
 
+class Psycopg2:
+    """As psycopg2 connects by default, with rows and ids as the user likes them."""
+
+    def __init__(self, url: str) -> None:
+        self.tx: Any = psycopg2.connect(url, cursor_factory=RealDictCursor)
+        register_uuid(conn_or_curs=self.tx)
+
+    def execute(self, sql: str) -> None:
+        self.tx.cursor().execute(sql)
+
+    def commit(self) -> None:
+        self.tx.commit()
+
+    def rollback(self) -> None:
+        self.tx.rollback()
+
+    def close(self) -> None:
+        self.tx.close()
+
+
 DOORS: dict[str, Callable[[str], Door]] = {
+    "psycopg2": Psycopg2,
+    "SQLAlchemy Session on psycopg2": lambda url: SqlAlchemySession(url, "psycopg2"),
     "psycopg": Psycopg,
     "psycopg, transaction block": PsycopgBlock,
     "psycopg, odd factories": OddFactories,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import psycopg
+import psycopg2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -149,6 +150,31 @@ def test_an_autocommit_connection_outside_a_transaction_is_refused(
     with pytest.raises(TransactionError) as refused:
         send.options(tx=connection).enqueue("a")
     assert (refused.value.code, names(app)) == ("tx_not_open", [])
+
+
+def code_of(send: Any, tx: object) -> str:
+    """Of the error that enqueueing with this transaction raises."""
+    with pytest.raises(TransactionError) as raised:
+        send.options(tx=tx).enqueue("refused")
+    return raised.value.code
+
+
+def test_psycopg2_is_refused_where_no_job_could_share_its_transaction(
+    app: Perdure, postgres_url: str, send: Any
+) -> None:
+    connection = psycopg2.connect(postgres_url)
+    connection.autocommit = True
+    assert code_of(send, connection) == "tx_not_open"
+    connection.autocommit = False
+    with suppress(psycopg2.Error):
+        connection.cursor().execute("SELECT nonsense")
+    assert code_of(send, connection) == "tx_aborted"
+    connection.rollback()
+    send.options(tx=connection).enqueue("a", "\\ ' % :x é")
+    connection.commit()
+    connection.close()
+    assert code_of(send, connection) == "tx_closed"
+    assert [job.payload for job in app.jobs()] == [{"to": "a", "subject": "\\ ' % :x é"}]
 
 
 def test_sqlalchemy_in_autocommit_mode_is_refused(postgres_url: str, send: Any) -> None:

@@ -21,9 +21,9 @@ from perdure import Job, KeyConflict, Perdure
 from perdure.errors import DatabaseUnavailable, StoreError
 from perdure.store import admin
 from perdure.store.engine import Call, Op
+from perdure.store.group import GroupCommit, Member
 from perdure.store.sqlite.database import Database
 from perdure.store.sqlite.driver import SqliteDriver
-from perdure.store.sqlite.group import GroupCommit, Member
 from perdure.store.sqlite.statements import STATEMENTS
 from tests.app.contents import jobs_in
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.postgres_server import PostgresServer, postgres_server
 from tests.testing.test_plugin import run_pytest
+
+__all__ = ["postgres_server"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text("utf-8")
 FILES = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -24,10 +28,68 @@ def project(tmp_path: Path) -> Path:
 
 def test_every_test_on_the_page_passes(project: Path) -> None:
     tests = [name for name, _ in FILES if name.startswith("tests/")]
-    assert len(tests) == len(re.findall(r"^```python$", PAGE, re.MULTILINE)) - 1
-    printed = run_pytest(project, "-q")
+    with_others = [name for name, _ in FILES if name.startswith("with_")]
+    assert len(tests) + len(with_others) == len(re.findall(r"^```python$", PAGE, re.MULTILINE)) - 1
+    printed = run_pytest(project, "-q", "tests")
     assert f"{len(tests)} passed" in printed, printed
     assert not list(project.rglob("*.db"))
+
+
+DJANGO = """
+SECRET_KEY = "only for tests"
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes"]
+DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
+"""
+ON_SQLITE = 'DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}\n'
+
+
+def run_with(project: Path, folder: str, plugin: str, *args: str) -> str:
+    """What pytest prints in a folder of the page, with a plugin of other people."""
+    (project / folder / "pytest.ini").write_text("[pytest]\nperdure_app = shop.jobs:app\npythonpath = . ..\n")
+    return run_pytest(project / folder, "-q", "-p", plugin, *args)
+
+
+def test_the_recipe_for_pytest_django_works(project: Path) -> None:
+    (project / "with_django" / "settings.py").write_text(DJANGO + ON_SQLITE)
+    printed = run_with(project, "with_django", "pytest_django.plugin", "--ds=settings")
+    assert "2 passed" in printed, printed
+    assert not list(project.rglob("*.db"))
+
+
+@pytest.mark.postgres
+def test_the_recipe_for_pytest_django_works_on_postgres(project: Path, postgres_server: PostgresServer) -> None:
+    parts = urlsplit(postgres_server.new_database())
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path[1:],
+        "USER": parts.username,
+        "HOST": parse_qs(parts.query)["host"][0],
+    }
+    (project / "with_django" / "settings.py").write_text(f"{DJANGO}DATABASES = { ({'default': database})!r}\n")
+    printed = run_with(project, "with_django", "pytest_django.plugin", "--ds=settings")
+    assert "2 passed" in printed, printed
+
+
+def test_the_recipe_for_sqlalchemy_works(project: Path) -> None:
+    printed = run_with(project, "with_sqlalchemy", "no:django")
+    assert "1 passed" in printed, printed
+    assert not list(project.rglob("*.db"))
+
+
+def test_the_recipe_for_pytest_asyncio_works(project: Path) -> None:
+    once = "asyncio_default_fixture_loop_scope=function"
+    printed = run_with(project, "with_asyncio", "pytest_asyncio.plugin", "-o", once)
+    assert "1 passed" in printed, printed
+
+
+def test_the_recipe_for_anyio_works(project: Path) -> None:
+    test = project / "with_asyncio" / "test_pages.py"
+    test.write_text(test.read_text("utf-8").replace("pytest.mark.asyncio", "pytest.mark.anyio"), "utf-8")
+    (test.parent / "conftest.py").write_text(
+        "import pytest\n\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
+    )
+    printed = run_with(project, "with_asyncio", "anyio.pytest_plugin")
+    assert "1 passed" in printed, printed
 
 
 def test_a_disappointed_test_prints_what_the_page_says(project: Path) -> None:

@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from perdure import Perdure
+from tests.mariadb_server import mariadb_server
+from tests.postgres_server import postgres_server
+
+__all__ = ["mariadb_server", "postgres_server"]
+
 ROOT = Path(__file__).parents[2]
 
 JOBS = """
@@ -99,6 +105,50 @@ def test_a_handlers_error_is_shown_without_frames_of_ours(project: Path) -> None
     printed = run_pytest(project, "-o", "perdure_app=shop.jobs:app")
     assert "shop/jobs.py:7: OSError" in printed.replace(os.sep, "/")
     assert "src/perdure/" not in printed.partition("Captured log")[0]
+
+
+def test_the_suite_runs_on_a_database_of_the_users(project: Path) -> None:
+    for _ in range(2):
+        assert "2 passed" in run_pytest(project, "-o", "perdure_app=shop.jobs:app", "--perdure-url", "tests.db")
+    assert not (project / "jobs.db").exists()
+    assert (project / "tests.db").exists()
+
+
+def test_a_database_with_jobs_in_it_is_left_alone(project: Path) -> None:
+    app = Perdure(project / "real.db")
+    app.job(name="work")(lambda: None)
+    app.enqueue("work")
+    printed = run_pytest(project, "-o", "perdure_app=shop.jobs:app", "--perdure-url", "real.db")
+    assert "2 errors" in printed
+    assert "testing_not_empty" in printed
+    assert len(list(app.jobs())) == 1
+    app.close()
+
+
+@pytest.mark.parametrize(
+    "sort",
+    [
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+def test_processes_of_xdist_do_not_meet(project: Path, sort: str, request: pytest.FixtureRequest) -> None:
+    url = "tests.db" if sort == "sqlite" else request.getfixturevalue(f"{sort}_server").new_database()
+    many = TEST + "".join(
+        f"""
+def test_{number}(perdure):
+    perdure.assert_not_enqueued()
+    send.enqueue(to="{number}")
+    assert [job.result for job in perdure.drain()] == ["sent {number}"]
+"""
+        for number in range(6)
+    )
+    (project / "tests" / "test_shop.py").write_text(many)
+    printed = run_pytest(project, "-p", "xdist.plugin", "-n2", "-o", "perdure_app=shop.jobs:app", "--perdure-url", url)
+    assert "8 passed" in printed, printed
+    if sort == "sqlite":
+        assert sorted(path.name for path in project.glob("tests*.db")) == ["tests_gw0.db", "tests_gw1.db"]
 
 
 def test_the_plugin_is_light() -> None:

@@ -272,9 +272,9 @@ _SECOND_RUN = (
     f"INSERT INTO perdure_run (id, {_COLUMNS}) SELECT :missing, {_COLUMNS} FROM perdure_run WHERE job_id = :completed"
 )
 _OUTCOME = (
-    "INSERT INTO perdure_outcome SELECT {}, 1, '{}', finished_at + 3600000000, rank, position, run_at,"
-    " queued_at, started_at, attempts, crashes, max_attempts, NULL, NULL, NULL, NULL, NULL, 1 FROM perdure_outcome"
-    " WHERE job_id = :failed"
+    "INSERT INTO perdure_outcome (job_id, life, state, finished_at, rank, position, run_at, queued_at, started_at,"
+    " attempts, crashes, max_attempts, version) SELECT {}, 1, '{}', finished_at + 3600000000, rank, position, run_at,"
+    " queued_at, started_at, attempts, crashes, max_attempts, 1 FROM perdure_outcome WHERE job_id = :failed"
 )
 
 

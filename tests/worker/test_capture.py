@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from perdure import Job, JobContext, Perdure, Retry
 from perdure.ids import RunId
 from perdure.store.rows import LogLine, Notes, Turn
-from perdure.worker import context, node
+from perdure.worker import capture, context, node
 from tests.worker.bodies import SORTS, declared, messages, ran
 
 log = logging.getLogger("shop.mail")
@@ -154,7 +154,7 @@ def test_other_handlers_get_the_record_untouched(app: Perdure) -> None:
         except OSError:
             log.exception("x")
 
-    with bare_logging(), context.capturing():  # so that ours comes first
+    with bare_logging(), capture.capturing():  # so that ours comes first
         logging.getLogger().addHandler(Last())
         job = ran(app, "plain", body)
     assert messages(app, job)[0].startswith("x\nTraceback")
@@ -416,7 +416,7 @@ def test_without_any_configuration_warnings_still_reach_stderr(
 
 def test_the_handler_is_there_while_any_worker_runs(app: Perdure) -> None:
     def installed() -> int:
-        return sum(isinstance(handler, context.CaptureHandler) for handler in logging.getLogger().handlers)
+        return sum(isinstance(handler, capture.CaptureHandler) for handler in logging.getLogger().handlers)
 
     assert installed() == 0
     with app.worker().running():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze, TransitionRefused
+from perdure import Cancel, Fail, JobContext, Perdure, Retry, Skip, Snooze, TransitionRefused, principal
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
@@ -36,7 +38,7 @@ class Lines:
         return [
             (record.levelname, facts)
             for record in self._caplog.records
-            if (facts := getattr(record, "perdure", None)) and facts["event"] == event
+            if (facts := getattr(record, "perdure", None)) and facts.get("event") == event
         ]
 
     def one(self, event: str) -> tuple[str, dict[str, Any]]:
@@ -47,7 +49,7 @@ class Lines:
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
     """The events that were told of, with their facts."""
     found = [getattr(record, "perdure", None) for record in caplog.records]
-    return [(facts["event"], facts) for facts in found if facts]
+    return [(facts["event"], facts) for facts in found if facts and "event" in facts]
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def test_a_failure_is_a_warning_while_there_is_another_attempt_and_an_error_at_t
     )
     level, facts = lines.one("failed")
     assert (level, facts["attempt"]) == ("ERROR", 2)
-    assert "failed for good (attempt 2 of 2): ConnectionError: no route" in caplog.text
+    assert "attempt 2 of 2 failed for good: ConnectionError: no route" in caplog.text
 
 
 def test_an_attempt_that_is_followed_by_a_job_of_its_own_is_no_error(app: Perdure, lines: Lines) -> None:
@@ -504,3 +506,166 @@ def test_nothing_more_is_read_where_nobody_listens(app: Perdure, note: Any, capl
     job = note.enqueue("a")
     app.cancel(job)
     assert caplog.records == []
+
+
+# -- the traceback ---------------------------------------------------------------------------------------------------
+
+
+def about(caplog: pytest.LogCaptureFixture, event: str) -> logging.LogRecord:
+    (record,) = [one for one in caplog.records if getattr(one, "perdure", {}).get("event") == event]
+    return record
+
+
+def test_a_failure_carries_its_exception_for_whatever_reads_records(
+    app: Perdure, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(retry=1)
+    def fetch() -> None:
+        raise ConnectionError("no route")
+
+    fetch.enqueue()
+    app.worker().run(until_idle=True)
+
+    record = about(caplog, "failed")
+    assert record.exc_info is not None
+    kind, error, trace = record.exc_info
+    assert (kind, str(error)) == (ConnectionError, "no route")
+    assert trace is not None
+    assert trace.tb_frame.f_code.co_name == "fetch", "without the frames of the worker above it"
+
+
+def test_the_exception_of_a_job_with_secrets_is_one_that_holds_none(
+    app: Perdure, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(retry=1)
+    def login(password: SecretStr) -> None:
+        raise ValueError(f"{password.get_secret_value()} is wrong")
+
+    login.enqueue(password=SecretStr("hunter2!"))
+    app.worker().run(until_idle=True)
+
+    record = about(caplog, "failed")
+    assert record.exc_info is not None
+    kind, error, trace = record.exc_info
+    assert (kind is not None and kind.__name__, str(error), trace) == ("ValueError", "••• is wrong", None)
+    for text in (record.exc_text, logging.Formatter().formatException(record.exc_info)):
+        assert text is not None
+        assert "in login" in text
+        assert "hunter2!" not in text
+
+
+def test_the_next_attempt_is_announced_with_its_delay(
+    app: Perdure, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(retry=Retry(3, backoff="fixed", base=240, jitter=0))
+    def fetch() -> None:
+        raise ConnectionError("no route")
+
+    job = fetch.enqueue()
+    app.worker().run(until_idle=True)
+
+    record = about(caplog, "retried")
+    short = job.id.hex[-8:]
+    assert record.getMessage() == f"fetch {short}: attempt 1 of 3 failed, retrying in 4 min: ConnectionError: no route"
+    assert lines.one("retried")[1]["retry_in_ms"] == 240_000
+    assert record.exc_info is not None
+
+
+# -- which job a line is of ------------------------------------------------------------------------------------------
+
+
+def test_every_line_of_a_job_says_which_run_it_is_of(app: Perdure, caplog: pytest.LogCaptureFixture) -> None:
+    """By whatever logger, also one that passes nothing on to the root, and with `extra=` of any name."""
+    seen: list[logging.LogRecord] = []
+
+    class Own(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record)
+
+    apart = logging.getLogger("shop.apart")
+    apart.propagate = False
+    apart.addHandler(own := Own())
+
+    @app.job(queue="mail")
+    def plain() -> None:
+        apart.warning("plain", extra={"job_id": "mine", "kind": 3})
+
+    @app.job
+    async def coroutine() -> None:
+        apart.warning("coroutine")
+        await asyncio.to_thread(apart.warning, "from a thread of it")
+
+    jobs = [plain.enqueue(), coroutine.enqueue(), plain.enqueue()]
+    try:
+        apart.warning("outside")
+        app.worker(concurrency=1).run(until_idle=True)
+        apart.warning("afterwards")
+    finally:
+        apart.removeHandler(own)
+
+    facts: dict[str, Any] = {record.getMessage(): getattr(record, "perdure", None) for record in seen}
+    assert [facts["outside"], facts["afterwards"]] == [None, None]
+    runs = {run.job_id: run for run in app.runs()}
+    assert facts["plain"] == {
+        "job_id": str(jobs[2].id),
+        "kind": "plain",
+        "queue": "mail",
+        "attempt": 1,
+        "run_id": str(runs[jobs[2].id].id),
+    }
+    assert facts["coroutine"] == facts["from a thread of it"]
+    assert facts["coroutine"]["job_id"] == str(jobs[1].id)
+    assert [record.job_id for record in seen if record.getMessage() == "plain"] == ["mine", "mine"]  # type: ignore[attr-defined]
+
+
+def test_a_record_factory_of_the_program_stays_in_use(app: Perdure) -> None:
+    before = logging.getLogRecordFactory()
+    made: list[logging.LogRecord] = []
+
+    def own(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        made.append(before(*args, **kwargs))
+        return made[-1]
+
+    @app.job
+    def work() -> None:
+        logging.getLogger("shop").warning("here")
+
+    work.enqueue()
+    logging.setLogRecordFactory(own)
+    try:
+        app.worker().run(until_idle=True)
+        assert logging.getLogRecordFactory() is own
+    finally:
+        logging.setLogRecordFactory(before)
+    (record,) = [record for record in made if record.getMessage() == "here"]
+    assert record.perdure["kind"] == "work"  # type: ignore[attr-defined]
+
+
+# -- who decides -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_done_by_hand_is_told_with_the_principal(app: Perdure, lines: Lines) -> None:
+    @app.job
+    def send() -> None: ...
+
+    @app.job
+    def cleaner(job_id: str) -> None:
+        app.cancel(job_id)
+
+    jobs = [send.options(queue="later").enqueue() for _ in range(4)]
+    app.pause(jobs[0])
+    token = principal.set("ann@example.org")
+    try:
+        app.cancel(jobs[1])
+        app.queues.pause("mail")
+    finally:
+        principal.reset(token)
+    by_a_job = cleaner.enqueue(str(jobs[2].id))
+    on_behalf = cleaner.options(principal="bob").enqueue(str(jobs[3].id))
+    app.worker(["default"]).run(until_idle=True)
+
+    told = [(facts["verb"], facts["principal"]) for _, facts in lines.of("by_hand")]
+    user = f"{getpass.getuser()}@{socket.gethostname()}"
+    assert told[:3] == [("pause", user), ("cancel", "ann@example.org"), ("pause_queue", "ann@example.org")]
+    assert sorted(told[3:]) == sorted([("cancel", f"job {by_a_job.id}"), ("cancel", "bob")])
+    assert on_behalf.principal == "bob"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli.commands import Command, Commands
+from perdure.cli.completion import offer_kinds, offer_states
 from perdure.cli.control import confirm
-from perdure.cli.filters import Limit, span_of, with_filters
+from perdure.cli.filters import Limit, span_of, states_of, with_filters
 from perdure.cli.render import (
     SHORT,
     Json,
@@ -26,6 +27,7 @@ from perdure.cli.render import (
 from perdure.cli.suggest import none_like_that
 from perdure.cli.target import App, Url, existing_app
 from perdure.errors import InvalidOption, JobNotFound, shown
+from perdure.job.states import FINAL
 from perdure.text import counted
 
 if TYPE_CHECKING:
@@ -47,8 +49,15 @@ From = Annotated[
 ]
 ArchivedJob = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or the last 4 or more characters of it.")]
 
-State = Annotated[str | None, typer.Option("--state", "-s", metavar="STATE", help="In this state.")]
-Kind = Annotated[str | None, typer.Option("--kind", "-k", metavar="NAME", help="Of this kind.")]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state", "-s", metavar="STATE", help="In this state; several: failed,skipped.", autocompletion=offer_states
+    ),
+]
+Kind = Annotated[
+    str | None, typer.Option("--kind", "-k", metavar="NAME", help="Of this kind.", autocompletion=offer_kinds)
+]
 
 LISTED = 50
 LOOKED_THROUGH = 10_000
@@ -108,8 +117,9 @@ def list_archived(
     """List the jobs of the archive; show one; move jobs there."""
     if context.invoked_subcommand is not None:
         return
+    wanted = None if state is None else states_of(state, sorted(FINAL))
     with existing_app(url, app) as perdure:
-        fitting = _fitting(perdure.archived_jobs(at=source), {"state": state, "kind": kind})
+        fitting = _fitting(perdure.archived_jobs(at=source), {"state": wanted, "kind": kind and [kind]})
         found = list(islice(fitting, limit or LISTED))
         more = next(fitting, None) is not None
     if json:
@@ -125,9 +135,9 @@ def list_archived(
         print("There are more; --limit lists as many as you like.")
 
 
-def _fitting(jobs: Iterator[dict[str, Any]], wanted: dict[str, str | None]) -> Iterator[dict[str, Any]]:
-    given = {name: value for name, value in wanted.items() if value is not None}
-    return (one for one in jobs if all(one["job"].get(name) == value for name, value in given.items()))
+def _fitting(jobs: Iterator[dict[str, Any]], wanted: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    given = {name: values for name, values in wanted.items() if values}
+    return (one for one in jobs if all(one["job"].get(name) in values for name, values in given.items()))
 
 
 @archive.command(cls=Command)

@@ -39,7 +39,11 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
             "worker",
             "worker",
             "Run jobs until a signal says stop.",
-            ("worker shop.jobs:app --concurrency 20", "worker shop.jobs:app --queue mail --until-idle"),
+            (
+                "worker shop.jobs:app --concurrency 20",
+                "worker shop.jobs:app --queue mail --until-idle",
+                "worker shop.jobs:app --reload",
+            ),
         ),
         Entry(
             "enqueue",
@@ -54,6 +58,7 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
     ),
     "Look at jobs": (
         Entry("status", "status", "Answer six questions about what is going on.", ("status", "status --watch")),
+        Entry("top", "top", "Watch it live; pause, retry and cancel by key.", ("top",)),
         Entry("explain", "jobs", "Say why a job is not running, or how it ended.", ("explain 3fa2c1d0",)),
         Entry(
             "jobs",
@@ -202,7 +207,7 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure jobs --state failed": "failed failures errors",
     "perdure jobs --follow": "tail follow watch",
     "perdure status": "stat stats info overview inspect",
-    "perdure status --watch": "top monitor dashboard",
+    "perdure top": "monitor dashboard flower",
     "perdure job ID": "show get view describe",
     "perdure explain ID": "why",
     "perdure nodes": "ps workers processes",

@@ -232,17 +232,18 @@ def _change_chosen(perdure: Perdure, request: Request) -> None:
             print("There are more; the same command takes the next ones.")
 
 
-def _states(verb: Verb, wanted: str | None) -> Sequence[JobState]:
+def _states(verb: Verb, wanted: Sequence[str] | None) -> Sequence[JobState]:
     from perdure.listing import POSSIBLE, TAKEN
 
     if wanted is None:
         return TAKEN[verb]
-    if states := [state for state in POSSIBLE[verb] if state == wanted]:
-        return states
-    raise InvalidOption(
-        f"--state {wanted}: there is nothing to {verb} there; {verb} takes {', '.join(POSSIBLE[verb])} jobs",
-        code="filter_invalid",
-    )
+    for state in wanted:
+        if state not in POSSIBLE[verb]:
+            raise InvalidOption(
+                f"--state {state}: there is nothing to {verb} there; {verb} takes {', '.join(POSSIBLE[verb])} jobs",
+                code="filter_invalid",
+            )
+    return [state for state in POSSIBLE[verb] if state in wanted]
 
 
 def confirm(verb: str, first: Sequence[Job], count: int, *, yes: bool, json: bool, more: bool = False) -> None:

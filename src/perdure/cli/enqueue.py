@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 
+from perdure.cli.completion import offer_kinds, offer_queues
 from perdure.cli.discovery import no_app
 from perdure.cli.filters import moment_of, span_of
 from perdure.cli.render import Json, ago, print_json, visible
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from perdure.kind import Kind
     from perdure.options import OptionFields
 
-KindName = Annotated[str, typer.Argument(metavar="KIND", help="The kind, as the app declares it.")]
+KindName = Annotated[
+    str, typer.Argument(metavar="KIND", help="The kind, as the app declares it.", autocompletion=offer_kinds)
+]
 Values = Annotated[
     list[str] | None,
     typer.Argument(
@@ -32,7 +35,10 @@ Values = Annotated[
     ),
 ]
 Payload = Annotated[str | None, typer.Option(metavar="JSON", help="All arguments at once, as a JSON object.")]
-Queue = Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Another queue than the kind's.")]
+Queue = Annotated[
+    str | None,
+    typer.Option("--queue", "-q", metavar="NAME", help="Another queue than the kind's.", autocompletion=offer_queues),
+]
 Delay = Annotated[str | None, typer.Option(metavar="SPAN", help="Not before this long from now: 90, 90s, 10m, 2h, 3d.")]
 RunAt = Annotated[
     str | None, typer.Option(metavar="TIME", help="Not before then: 2026-01-31T12:00Z; UTC without zone.")
@@ -139,11 +145,13 @@ def in_one_sentence(error: InvalidPayload) -> InvalidPayload:
 
 
 def _in_words(problem: Problem) -> str:
+    from perdure.elsewhere import ON_THE_COMMAND_LINE
     from perdure.payload.signature import MISSING, UNKNOWN
 
     name = problem.place.strip("'")
     if problem.wrong == UNKNOWN:
-        return f"{name} is none of its arguments"
+        hint = ON_THE_COMMAND_LINE.get(f"--{name.replace('_', '-')}")
+        return f"{name} is none of its arguments" + (f" (write {hint})" if hint else "")
     if problem.wrong in (MISSING, "Field required"):
         return f"{name} is missing"
     if problem.value is not None and problem.wrong.startswith(_INPUT):

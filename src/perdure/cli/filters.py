@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perdure.cli.completion import offer_kinds, offer_queues, offer_run_states, offer_states
 from perdure.errors import InvalidOption, shown
 
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, max=10**9, metavar="N", help="At most this many.")]
@@ -29,12 +30,18 @@ Follow = Annotated[
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST_S = 100_000 * 86_400
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
-_KIND = typer.Option("--kind", "-k", metavar="NAME", help="Of this kind.")
+_KIND = typer.Option("--kind", "-k", metavar="NAME", help="Of this kind.", autocompletion=offer_kinds)
 _OWNER = typer.Option("--owner", metavar="NAME", help="Enqueued by the app of this name.")
 _SPANS = "10m, 2h or 3d ago, or 2026-01-31T12:00Z."
 _JOB_FILTERS = {
-    "state": typer.Option("--state", "-s", metavar="STATE", help="In this state: queued, running, failed, …"),
-    "queue": typer.Option("--queue", "-q", metavar="NAME", help="In this queue."),
+    "state": typer.Option(
+        "--state",
+        "-s",
+        metavar="STATE",
+        help="In this state: queued, running, failed, …; several: failed,parked.",
+        autocompletion=offer_states,
+    ),
+    "queue": typer.Option("--queue", "-q", metavar="NAME", help="In this queue.", autocompletion=offer_queues),
     "kind": _KIND,
     "tag": typer.Option("--tag", "-t", metavar="TAG", help="With this tag."),
     "owner": _OWNER,
@@ -43,7 +50,13 @@ _JOB_FILTERS = {
     "business_key": typer.Option("--business-key", metavar="KEY", help="With this business key."),
 }
 _RUN_FILTERS = {
-    "state": typer.Option("--state", "-s", metavar="STATE", help="Running, or closed as completed, failed, lost, …"),
+    "state": typer.Option(
+        "--state",
+        "-s",
+        metavar="STATE",
+        help="Running, or closed as completed, failed, lost, …; several: failed,lost.",
+        autocompletion=offer_run_states,
+    ),
     "kind": _KIND,
     "owner": _OWNER,
     "since": typer.Option("--since", metavar="TIME", help=f"Started at or after it: {_SPANS}"),
@@ -76,14 +89,20 @@ def _read(given: dict[str, str], *, of_runs: bool) -> dict[str, Any]:
 
     found: dict[str, Any] = dict(given)
     if "state" in given:
-        found["state"] = _known_state(given["state"], RunState if of_runs else State)
+        found["state"] = states_of(given["state"], RunState if of_runs else State)
     for name in [name for name in ("since", "until") if name in given]:
         found[name] = moment_of(given[name], f"--{name}", ago=True)
     return found
 
 
+def states_of(text: str, states: Iterable[str]) -> list[str]:
+    """One or several, with commas between them."""
+    return [_known_state(one, states) for one in text.split(",")]
+
+
 def _known_state(text: str, states: Iterable[str]) -> str:
     known = [str(state) for state in states]
+    text = text.strip()
     if text.lower() in known:
         return text.lower()
     near = get_close_matches(text.lower(), known, n=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
+from perdure.cli.completion import offer_jobs
 from perdure.cli.filters import Follow, Limit, with_filters
 from perdure.cli.render import (
     PAUSE_S,
@@ -33,10 +34,11 @@ from perdure.cli.render import (
 )
 from perdure.cli.suggest import none_like_that
 from perdure.cli.target import App, JobName, Url, completed, existing_app, existing_database
-from perdure.clock import to_datetime
-from perdure.text import measured
+from perdure.text import measured, stamp
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from perdure.app import Perdure
     from perdure.job.views import Job, Run
     from perdure.store.rows import LogLine
@@ -45,7 +47,12 @@ Row = TypeVar("Row", "Job", "Run")
 LISTED = 20
 
 OfJob = Annotated[
-    str | None, typer.Argument(metavar="ID", help="Only of this job: its id, or the last 4 or more characters of it.")
+    str | None,
+    typer.Argument(
+        metavar="ID",
+        help="Only of this job: its id, or the last 4 or more characters of it.",
+        autocompletion=offer_jobs,
+    ),
 ]
 FollowLog = Annotated[
     bool,
@@ -76,12 +83,13 @@ def jobs(
             return
         found, more = _first(perdure.jobs(**filters), limit)
         none = "" if found or json else none_like_that(perdure, "No jobs", filters)
+        progress = {} if json else _progress(perdure, found)
     if json:
         print_json(list(map(job_json, found)))
     elif not found:
         print(none)
     else:
-        print_jobs(found)
+        print_jobs(found, progress)
         if more:
             print(f"The first {len(found)}; --limit N shows more.")
 
@@ -143,7 +151,16 @@ def _follow(
                 print_line(as_line(row), drop=3)
 
 
-def print_jobs(found: Iterable[Job]) -> None:
+def _progress(perdure: Perdure, found: Iterable[Job]) -> dict[UUID, str]:
+    """Of those that run and have said something."""
+    from perdure.ops.progress import progress_of, progress_text
+
+    told = ((job.id, progress_of(perdure.store, job)) for job in found)
+    return {job_id: progress_text(progress) for job_id, progress in told if progress is not None}
+
+
+def print_jobs(found: Iterable[Job], progress: Mapping[UUID, str] | None = None) -> None:
+    """`progress`: what some of them have said of it, by id."""
     columns = ("id", "kind", "queue", "state", "tries", "created", "note")
     rows = [
         (
@@ -153,7 +170,7 @@ def print_jobs(found: Iterable[Job]) -> None:
             job.state.value,
             f"{job.attempts}/{job.max_attempts}",
             ago(job.created_at),
-            _note(job),
+            _note(job) or (progress or {}).get(job.id, ""),
         )
         for job in found
     ]
@@ -169,7 +186,12 @@ def print_jobs(found: Iterable[Job]) -> None:
 
 def _job_line(job: Job) -> list[tuple[str, int]]:
     at = moment(job.finished_at or job.started_at or job.queued_at) or ""
-    return [(at[11:19], 8), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10), (job.state, 9), (_note(job), 0)]
+    about = [(_clock_time(at), 9), (id_text(job.id), 8), (job.kind, 18), (job.queue, 10)]
+    return [*about, (job.state, 9), (_note(job), 0)]
+
+
+def _clock_time(at: str) -> str:
+    return f"{at[11:19]}Z" if at else ""
 
 
 def _note(job: Job) -> str:
@@ -205,9 +227,9 @@ def _print_runs(found: Sequence[Run], *, of_one: bool) -> None:
 
 
 def _run_line(run: Run) -> list[tuple[str, int]]:
-    at = (moment(run.finished_at or run.started_at) or "")[11:19]
+    at = _clock_time(moment(run.finished_at or run.started_at) or "")
     end = _error(run) or (f"took {_took(run)}" if run.duration_ms is not None else "")
-    return [(at, 8), (id_text(run.job_id), 8), (run.kind, 18), (str(run.attempt), 2), (run.state, 9), (end, 0)]
+    return [(at, 9), (id_text(run.job_id), 8), (run.kind, 18), (str(run.attempt), 2), (run.state, 9), (end, 0)]
 
 
 def _took(run: Run) -> str:
@@ -235,6 +257,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
         payload = payload_json(perdure.store, found)
         template = None if found.template_id is None else perdure.templates.of(found)
         runs = list(perdure.runs(found))
+        progress = _progress(perdure, [found]).get(found.id)
         why = perdure.explain(found)
         schedule = schedule_of(perdure.store, found)
     remedy = None if why.remedy is None else completed(why.remedy, url, app)
@@ -255,6 +278,7 @@ def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) ->
     print_fields(
         [
             *_fields(found),
+            ("progress", progress),
             ("template", made_from),
             ("schedule", made_for),
             ("why", sentence(one_line(why.why))),
@@ -390,12 +414,11 @@ def _print_log(lines: Iterable[LogLine], *, json: bool, live: bool) -> None:
 def _log_text(line: LogLine) -> str:
     from perdure.ops.forms import fields_of
 
-    at = f"{to_datetime(line.at):%Y-%m-%d %H:%M:%S}"
     fields = fields_of(line)
     beside = "" if fields is None else f" {fields}"
     if isinstance(fields, dict):
         beside = "".join(f" {name}={value}" for name, value in cast("dict[str, object]", fields).items())
-    return visible(f"{at} {line.level:<7} {line.message}{beside}")
+    return visible(f"{stamp(line.at)} {line.level:<7} {line.message}{beside}")
 
 
 def _until_ended(perdure: Perdure, job: Job) -> Iterator[LogLine]:

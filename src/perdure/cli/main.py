@@ -116,8 +116,27 @@ def _explain_usage(error: Any) -> NoReturn:
         sys.exit(0)
     path = "perdure" if error.ctx is None else error.ctx.command_path
     ours = isinstance(error, InvalidValue) or (isinstance(error, typer.BadParameter) and error.param is None)
-    text = error.message if ours else error.format_message()  # which would say `Invalid value:` before it
+    text = error.message if ours else _in_our_words(error)
     _fail(f"{text.rstrip('.')} (see {path} --help) [usage_error]")
+
+
+def _in_our_words(error: Any) -> str:
+    """What click has to say of a command line."""
+    match type(error).__name__:
+        case "NoSuchOption":
+            return _no_such_option(error.option_name, error.possibilities or ())
+        case "MissingParameter" if error.param is not None and error.param.metavar:
+            return f"{error.param.metavar} is missing: {getattr(error.param, 'help', None) or 'it is needed'}"
+        case _:
+            return str(error.format_message())
+
+
+def _no_such_option(option: str, near: Sequence[str]) -> str:
+    from perdure.elsewhere import ON_THE_COMMAND_LINE
+
+    found = ON_THE_COMMAND_LINE.get(option)
+    hint = f"; write {found}" if found else f"; did you mean {' or '.join(sorted(near))}?" if near else ""
+    return f"there is no option {option}{hint}"
 
 
 def _fail(message: str, error: BaseException | None = None, status: int = ERROR) -> NoReturn:

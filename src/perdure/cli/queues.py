@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands import Command, Commands
+from perdure.cli.completion import offer_queues
 from perdure.cli.render import Json, ago, print_json, print_table, visible
 from perdure.cli.suggest import no_queue_called, queue_names
 from perdure.cli.target import App, Url, existing_app
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 queues = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; '*' (in quotes) means all of them.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The queue; '*' (in quotes) means all of them.", autocompletion=offer_queues),
+]
 New = Annotated[bool, typer.Option("--new", help="Also a queue that no job has used yet.")]
 
 

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -130,9 +130,9 @@ def moment(at: datetime | None) -> str | None:
     return None if at is None else utc(to_micros(at))
 
 
-def local(at: datetime) -> str:
-    """A time on the clocks of this machine; without seconds where it has none."""
-    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}".removesuffix(":00")
+def minute(at: datetime) -> str:
+    """A time in UTC, below a heading that says so; without seconds where it has none."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00")
 
 
 class _Command:

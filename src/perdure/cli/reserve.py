@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.completion import offer_queues
 from perdure.cli.queues import New, check_used
 from perdure.cli.render import Json, ago, error_text, print_json, print_table
 from perdure.cli.target import App, Url, existing_app, existing_database
@@ -28,7 +29,12 @@ LOOK_EVERY_S = 0.5
 """Between two looks whether the reservation needs a renewal."""
 
 CommandLine = Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command and its arguments, after --.")]
-Queue = Annotated[str, typer.Option("--queue", "-q", metavar="NAME", help="The queue; without it, every queue.")]
+Queue = Annotated[
+    str,
+    typer.Option(
+        "--queue", "-q", metavar="NAME", help="The queue; without it, every queue.", autocompletion=offer_queues
+    ),
+]
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", help="How long to wait until running jobs have ended.")
 ]

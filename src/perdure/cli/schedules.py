@@ -1,6 +1,6 @@
 """`perdure schedules …`: what happens by the clock. Asks `app.schedules`.
 
-Instants are shown on the clocks of this machine; `show` and `preview` also name them in the schedule's own zone.
+Instants are shown in UTC; `show` and `preview` also name them in the schedule's own zone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from perdure.cli.commands import Command, Commands
+from perdure.cli.completion import offer_kinds
 from perdure.cli.discovery import no_app
 from perdure.cli.enqueue import Payload, Priority, Queue, Tags, Values, arguments_of, in_one_sentence
 from perdure.cli.filters import moment_of, span_of
@@ -23,7 +24,7 @@ from perdure.cli.render import (
     ago,
     current_time,
     id_text,
-    local,
+    minute,
     moment,
     one_line,
     print_fields,
@@ -70,7 +71,10 @@ Cron = Annotated[
     typer.Argument(metavar="CRON", help='When: "0 7 * * *", 6 fields with seconds first, or @daily; or --every, --at.'),
 ]
 KindName = Annotated[
-    str | None, typer.Option("--kind", "-k", metavar="KIND", help="What to run: a kind, as the app declares it.")
+    str | None,
+    typer.Option(
+        "--kind", "-k", metavar="KIND", help="What to run: a kind, as the app declares it.", autocompletion=offer_kinds
+    ),
 ]
 TemplateName = Annotated[
     str | None,
@@ -111,7 +115,7 @@ def list_schedules(
 ) -> None:
     """List schedules with their next instant and how the last one came out; show, preview, add, switch and remove them.
 
-    Times are those of this machine's clocks.
+    Times are UTC.
     """
     if context.invoked_subcommand is not None:
         return
@@ -152,19 +156,19 @@ def _not_made_yet(perdure: Perdure) -> list[str]:
 
 
 def _print_schedules(found: Sequence[tuple[Schedule, Last | None]], now: Micros) -> None:
-    columns = ("name", "when", "next (here)", "due", "last", "state")
+    columns = ("name", "when", "next (UTC)", "due", "last", "state")
     rows = [
         (
             one.name,
             one.words,
-            "-" if one.next_trigger_at is None else local(one.next_trigger_at),
+            "-" if one.next_trigger_at is None else minute(one.next_trigger_at),
             ago(one.next_trigger_at, to_datetime(now)),
             "-" if last is None else last.outcome,
             _state(one, now),
         )
         for one, last in found
     ]
-    print_table(columns, rows, keep=("next (here)", "due"), clip=("when", "name"), drop=("last", "when", "due"))
+    print_table(columns, rows, keep=("next (UTC)", "due"), clip=("when", "name"), drop=("last", "when", "due"))
     for one, _ in found:
         if one.enabled and one.problem is not None:
             print(one_line(f"{one.name}: {one.problem}"))
@@ -275,7 +279,7 @@ def _print_slots(slots: Sequence[Slot]) -> None:
     columns = ("planned (here)", "state", "job", "taken", "by")
     rows = [
         (
-            local(slot.scheduled_for),
+            minute(slot.scheduled_for),
             slot.status,
             "-" if slot.job_id is None else id_text(slot.job_id),
             ago(slot.taken_at),
@@ -289,7 +293,7 @@ def _print_slots(slots: Sequence[Slot]) -> None:
 def _print_missed(missed: Sequence[MissedSlots]) -> None:
     columns = ("from (here)", "to", "instants", "reason")
     rows = [
-        (local(one.first), local(one.last), "many" if one.count is None else f"{one.count:,}", one.reason)
+        (minute(one.first), minute(one.last), "many" if one.count is None else f"{one.count:,}", one.reason)
         for one in missed
     ]
     print_table(columns, rows, keep=columns, drop=("to",))
@@ -334,12 +338,12 @@ def _coming(trigger: Trigger, now: Micros, number: int) -> list[datetime]:
 
 
 def _print_instants(instants: Sequence[datetime], zone: str) -> None:
-    """In the schedule's zone, and on the clocks here where they show another time."""
-    rows = [(f"{at:%a %Y-%m-%d %H:%M:%S %Z}", local(at), ago(at)) for at in instants]
-    if all(at.utcoffset() == at.astimezone().utcoffset() for at in instants):
+    """In the schedule's zone, and in UTC where that is another time."""
+    rows = [(f"{at:%a %Y-%m-%d %H:%M:%S %Z}", minute(at), ago(at)) for at in instants]
+    if not any(at.utcoffset() for at in instants):
         print_table((zone, "due"), [(there, due) for there, _, due in rows], keep=(zone, "due"))
     else:
-        print_table((zone, "here", "due"), rows, keep=(zone, "here", "due"), drop=("here",))
+        print_table((zone, "UTC", "due"), rows, keep=(zone, "UTC", "due"), drop=("UTC",))
 
 
 def _utc(at: datetime) -> str:
@@ -468,7 +472,7 @@ def _print_switched(schedule: Schedule, *, json: bool, cancelled: bool = False) 
         print_json(schedule_json(schedule, now))
         return
     upcoming = schedule.next_trigger_at
-    then = "" if upcoming is None else f"; next {local(upcoming)} here ({ago(upcoming, to_datetime(now))})"
+    then = "" if upcoming is None else f"; next {minute(upcoming)} UTC ({ago(upcoming, to_datetime(now))})"
     done = "; its jobs that waited are cancelled" if cancelled else ""
     when = f": {schedule.words}" if schedule.enabled else ""
     print(visible(f"{schedule.name} is {_state(schedule, now)}{when}{then}{done}"))

@@ -1,12 +1,14 @@
 """`perdure status`: what is going on, as six questions and what was found. Asks `ops/status`.
 
-Everything fits into 80 columns; where something is wrong, a line says which command to type next.
+Everything fits into the terminal, 24 lines of 80 columns too; what needs someone comes first, and where something is
+wrong, a line says which command to type next.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,7 +22,7 @@ from perdure.cli.render import Json, console, current_time, error_line, print_js
 from perdure.cli.target import App, Url, database_options, existing_database
 from perdure.ids import to_uuid
 from perdure.store.rows import EVERY_QUEUE, DuplicateReason, Duplicates, StuckReason
-from perdure.text import length, measured, moment
+from perdure.text import length, measured, moment, short_id
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -34,23 +36,21 @@ Section = Iterator["RenderableType"]
 
 EVERY_S = 2.0
 _PIPED = 100
-MOST_ROWS = 10
-_ROOMY = 50
-_FRAME = 32
-_TIGHT_FRAME = 13
-"""How many lines are not rows: headings, heads of tables, and where there is room blanks and hints."""
+_PIPED_ROWS = 10
+_MOST_ROWS = 200
+_AIRY_ROWS, _HINTED_ROWS = 5, 3
+"""Blank lines, and hints, are shown where each table can have this many rows beside them."""
 _RED = ("failed", "lost")
-_TEXTS = ("kind", "queue", "error", "why", "what they share")
+_TEXTS = ("kind", "queue", "error", "why", "what they share", "job", "progress")
 _NAMES = ("kind", "queue")
 _NEVER_DROPPED = ("error", "why", "what they share")
 _LEAST = 8
 _ENOUGH = 14
 """Names are cut first, but not below this."""
 _GAP = 2
-_ABOUT_SCHEDULES = 3
-"""Lines below the six questions, where there is something to say."""
 _SHOWN = 3
-_CUT = "  (perdure status shows more)"
+_AND = "  and "
+"""How a line begins that says how many rows are left out."""
 _STATES = ("queued", "scheduled", "running", "paused", "blocked", "held", "parked")
 _STUCK_BECAUSE = {
     StuckReason.LOST: "on a worker that has stopped",
@@ -81,7 +81,10 @@ StuckAfter = Annotated[
 def status(
     *, watch: Watch = False, stuck_after: StuckAfter = 300, url: Url = None, app: App = None, json: Json = False
 ) -> None:
-    """Answer six questions: what is outstanding, failed, stuck, slow, duplicated, and what ran in the last hour."""
+    """Answer six questions: what is stuck, failed, outstanding, slow, duplicated, and what ran in the last hour.
+
+    What needs someone comes first; in a terminal all of it fits on the screen.
+    """
     with existing_database(url, app) as store:
         ask = partial(_ask, store, stuck_after)
         if not watch or not (json or sys.stdout.isatty()):
@@ -100,7 +103,11 @@ def _print_once(found: Status, options: str, *, json: bool) -> None:
 
         print_json(status_json(found))
     else:
-        put(screen(found, Space(console(_PIPED).width, options=options)), piped=_PIPED, crop=False)
+        out = console(_PIPED)
+        room = Space(out.width, options=options)
+        if sys.stdout.isatty():
+            room = space_for(found, out.width, out.height - 1, options)  # the prompt takes a line
+        put(screen(found, room), piped=_PIPED, crop=False)
 
 
 def _print_lines(ask: Callable[[], Status]) -> None:
@@ -118,8 +125,7 @@ def _show_live(ask: Callable[[], Status], options: str) -> None:
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             found = ask()
-            height = out.height - (_ABOUT_SCHEDULES if found.schedules else 0) - _SHOWN * bool(found.hindrances)
-            live.update(screen(found, space_in(out.width, height)._replace(options=options)), refresh=True)
+            live.update(screen(found, space_for(found, out.width, out.height, options)), refresh=True)
             time.sleep(EVERY_S)
 
 
@@ -130,41 +136,83 @@ def _ask(store: Store, stuck_after: int) -> Status:
 
 
 def screen(found: Status, space: Space) -> Group:
-    """All six, one below the other."""
+    """The answers one below the other, what needs someone first. A question without one takes one line."""
     from rich.console import Group
 
-    parts: list[RenderableType] = list(_reserved(found, space))
-    for question, answer in _QUESTIONS:
-        given = list(answer(found, space))
-        if space.tight:
-            parts += [_tight_heading(question, space, cut=len(given) > 1), given[0]]
-        else:
-            parts += [line(f"\n{question}" if parts else question, "bold"), *given]
+    return Group(*_parts(found, space))
+
+
+def _parts(found: Status, space: Space) -> list[RenderableType]:
+    parts: list[RenderableType] = [_summary(found), *_reserved(found, space)]
     parts += _schedules(found, space)
     parts += _hindrances(found, space)
     if not found.is_complete:
         parts.append(
-            line("\nThere may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
+            line("There may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
         )
-    return Group(*parts)
+    is_below_a_table = True
+    for question, answer, none in _QUESTIONS:
+        given = list(answer(found, space))
+        blank = "\n" if space.airy and (given or is_below_a_table) else ""
+        if given:
+            more = given.pop() if not space.airy and _says_more(given[-1]) else ""  # there is no line for it
+            parts += [line(f"{blank}{question}{more}", "bold", fold=space.airy), *given]
+        elif none:
+            parts.append(_in_one_line(blank + question, none))
+        is_below_a_table = bool(given) or (is_below_a_table and not none)
+    return parts
+
+
+def _says_more(part: RenderableType) -> bool:
+    return str(part).startswith(_AND)
+
+
+def _summary(found: Status) -> RenderableType:
+    """What one wants to know at a glance."""
+    counts = {
+        "stuck": sum(row.jobs for row in found.stuck),
+        "failed": sum(row.jobs for row in found.failed),
+        "running": sum(row.jobs for row in found.outstanding if row.state == "running"),
+        "waiting": sum(row.jobs for row in found.outstanding if row.state != "running"),
+    }
+    text = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    return line(text, "bold red" if counts["stuck"] or counts["failed"] else "bold", fold=False)
+
+
+def _in_one_line(question: str, none: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text.assemble((question, "bold"), "  ", none, no_wrap=True, overflow="ellipsis")
 
 
 def _reserved(found: Status, space: Space) -> Section:
     """What keeps the jobs of whole queues waiting, whatever else is shown; one line where there is little room."""
-    shown = found.reservations[: 1 if space.tight else 3]
+    shown = found.reservations[: 3 if space.airy else 1]
     for row in shown:
         name = "Every queue" if row.queue == EVERY_QUEUE else f"Queue {row.queue}"
         since = length(found.at - row.reserved_at)
         text = f"{name} is reserved by {row.reserved_by} since {since}, until {moment(row.expires_at)}."
-        yield line(text[: space.width] if space.tight else text, "magenta")
-    if len(found.reservations) > len(shown) and not space.tight:
+        yield line(text, "magenta", fold=space.airy)
+    if len(found.reservations) > len(shown) and space.airy:
         yield line(f"And {len(found.reservations) - len(shown)} more: perdure reservations{space.options}", "magenta")
 
 
-def _tight_heading(question: str, space: Space, *, cut: bool) -> RenderableType:
-    """On one line, however narrow: the rows below are counted."""
-    more = (_CUT if len(question + _CUT) <= space.width else " …") if cut else ""
-    return line(question[: space.width - len(more)] + more, "bold")
+def _running(found: Status, space: Space) -> Section:
+    """Those that have said how far they are first."""
+    from perdure.ops.progress import progress_text
+
+    said = sorted(found.running, key=lambda one: (one.progress is None, one.since))
+    rows = [
+        (
+            short_id(one.job.row.id),
+            one.job.kind,
+            f"{one.job.attempts}/{one.job.max_attempts}",
+            length(found.at - one.since),
+            "-" if one.progress is None else progress_text(one.progress),
+        )
+        for one in said
+    ]
+    return table(("job", "kind", "try", "for", "progress"), rows, space)
 
 
 def _outstanding(found: Status, space: Space) -> Section:
@@ -180,7 +228,7 @@ def _outstanding(found: Status, space: Space) -> Section:
         (*lane, *(number(by_lane[lane].get(state, 0)) for state in states), length(found.at - oldest[lane]))
         for lane in lanes
     ]
-    return table(("kind", "queue", *states, "oldest"), rows, space, none="Nothing: no job waits or runs.")
+    return table(("kind", "queue", *states, "oldest"), rows, space)
 
 
 def _failed(found: Status, space: Space) -> Section:
@@ -188,7 +236,7 @@ def _failed(found: Status, space: Space) -> Section:
         (row.kind, number(row.jobs), length(found.at - row.last), error_line(row.error_type, row.message) or "-")
         for row in found.failed
     ]
-    yield from table(("kind", "jobs", "last", "error"), rows, space, none="Nothing.", style="green")
+    yield from table(("kind", "jobs", "last", "error"), rows, space)
     yield from hints((f"perdure jobs --state failed --kind {quote(row.kind)}" for row in found.failed), space)
 
 
@@ -197,7 +245,7 @@ def _stuck(found: Status, space: Space) -> Section:
         (row.kind, row.queue, number(row.jobs), length(found.at - row.since), _STUCK_BECAUSE[row.reason])
         for row in found.stuck
     ]
-    yield from table(("kind", "queue", "jobs", "for", "why"), rows, space, none="Nothing.", style="green")
+    yield from table(("kind", "queue", "jobs", "for", "why"), rows, space)
     yield from hints((f"perdure explain {to_uuid(row.example)}" for row in found.stuck), space)
 
 
@@ -205,12 +253,12 @@ def _durations(found: Status, space: Space) -> Section:
     columns = ("kind", "runs", "p50", "p95", "p99", "wait p50", "p95 ", "p99 ")
     kinds = sorted(found.durations, key=lambda row: -row.runs)
     rows = [(row.kind, number(row.runs), *map(measured, row[2:])) for row in kinds]
-    return table(columns, rows, space, none="No run has completed.")
+    return table(columns, rows, space)
 
 
 def _duplicates(found: Status, space: Space) -> Section:
     rows = [(row.kind, number(row.jobs), _shared(row)) for row in found.duplicates]
-    yield from table(("kind", "jobs", "what they share"), rows, space, none="None.", style="green")
+    yield from table(("kind", "jobs", "what they share"), rows, space)
     yield from hints(map(_look_closer, found.duplicates), space)
 
 
@@ -232,7 +280,7 @@ def _ran(found: Status, space: Space) -> Section:
     columns = ("kind", "runs", "completed", "failed", "retried", "lost", "other", "running")
     kinds = sorted(found.ran, key=lambda row: -row.runs)
     rows = [(row.kind, *(number(getattr(row, column)) for column in columns[1:])) for row in kinds]
-    return table(columns, rows, space, none="Nothing.")
+    return table(columns, rows, space)
 
 
 def _schedules(found: Status, space: Space) -> Section:
@@ -247,23 +295,17 @@ def _schedules(found: Status, space: Space) -> Section:
         if names
     ]
     text = f"Schedules: {'; '.join(parts)}."
-    if space.tight:
-        yield line(text[: space.width], "magenta")
-    else:
-        yield line(f"\n{text}", "magenta")
-        yield from hints(["perdure schedules"], space)
+    yield line(text, "magenta", fold=space.airy)
+    yield from hints(["perdure schedules"], space)
 
 
 def _hindrances(found: Status, space: Space) -> Section:
     """What makes the tables of a server grow; nothing where all is well."""
     from perdure.ops.status import remedy
 
-    for number, row in enumerate(found.hindrances[:_SHOWN]):
+    for row in found.hindrances[: _SHOWN if space.airy else 1]:
         text = f"Dead rows are kept: {remedy(row)}."
-        if space.tight:
-            yield line(text[: space.width], "magenta")
-            return
-        yield line(f"\n{text}" if not number else text, "magenta")
+        yield line(text, "magenta", fold=space.airy)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -271,59 +313,84 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-_QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Section]], ...] = (
-    ("What is outstanding?", _outstanding),
-    ("What failed in the last 24 hours, and why?", _failed),
-    ("What is stuck?", _stuck),
-    ("How long do jobs take?", _durations),
-    ("Are there duplicates?", _duplicates),
-    ("What ran in the last hour?", _ran),
+_QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Section], str], ...] = (
+    ("What is stuck?", _stuck, "Nothing."),
+    ("What failed in the last 24 hours, and why?", _failed, "Nothing."),
+    ("What runs now?", _running, ""),
+    ("What is outstanding?", _outstanding, "Nothing: no job waits or runs."),
+    ("What ran in the last hour?", _ran, "Nothing."),
+    ("How long do jobs take?", _durations, "No run has completed."),
+    ("Are there duplicates?", _duplicates, "None."),
 )
+"""Each with the answer of those that find nothing. What runs now is not asked where nothing does."""
 
 
 class Space(NamedTuple):
     """How much room there is below each question, and what hints end with."""
 
     width: int
-    rows: int = MOST_ROWS
-    tight: bool = False
-    """No blank lines and no hints, only the tables."""
+    rows: int = _PIPED_ROWS
+    hints: int = 3
+    """How many commands that show more are named below a table."""
+    airy: bool = True
+    """With blank lines, and long lines folded."""
     options: str = ""
     """What the commands in hints need, to be about the same database."""
 
 
-def space_in(width: int, height: int) -> Space:
-    """Room for all six at once on a screen of this size: fewer rows are better than a question that is not seen."""
-    tight = height < _ROOMY
-    frame = _TIGHT_FRAME if tight else _FRAME
-    return Space(width, max(1, min(MOST_ROWS, (height - frame) // 6)), tight)
+def space_for(found: Status, width: int, height: int, options: str) -> Space:
+    """Room for all questions at once on a screen of this size, as much of it as can be used: blank lines go first, then
+    rows, then hints; but a few rows are worth more than either."""
+    for hinted, least in ((3, _AIRY_ROWS), (1, _HINTED_ROWS), (0, 1)):
+        space = Space(width, 1, hinted, airy=hinted == 3, options=options)
+        rows = bisect_right(range(1, _MOST_ROWS), height, key=partial(_height_with, found, space))
+        if rows >= least:
+            return space._replace(rows=rows)
+    return Space(width, 1, 0, airy=False)
 
 
-def line(text: str, style: str = "") -> RenderableType:
+def _height_with(found: Status, space: Space, rows: int) -> int:
+    return _height(_parts(found, space._replace(rows=rows)), space.width)
+
+
+def _height(parts: Sequence[RenderableType], width: int) -> int:
+    """How many lines these take. Hints are never folded."""
+    from rich.table import Table
     from rich.text import Text
 
-    return Text(visible(text), style=style)
+    lines = 0
+    for part in parts:
+        if isinstance(part, Table):
+            lines += part.row_count + 1
+        elif isinstance(part, Text):
+            folded = [1 if part.no_wrap else max(1, -(-len(one) // width)) for one in part.plain.split("\n")]
+            lines += sum(folded)
+    return lines
+
+
+def line(text: str, style: str = "", *, fold: bool = True) -> RenderableType:
+    """Folded where it is too long, or cut."""
+    from rich.text import Text
+
+    return Text(visible(text), style=style, no_wrap=not fold, overflow="fold" if fold else "ellipsis")
 
 
 def hints(commands: Iterable[str], space: Space) -> Section:
     """The commands that show more: for the first few, each once, on one line however long."""
     from rich.text import Text
 
-    for command in islice(dict.fromkeys(commands), 3):
+    for command in islice(dict.fromkeys(commands), space.hints):
         yield Text(f"  {visible(command)}{space.options}", style="dim", no_wrap=True, overflow="ignore")
 
 
-def table(
-    columns: Sequence[str], found: Sequence[Sequence[str]], space: Space, *, none: str, style: str = ""
-) -> Section:
+def table(columns: Sequence[str], found: Sequence[Sequence[str]], space: Space) -> Section:
     """Columns of numbers to the right, texts cut where there is too little room, and what is left out: columns in a
-    narrow terminal, and rows. Without any rows, the sentence `none`."""
+    narrow terminal, and rows. Nothing without any rows."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     if not found:
-        yield line(none, style)
         return
     shown = [[visible(cell) for cell in row] for row in found[: space.rows]]
     sizes = [max(map(cell_len, column)) for column in zip(columns, *shown, strict=True)]
@@ -343,10 +410,10 @@ def table(
             )
         )
     yield table
-    if left_out:
+    if left_out and space.airy:
         yield line(f"  no room for {', '.join(dict.fromkeys(left_out))}", "dim")
     if len(found) > space.rows:
-        yield line(f"  and {len(found) - space.rows} more; --json shows all", "dim")
+        yield line(f"{_AND}{len(found) - space.rows} more; --json shows all", "dim")
 
 
 def _fitting(columns: Sequence[str], sizes: Sequence[int], most: int) -> list[int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perdure.cli.completion import offer_jobs
 from perdure.cli.discovery import APP_VARIABLE, Named, hint_databases_here, load_app, only_app_here, places
 from perdure.cli.render import go_by
 from perdure.errors import ConfigError
@@ -33,9 +34,17 @@ App = Annotated[
 AppArgument = Annotated[
     str | None, typer.Argument(metavar="MODULE:APP", help="The app, such as shop.jobs:app; else --app or PERDURE_APP.")
 ]
-JobName = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or the last 4 or more characters of it.")]
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The job's id, or the last 4 or more characters of it.", autocompletion=offer_jobs
+    ),
+]
 JobNames = Annotated[
-    list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs, or the last 4 or more characters of them.")
+    list[str] | None,
+    typer.Argument(
+        metavar="ID", help="Ids of jobs, or the last 4 or more characters of them.", autocompletion=offer_jobs
+    ),
 ]
 
 

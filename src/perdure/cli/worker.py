@@ -6,16 +6,20 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from perdure.cli.completion import offer_queues
 from perdure.cli.discovery import find_app
-from perdure.cli.render import json_text, visible
+from perdure.cli.live import live_lines
+from perdure.cli.log_lines import LogFormat, LogLevel, log_on_stderr
+from perdure.cli.reload import SourceWatch, begin_anew
+from perdure.cli.render import error_text, one_line, visible
 from perdure.cli.suggest import no_queue_called, queue_names
 from perdure.cli.target import App, AppArgument, Url, app_name
+from perdure.errors import PerdureError
 from perdure.text import counted
 
 if TYPE_CHECKING:
@@ -23,24 +27,11 @@ if TYPE_CHECKING:
     from perdure.worker.worker import Worker
 
 
-class LogFormat(StrEnum):
-    """How log lines are written."""
-
-    HUMAN = "human"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """From which level on."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 Queue = Annotated[
-    list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="A queue to serve; several in this order.")
+    list[str] | None,
+    typer.Option(
+        "--queue", "-q", metavar="NAME", help="A queue to serve; several in this order.", autocompletion=offer_queues
+    ),
 ]
 Concurrency = Annotated[
     int | None, typer.Option(min=1, max=10_000, metavar="N", help="How many jobs at once; 10 by default.")
@@ -67,6 +58,8 @@ Level = Annotated[
     LogLevel | None, typer.Option("--log-level", help="From which level on log lines are shown; info by default.")
 ]
 
+Reload = Annotated[bool, typer.Option("--reload", help="Begin anew when a source file changes; for development.")]
+
 
 def worker(
     target: AppArgument = None,
@@ -81,14 +74,17 @@ def worker(
     exclusive: Exclusive = None,
     log_format: Format = None,
     log_level: Level = None,
+    reload: Reload = False,
 ) -> None:
     """Run jobs until a signal says stop.
 
     The first SIGTERM or SIGINT lets running jobs finish for the grace, the second releases them at once. Exits with 0
-    when all is well, 3 if handlers had to be left behind, 75 if the connection to the database hung.
+    when all is well, 3 if handlers had to be left behind, 75 if the connection to the database hung. On a terminal
+    jobs that take long have a line with their progress.
     """
-    found, name = find_app(url, app_name(target, app))
-    log_on_stderr(log_format, log_level)
+    watch = SourceWatch(Path.cwd()) if reload else None
+    found, name = _found(url, app_name(target, app), watch)
+    handler = log_on_stderr(log_format, log_level)
     running = found.worker(
         queue or None,
         concurrency,
@@ -103,7 +99,33 @@ def worker(
             _print_start(found, running, name, place, queue)
         _warn_of_unknown(queue or (), found)
 
-    _leave(running.run(until_idle=until_idle, started=on_start))
+    if watch is not None:
+        watch.stop_on_change(running.stop)
+    with live_lines(lambda: running.contexts, None if log_format is LogFormat.JSON else handler):
+        code = running.run(until_idle=until_idle, started=on_start)
+    if watch is not None and watch.has_changed and not running.is_hurried:
+        begin_anew()
+    _leave(code)
+
+
+def _found(url: str | None, name: str | None, watch: SourceWatch | None) -> tuple[Perdure, str]:
+    """The app. With a watch, code that cannot be imported ends nothing: the next change is waited for."""
+    try:
+        return find_app(url, name)
+    except PerdureError as error:
+        if watch is None:
+            raise
+        return _begin_anew_after_a_change(error, watch)
+
+
+def _begin_anew_after_a_change(error: PerdureError, watch: SourceWatch) -> NoReturn:
+    print(f"perdure: {one_line(error_text(error))}", file=sys.stderr)
+    print("perdure: waiting for a change of the source files; Ctrl-C ends", file=sys.stderr, flush=True)
+    try:
+        watch.wait()
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+    begin_anew()
 
 
 def _print_start(app: Perdure, running: Worker, name: str, place: str, queues: list[str] | None) -> None:
@@ -150,67 +172,3 @@ def _leave(code: int) -> NoReturn:
     if code:
         os._exit(code)
     raise typer.Exit(code)
-
-
-def log_on_stderr(form: LogFormat | None = None, level: LogLevel | None = None) -> None:
-    """Show what is logged by Perdure and by the handlers, and Python's warnings, from INFO on or the level given.
-
-    An app that has set up logging keeps it, unless a form is asked for: then this replaces it. A level is set anyway.
-    """
-    root = logging.getLogger()
-    if level is not None:
-        logging.getLogger("perdure").setLevel(level.upper())
-    if root.handlers and form is None:
-        return
-    handler = StderrHandler()
-    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else HumanFormatter())
-    for other in list(root.handlers):
-        root.removeHandler(other)
-    root.addHandler(handler)
-    root.setLevel((level or LogLevel.INFO).upper())
-    logging.captureWarnings(True)  # else Python prints them as they are, between the lines
-
-
-class StderrHandler(logging.StreamHandler[TextIO]):
-    """Standard error. What is logged while a job runs, by whatever logger, is shown without the job's secrets."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        from perdure.worker.context import current
-
-        ctx = current()
-        return super().format(record if ctx is None else ctx.fit_record(record))
-
-
-class HumanFormatter(logging.Formatter):
-    """Time, level, source (of `ctx.log` the kind; none where it is Perdure itself) and message, made harmless."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(source)s%(message)s")
-
-    def format(self, record: logging.LogRecord) -> str:
-        record.source = _source(record)
-        return visible(super().format(record))
-
-
-def _source(record: logging.LogRecord) -> str:
-    if record.name == "perdure.job":
-        return f"{getattr(record, 'perdure', {}).get('kind', record.name)}: "
-    return "" if record.name.startswith("perdure.") else f"{record.name}: "
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message; of jobs' events the facts too; errors with traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        facts = getattr(record, "perdure", None)
-        if isinstance(facts, dict):
-            line |= facts
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json_text(line)

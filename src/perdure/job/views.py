@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, Never, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast, overload
 from uuid import UUID
 
 from perdure.clock import Micros, to_datetime
+from perdure.elsewhere import OF_A_JOB, refuse
 from perdure.errors import InvalidPayload, JobFailed
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import Damage, JobView, NewJob, RunRow, json_of, priority_of, readable, row_of_new
@@ -241,6 +242,12 @@ class Job:
 
     def __hash__(self) -> int:
         return hash(self.row.id)
+
+    if not TYPE_CHECKING:  # else type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Only asked for what is not there."""
+            refuse(self, name, OF_A_JOB, "a job")
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.kind} {self.state}>"

@@ -11,6 +11,7 @@ from perdure.clock import Micros
 from perdure.ids import to_uuid
 from perdure.job.states import Park, State
 from perdure.job.views import Job
+from perdure.ops.progress import progress_of, progress_text
 from perdure.ops.workers import Crew, about, crew_for, kind_of, name_of, silence, summary
 from perdure.store.protocols import Store
 from perdure.store.rows import EVERY_QUEUE, NodeRow, QueueHold
@@ -263,6 +264,9 @@ def _run_facts(store: Store, job: Job, now: Micros) -> Iterator[tuple[str, str]]
         yield "running for", f"{length(now - live.claimed_at)}, since {moment(live.claimed_at)}"
         if live.timeout_ms is not None:
             yield "time-out", f"{live.timeout_ms / 1_000:g} s"
+    progress = progress_of(store, job)
+    if progress is not None:
+        yield "progress", progress_text(progress)
 
 
 def _holder(store: Store, job: Job, crew: Crew) -> NodeRow | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from perdure.job.views import Job, Run
     from perdure.kind import Kind
     from perdure.ops.doctor import Finding
+    from perdure.ops.progress import Working
     from perdure.ops.status import Status
     from perdure.queues import Queue
     from perdure.schedule.policy import Policy
@@ -229,8 +230,22 @@ def status_json(found: Status) -> dict[str, object]:
     reserved = [reservation_json(row) for row in found.reservations]
     schedules = [_row_json(row._asdict()) for row in found.schedules]
     hindrances = [{**row._asdict(), "remedy": remedy(row)} for row in found.hindrances]
-    found_at = {"at": _instant(found.at), "complete": found.is_complete}
-    return {**found_at, **rows, "reservations": reserved, "schedules": schedules, "hindrances": hindrances}
+    about = {"at": _instant(found.at), "complete": found.is_complete}
+    running = [_working_json(one) for one in found.running]
+    others = {"running": running, "reservations": reserved, "schedules": schedules, "hindrances": hindrances}
+    return {**about, **rows, **others}
+
+
+def _working_json(one: Working) -> dict[str, object]:
+    job = one.job
+    return {
+        "id": str(job.id),
+        "kind": job.kind,
+        "queue": job.queue,
+        "attempt": job.attempts,
+        "since": iso(one.since),
+        "progress": None if one.progress is None else dict(one.progress),
+    }
 
 
 def reservation_json(row: ReservationRow) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.clock import Micros, to_micros
 from perdure.ids import id_floor
+from perdure.ops.progress import Working, working
 from perdure.store.protocols import Store
 from perdure.store.rows import (
     Duplicates,
@@ -42,6 +43,7 @@ DUPLICATES_SHOWN = 20
 LATE_AFTER_US = 60 * 1_000_000
 """How long an instant may wait for a worker, which looks every second, before its schedule counts as overdue."""
 SCHEDULES_SHOWN = 20
+RUNNING_SHOWN = 20
 LONG_OPEN_S = 300
 DEAD_ROWS = 100_000
 """From when on what keeps a server from removing dead rows is told."""
@@ -75,6 +77,8 @@ class Status(NamedTuple):
     """Queues that are held for direct work."""
 
     schedules: Sequence[Troubled] = ()
+    running: Sequence[Working] = ()
+    """Jobs that run now, the newest first, with their progress; no more than `RUNNING_SHOWN`."""
     hindrances: Sequence[Hindrance] = ()
     """What keeps the server from removing dead rows."""
 
@@ -88,13 +92,19 @@ class Status(NamedTuple):
 
 
 def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> Status:
-    """All six questions. Each result is consistent in itself; jobs may change between two of them."""
+    """All six questions, and what runs now. Each result is consistent in itself; jobs may change between two."""
     found = {name: ask() for name, ask in asked(store, now, stuck_after_us).items()}
     failed_lives = store.count_failed(Micros(now - DAY_US), FAILED_LOOKED_AT)
     held, in_trouble = _reservations(store), troubled(store, now)
     hindrances = _hindrances(store)
     return Status(
-        now, **found, failed_lives=failed_lives, reservations=held, schedules=in_trouble, hindrances=hindrances
+        now,
+        **found,
+        failed_lives=failed_lives,
+        reservations=held,
+        schedules=in_trouble,
+        running=working(store, RUNNING_SHOWN),
+        hindrances=hindrances,
     )
 
 

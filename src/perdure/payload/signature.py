@@ -16,6 +16,7 @@ from types import MethodType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from perdure.elsewhere import OPTIONS
 from perdure.errors import InvalidPayload, KindError, Problem
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -89,10 +90,22 @@ class Signature:
         """The error for arguments that do not fit; it ends with the expected signature."""
         said = "; ".join(map(str, problems))
         hint = _CONTEXT_HINT if Problem("'ctx'", MISSING) in problems and self.annotations["ctx"] is Any else ""
+        hint = hint or self._option_hint(problems)
         text = f"Job {self.kind!r} cannot take its arguments: {said}. Expected {self.text}.{hint}"
         error = InvalidPayload(text, code=code)
         error.kind, error.problems, error.parameters = self.kind, problems, self.text.removeprefix(self.kind)[1:-1]
         return error
+
+    def _option_hint(self, problems: Sequence[Problem]) -> str:
+        """For an argument that is an option, here or elsewhere: options are not given with the arguments."""
+        from perdure.options import OPTION_NAMES
+
+        for name in (problem.place.strip("'") for problem in problems if problem.wrong == UNKNOWN):
+            if name in OPTION_NAMES:
+                return f" Options come before: {self.kind}.options({name}=…).enqueue(…)."
+            if name in OPTIONS:
+                return f" Instead of {name}= write {OPTIONS[name]}: {self.kind}.options(…).enqueue(…)."
+        return ""
 
     def call(self, values: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments as the function takes them, after its context if it has one.

@@ -121,6 +121,10 @@ def lock_holder(name: str, now: Micros) -> Op[str | None]:
     return cast("str", rows[0][0])
 
 
+def begin_writing() -> Op[None]:
+    yield Call("begin_writing")
+
+
 def revision() -> Op[int]:
     """The newest migration that the database has."""
     rows = (yield Call("read_revision")).rows

@@ -8,6 +8,7 @@ receives a `Result`, so it is written once and runs on any connection, also on t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from perdure.errors import DatabaseBusy, StoreError
@@ -203,6 +204,22 @@ BEGIN_OPERATION = Call("begin_operation")
 END_OPERATION = Call("end_operation")
 UNDO_OPERATION = Call("undo_operation")
 """For runners, around an operation that shares a transaction with others; UNDO is followed by END."""
+
+
+def in_savepoint(make: Make[T], driver: Driver) -> T:
+    """Run an operation in a savepoint; on an error nothing of it remains, and the transaction can continue."""
+    driver.execute(BEGIN_OPERATION)
+    try:
+        result = drive(make(), driver)
+    except BaseException:
+        driver.drop()
+        with suppress(StoreError):  # a lost connection has nothing left to roll back
+            driver.execute(UNDO_OPERATION)
+            driver.execute(END_OPERATION)
+        raise
+    driver.execute(END_OPERATION)
+    return result
+
 
 SAVEPOINT = Tell("savepoint")
 RELEASE = Tell("release")

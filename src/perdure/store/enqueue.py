@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import cast
 
 from perdure.errors import KeyConflict, PerdureError, Remedy
@@ -15,7 +16,7 @@ from perdure.job.model import GAP, NewJob
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
 from perdure.store import read
-from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op, Serialization
+from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Make, Op, Serialization
 from perdure.store.write import insert, insert_one
 
 ROUNDS = 10
@@ -30,6 +31,29 @@ def enqueue(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
     if len(new) == 1 and not is_keyed(new[0]):
         return insert_one(new[0])
     return _insert_keyed(new) if any(map(is_keyed, new)) else _insert(new)
+
+
+class OneJob:
+    """Starts the operation that inserts one job without keys. It waits for nobody else's key, so callers who come at
+    the same time may share a transaction: see `insert_together`."""
+
+    __slots__ = ("new",)
+
+    def __init__(self, new: NewJob) -> None:
+        self.new = new
+
+    def __call__(self) -> Op[list[Job]]:
+        return insert_one(self.new)
+
+
+def starting(new: Sequence[NewJob]) -> Make[list[Job] | PerdureError]:
+    """What starts `enqueue`."""
+    return OneJob(new[0]) if len(new) == 1 and not is_keyed(new[0]) else partial(enqueue, new)
+
+
+def insert_together(several: Sequence[OneJob]) -> Op[list[Job]]:
+    """Insert the jobs of several callers."""
+    return _insert([one.new for one in several])
 
 
 def _insert_keyed(new: Sequence[NewJob]) -> Op[list[Job] | KeyConflict]:

@@ -1,5 +1,8 @@
 """From a URL to a store. Called by `app` and the CLI; the only place that knows which URL means which database.
 
+A URL as SQLAlchemy has it, with a driver in its scheme (postgresql+asyncpg://…), means the same database: one setting
+serves both.
+
 Other schemes come from installed packages, by the entry point group `perdure.stores`: scheme = factory, a callable that
 takes the URL and the `StoreSettings` and returns a `Store`.
 """
@@ -11,8 +14,10 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from perdure.errors import ConfigError
+from perdure.store.borrowed import BorrowedRunner, Loan
 from perdure.store.protocols import Store, StoreFactory, StoreSettings
 from perdure.store.store import SqlStore
+from perdure.store.transaction import driver_connection, unknown
 
 DEFAULTS = StoreSettings()
 
@@ -22,7 +27,7 @@ STORES = "perdure.stores"
 _DIALECTS = {
     "sqlite": "sqlite",
     **dict.fromkeys(("postgresql", "postgres"), "postgres"),
-    **dict.fromkeys(("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"), "mysql"),
+    **dict.fromkeys(("mysql", "mariadb"), "mysql"),
 }
 
 
@@ -37,6 +42,51 @@ def open_store(url: str, settings: StoreSettings = DEFAULTS) -> Store:
             return _mysql(url, settings)
         case _:
             return _factory(_scheme(url))(url, settings)
+
+
+def database_beside(url: str, suffix: str) -> str:
+    """The URL of a database whose name ends in this, on the same server or in the same folder. Made if it is missing;
+    for tests that run beside each other."""
+    match dialect_of(url):
+        case "sqlite":
+            path = sqlite_path(url)
+            return str(path.with_stem(f"{path.stem}_{suffix}"))
+        case "postgres":
+            from perdure.store.postgres.session import create_database
+        case "mysql":
+            from perdure.store.mysql.session import create_database
+        case _:
+            raise ConfigError(f"{url}: only SQLite, PostgreSQL and MariaDB can be tested so", code="url_unsupported")
+    found = _NAMED.fullmatch(url)
+    if found is None:
+        raise ConfigError(f"{without_password(url)} names no database; add its name", code="url_invalid")
+    create_database(url, f"{found[2]}_{suffix}")
+    return f"{found[1]}{found[2]}_{suffix}{found[3]}"
+
+
+_NAMED = re.compile(r"([^:]+://[^/?#]*/)([^/?#]+)(.*)")
+
+
+def open_borrowed(tx: object) -> SqlStore:
+    """A store on the database of the user's connection, every operation of which is a part of his transaction."""
+    connection = driver_connection(tx)
+    libraries = {base.__module__.split(".")[0] for base in type(connection).__mro__}
+    loan: Loan
+    if libraries & {"psycopg", "psycopg2"}:
+        from perdure.store.postgres.session import PostgresLoan
+
+        loan = PostgresLoan()
+    elif libraries & {"pymysql", "MySQLdb"}:
+        from perdure.store.mysql.session import MySQLLoan
+
+        loan = MySQLLoan()
+    elif "sqlite3" in libraries:
+        from perdure.store.sqlite.transaction import SqliteLoan
+
+        loan = SqliteLoan()
+    else:
+        raise unknown(tx, "a connection of sqlite3, psycopg, psycopg2, PyMySQL or mysqlclient")
+    return SqlStore(BorrowedRunner(tx, loan))
 
 
 def _factory(scheme: str) -> StoreFactory:
@@ -72,7 +122,11 @@ def dialect_of(url: str) -> str | None:
 
 
 def _scheme(url: str) -> str:
-    return url.split(":", 1)[0].lower() if "://" in url else "sqlite"
+    """Without SQLAlchemy's driver, if it is the scheme of one of our databases."""
+    if "://" not in url:
+        return "sqlite"
+    scheme = url.split(":", 1)[0].lower()
+    return dialect if (dialect := scheme.split("+")[0]) in _DIALECTS else scheme
 
 
 def _sqlite(url: str, settings: StoreSettings) -> SqlStore:

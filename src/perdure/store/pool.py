@@ -60,8 +60,10 @@ class Session(Protocol):
         """End the open transaction, if any. False: the connection cannot be used any more."""
         ...
 
-    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
-        """Run a user's statement, in the driver's style. Refuses to begin or end a transaction."""
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None, *, is_new: bool) -> Any:
+        """Run a user's statement, with parameters as `:name` or in the driver's style. Refuses to begin or end a
+        transaction. `is_new`: nothing was run in it before, so that a statement which commits by itself does no harm.
+        """
         ...
 
     def prepare(self, *, allowed: bool) -> int:

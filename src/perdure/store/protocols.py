@@ -174,6 +174,8 @@ class FinishOperations(Protocol):
         """
         ...
 
+    def afinish(self, batch: Sequence[Finish], now: Micros) -> Awaitable[list[Finished]]: ...
+
 
 class TurnOperations(Protocol):
     """What a worker repeats."""
@@ -683,6 +685,17 @@ class StoreLifecycle(Protocol):
         Inside another one it is refused (`tx_nested`); with `join` it becomes a part of that one.
         """
         ...
+
+    def joining(self, tx: object) -> AbstractContextManager[None]:
+        """Inside, calls on the same thread or task join the caller's own transaction, as `within(tx)` does."""
+        ...
+
+    def begin_writing(self) -> None:
+        """With `within(tx)`: nobody else writes before that transaction ends, where a database has one writer at a
+        time. So it cannot fail later because someone was faster."""
+        ...
+
+    def abegin_writing(self) -> Awaitable[None]: ...
 
     def bell(self, queues: Sequence[str] | None = None) -> Bell:
         """A bell for one worker that serves these queues (None: all), to sleep until there may be work. It must be

@@ -9,9 +9,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.clock import TOLERATED_S, ServerClock
 from perdure.errors import DatabaseUnavailable, StoreError, TransactionError
@@ -23,17 +23,19 @@ from perdure.store.engine import (
     UNDO_OPERATION,
     AsyncDriver,
     Call,
-    Driver,
     Make,
     Op,
     Serialization,
     drive,
     drive_async,
+    in_savepoint,
 )
+from perdure.store.enqueue import OneJob
 from perdure.store.migrate import Applied
 from perdure.store.pool import Checkout, CommitUnknown, Pool, Server
 from perdure.store.protocols import Bell, ConnectionLost
 from perdure.store.rows import Fact, Verdict
+from perdure.store.shared import SharedEnqueues
 from perdure.store.transaction import (
     async_connection,
     behind_a_job,
@@ -76,14 +78,20 @@ class ServerRunner:
         """It does not keep the runner: the connections of one that nobody uses any more are closed at once."""
         self._pool: Pool | None = None
         self._opening = threading.Lock()
+        self._shared = SharedEnqueues()
         _runners.add(self)
 
     def write(self, make: Make[T], *, brief: bool = False) -> T:
         with uninterrupted:
-            joined = self.joined()
-            return self._insist(lambda: self._write(make, brief=brief)) if joined is None else joined.run(make)
+            if (joined := self.joined()) is not None:
+                return joined.run(make)
+            if isinstance(make, OneJob):
+                return cast("T", self._shared.submit(make, self._write_alone))
+            return self._write_alone(make, brief=brief)
 
     async def awrite(self, make: Make[T]) -> T:
+        if self.joined() is None and isinstance(make, OneJob):
+            return cast("T", await self._shared.asubmit(make, self._write_alone))
         from asyncio import to_thread
 
         return await to_thread(self.write, make)
@@ -103,11 +111,17 @@ class ServerRunner:
         found: ServerTransaction | None = transactions.joined(self)
         return found
 
+    def joining(self, tx: object) -> AbstractContextManager[None]:
+        return transactions.joining(self, partial(self.write_within, tx))
+
     @contextmanager
     def transaction(self, *, join: bool = False) -> Generator[ServerTransaction, None, None]:
         """A transaction on its own connection, which calls without `tx=` join."""
         with uninterrupted:
             yield from open_block(self, _CheckoutBlock(self._writable), join=join)
+
+    def _write_alone(self, make: Make[T], *, brief: bool = False) -> T:
+        return self._insist(lambda: self._write(make, brief=brief))
 
     def _write(self, make: Make[T], *, brief: bool) -> T:
         def work(checkout: Checkout) -> T:
@@ -258,6 +272,7 @@ class ServerRunner:
             _left_behind.append(self._pool)
         self._pool = None
         self._opening = threading.Lock()
+        self._shared = SharedEnqueues()
 
 
 def _prepare(pool: Pool, *, allowed: bool) -> int:
@@ -368,20 +383,24 @@ class ServerTransaction:
         # taken by a bare `with`: with Python code around it an interrupt could leave the lock taken.
         self._turn = threading.RLock()
         self._ended = False
+        self._is_new = True
+        """Nothing has been run in it."""
 
     def is_joinable(self) -> bool:
         """False after the end of the block, and in a forked child."""
         return not self._ended and self._lent.ours
 
     def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
-        """Run your own statement, in the driver's style (`%s` or `%(name)s`); the cursor has its rows.
+        """Run your own statement, with parameters as `:name` or in the driver's style (`%s`, `%(name)s`). The cursor
+        has its rows.
 
         BEGIN, COMMIT and ROLLBACK are refused: the block does them. As always on PostgreSQL, a failed statement aborts
         the whole transaction, unless it ran in a SAVEPOINT.
         """
         with self._turn:
             self._check_open()
-            cursor = self._lent.session.execute(sql, params)
+            cursor = self._lent.session.execute(sql, params, is_new=self._is_new)
+            self._is_new = self._is_new and not cursor.rowcount and cursor.description is None
             self.check_not_ended()
             return cursor
 
@@ -389,12 +408,14 @@ class ServerTransaction:
         """Run an operation inside; on an error nothing of it remains, and the transaction continues."""
         with self._turn:
             self._check_open()
+            self._is_new = False
             return in_savepoint(make, self._lent.session.writer)
 
     def read(self, make: Make[T]) -> T:
         """Run a reading operation inside. It locks nothing."""
         with self._turn:
             self._check_open()
+            self._is_new = False
             return in_savepoint(make, self._lent.session.reader)
 
     def check_not_ended(self) -> None:
@@ -414,21 +435,6 @@ class ServerTransaction:
                 code="tx_closed",
             )
         self.check_not_ended()
-
-
-def in_savepoint(make: Make[T], driver: Driver) -> T:
-    """Run an operation in a savepoint; on an error nothing of it remains, and the transaction can continue."""
-    driver.execute(BEGIN_OPERATION)
-    try:
-        result = drive(make(), driver)
-    except BaseException:
-        driver.drop()
-        with suppress(StoreError):  # a lost connection has nothing left to roll back
-            driver.execute(UNDO_OPERATION)
-            driver.execute(END_OPERATION)
-        raise
-    driver.execute(END_OPERATION)
-    return result
 
 
 async def in_savepoint_async(make: Make[T], driver: AsyncDriver) -> T:

@@ -6,15 +6,17 @@ The runner knows the database, the operations know the statements; each signatur
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import partial, update_wrapper
 from inspect import signature
 from pathlib import Path
-from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
 from perdure.clock import Clock, Micros, SystemClock
 from perdure.errors import ConfigError, PerdureError, StoreError
+from perdure.job.model import NewJob
+from perdure.job.views import Job
 from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
 from perdure.store import copy as _copy
@@ -131,8 +133,7 @@ def writes(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate
     """A method that runs the operation in its own transaction, durable when it returns."""
 
     def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result = store.runner.write(partial(operation, *args, **kwargs))
-        return _raised(result) if isinstance(result, PerdureError) else result
+        return _answered(store.runner.write(partial(operation, *args, **kwargs)))
 
     return update_wrapper(method, operation)
 
@@ -147,11 +148,10 @@ def briefly(operation: Callable[P, Op[T]]) -> Callable[Concatenate[SqlStore, P],
 
 
 def awrites(operation: Callable[P, Op[T | PerdureError]]) -> Callable[Concatenate[SqlStore, P], Awaitable[T]]:
-    """The same for coroutines."""
+    """Like `writes`, for coroutines."""
 
     async def method(store: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result = await store.runner.awrite(partial(operation, *args, **kwargs))
-        return _raised(result) if isinstance(result, PerdureError) else result
+        return _answered(await store.runner.awrite(partial(operation, *args, **kwargs)))
 
     return update_wrapper(method, operation)
 
@@ -209,9 +209,11 @@ def _warn_of_damage(parked: int) -> None:
     )
 
 
-def _raised(refusal: PerdureError) -> NoReturn:
+def _answered(result: T | PerdureError) -> T:
     """An operation returns a refusal as a value; here, outside the transaction, it is raised."""
-    raise refusal
+    if isinstance(result, PerdureError):
+        raise result
+    return result
 
 
 class SqlStore:
@@ -226,8 +228,12 @@ class SqlStore:
         return bound
 
     # JobOperations, ControlOperations, OrderOperations
-    enqueue = writes(_enqueue.enqueue)
-    aenqueue = awrites(_enqueue.enqueue)
+    def enqueue(self, new: Sequence[NewJob]) -> list[Job]:
+        return _answered(self.runner.write(_enqueue.starting(new)))
+
+    async def aenqueue(self, new: Sequence[NewJob]) -> list[Job]:
+        return _answered(await self.runner.awrite(_enqueue.starting(new)))
+
     edit = writes(control.edit)
     delete = writes(control.delete)
     change = writes(control.change)
@@ -240,6 +246,7 @@ class SqlStore:
     # ClaimOperations, FinishOperations, RescueOperations, TurnOperations
     claim = past_damage(writes(_claim.claim))
     finish = past_damage(briefly(_turn.finish))
+    afinish = awrites(_turn.finish)
     promote = past_damage(writes(_turn.promote))
     rescue = past_damage(briefly(_turn.rescue))
     turn = past_damage(briefly(_turn.turn))
@@ -399,6 +406,13 @@ class SqlStore:
 
     def transaction(self, *, join: bool = False) -> AbstractContextManager[object]:
         return self.runner.transaction(join=join)
+
+    def joining(self, tx: object) -> AbstractContextManager[None]:
+        joining = getattr(self.runner, "joining", None)  # as above: without it calls do not join, and need tx=
+        return nullcontext() if joining is None else joining(tx)
+
+    begin_writing = writes(admin.begin_writing)
+    abegin_writing = awrites(admin.begin_writing)
 
     def bell(self, queues: Sequence[str] | None = None) -> Bell:
         return self.runner.bell(queues)

@@ -43,6 +43,11 @@ def tables() -> Mapping[str, Table]:
     return found
 
 
+def is_table(name: str) -> bool:
+    """Whether we have a table of this name, which is without prefix or schema."""
+    return name == "schema_version" or name in tables()
+
+
 def whole_table(name: str) -> str:
     """The text of a statement about a whole table, by its name: `count:job`, `fill:job`, `empty:job`, or `page:job:1`,
     the rows from a key on (`keys:job:1`: their keys alone).

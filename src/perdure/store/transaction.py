@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol
 
 from perdure.errors import StoreError, TransactionError
+from perdure.store.engine import Make
 from perdure.uninterrupted import interruptible
 
 # -- ours ------------------------------------------------------------------------------------------------------------
@@ -77,6 +78,32 @@ def open_block(database: object, block: Block, *, join: bool) -> Generator[Any, 
             _leave(inside, before)
             block.end(at_rest=False)
             raise
+
+
+@contextmanager
+def joining(database: object, run: Callable[[Make[Any]], Any]) -> Generator[None, None, None]:
+    """Calls in this thread or task join a transaction of the user's, in which `run` runs operations. He commits it."""
+    before = open_here.get()
+    joined = _Joined(run)
+    inside = {**(before or {}), database: joined}
+    try:
+        open_here.set(inside)
+        yield
+    finally:
+        joined.over = True
+        _leave(inside, before)
+
+
+class _Joined:
+    """A transaction of the user's that calls without `tx=` join."""
+
+    def __init__(self, run: Callable[[Make[Any]], Any]) -> None:
+        self.run = run
+        self.read = run
+        self.over = False
+
+    def is_joinable(self) -> bool:
+        return not self.over
 
 
 def _leave(inside: Mapping[object, Any], before: Mapping[object, Any] | None) -> None:
@@ -185,7 +212,8 @@ async def _nothing(connection: object) -> None: ...
 
 
 def _of_django(connection: Any) -> object:
-    connection.ensure_connection()
+    if connection.connection is None:  # in a coroutine Django refuses to open one
+        connection.ensure_connection()
     return connection.connection
 
 
@@ -246,7 +274,7 @@ def refuse_control(sql: str, grammar: Grammar) -> None:
         if _commits(words, grammar.commits):
             raise TransactionError(
                 f"{' '.join(words[:3])} inside app.transaction(): this database commits before such a statement, and"
-                " your transaction would end in its middle; run it outside of the block",
+                " your transaction would end in its middle; run it first, or outside of the block",
                 code="tx_managed",
             )
         if _controls(words):
@@ -327,6 +355,35 @@ MYSQL = Grammar(
 )
 """MariaDB and MySQL. What stands in /*! … */ is run. A backslash is taken for an escape, as it is unless sql_mode says
 otherwise."""
+
+
+def begins_with(sql: str, grammar: Grammar, verbs: Collection[str]) -> bool:
+    """Whether the text is one statement, whose first word is one of these."""
+    words, *more = _statements(sql, grammar.pieces)
+    return bool(words) and words[0] in verbs and not any(more)
+
+
+def by_name(sql: str, params: Any, grammar: Grammar) -> str:
+    """The statement with `:name` written as `%(name)s`, as drivers of servers want it. Only where the parameters have
+    names and one of them is written so: anything else is in the driver's own style, and stays as it is.
+
+    A `:name` in a string, a comment or a quoted name stays, and so does `::name`, which is a cast.
+    """
+    if not isinstance(params, Mapping) or ":" not in sql:
+        return sql
+    written: list[str] = []
+    at = last = 0
+    while found := grammar.pieces.match(sql, at):
+        colon = found.start()
+        at = _end_of_comment(sql, found.end()) if found.lastgroup == "comment" else found.end()
+        name = _NAME.match(sql, at) if found[0] == ":" and sql[colon - 1 : colon] != ":" else None
+        if name is not None and name[0] in params:
+            written += [sql[last:colon].replace("%", "%%"), f"%({name[0]})s"]
+            at = last = name.end()
+    return "".join([*written, sql[last:].replace("%", "%%")]) if written else sql
+
+
+_NAME = re.compile(r"[^\W\d]\w*")
 
 
 def _statements(sql: str, pieces: re.Pattern[str]) -> Iterator[list[str]]:

@@ -113,7 +113,8 @@ class DetachedServices:
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
         return StoreServices(self._app.parts()).new_job(draft, ctx)
 
-    def transaction(self, ctx: JobContext) -> JobTransactionBlock:
+    def transaction(self, ctx: JobContext, session: Any = None) -> JobTransactionBlock:
+        del session
         raise self._detached(ctx)
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:

@@ -19,12 +19,18 @@ from perdure.checks import check_time, check_whole
 from perdure.clock import ManualClock, Micros, SystemClock, to_datetime, to_micros
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError, shown
 from perdure.ids import IdFactory, NodeId
+from perdure.job.states import LIVE
 from perdure.job.views import Job
 from perdure.kind import Kind
-from perdure.store.open import open_store
+from perdure.store.open import open_borrowed, open_store, without_password
+from perdure.store.protocols import Store, StoreSettings
+from perdure.store.rows import JobFilter
+from perdure.store.store import SqlStore
+from perdure.store.tables import tables
 from perdure.testing.context import KitContext, nameless, new_context
 from perdure.testing.drain import Drain, HandlerLoop, begin_run, run_here, until_ended
-from perdure.worker.context import capturing, current
+from perdure.worker.capture import capturing
+from perdure.worker.context import current
 from perdure.worker.run import AnyKind
 from perdure.worker.services import in_event_loop
 from perdure.worker.worker import is_at_work
@@ -365,32 +371,92 @@ class Kit:
             )
 
 
+TEST_MARK = "perdure testing"
+"""A database with this mark is for tests alone, and is emptied."""
+
+
+def _in_file(app: Perdure, stack: ExitStack) -> tuple[str, Store]:
+    """The app on a temporary file. Like its own, as far as a test can see; it need not survive a power cut, and may be
+    anywhere."""
+    folder = stack.enter_context(TemporaryDirectory(prefix="perdure-test-", ignore_cleanup_errors=True))
+    path = str(Path(folder, "jobs.db"))
+    return path, open_store(path, _settings(app)._replace(durability="normal", allow_network_filesystem=True))
+
+
+def _settings(app: Perdure) -> StoreSettings:
+    return app.config.store_settings()._replace(auto_migrate=True)
+
+
+def _at(app: Perdure, url: str, stack: ExitStack) -> tuple[str, Store]:
+    """The app on a database for tests, which is empty at the beginning, and afterwards."""
+    store = open_store(url, _settings(app))
+    stack.callback(store.close)
+    store.upgrade()
+    assert isinstance(store, SqlStore)
+    _empty(store, url)
+    stack.callback(_empty, store, url)
+    return url, store
+
+
+def _empty(store: SqlStore, url: str) -> None:
+    """Remove everything; but not from a database that somebody uses for more than tests."""
+    now = SystemClock().now()
+    if store.lock_holder(TEST_MARK, now) is None and store.jobs(JobFilter(), None, 1).items:
+        raise PerdureError(
+            f"{without_password(url)} has jobs that no test has made, and app.testing(url=…) empties its database; give"
+            " the URL of one that is for tests alone",
+            code="testing_not_empty",
+        )
+    with store.transaction():
+        for name in tables():
+            store.empty(name)
+        store.take_lock(TEST_MARK, "app.testing", now, FOR_EVER_US)
+
+
+FOR_EVER_US = 100 * 365 * 86_400 * 1_000_000
+
+
+def _inside(tx: object) -> Store:
+    """The app inside a transaction of the test's."""
+    store = open_borrowed(tx)
+    store.upgrade()
+    if any(store.jobs(JobFilter(state=state), None, 1).items for state in LIVE):
+        raise PerdureError(
+            "the database of app.testing(tx=…) has jobs that wait or run, and t.drain() would run them; give a"
+            " connection to a database that is for tests alone",
+            code="testing_not_empty",
+        )
+    return store
+
+
 _EXCHANGED = ("_url", "store", "clock", "ids", "kit")
 """Attributes of the app that are replaced. Some may be missing: they are made on first use."""
 
 
 @contextmanager
-def testing(app: Perdure, start: datetime | None, state: Mapping[str, Any] | None) -> Generator[Kit, None, None]:
-    """The app on a temporary file with a manual clock, for all threads, until the block ends.
+def testing(
+    app: Perdure, start: datetime | None, state: Mapping[str, Any] | None, url: str | None, tx: object
+) -> Generator[Kit, None, None]:
+    """The app on a temporary file, at a URL or inside a transaction, with a manual clock, for all threads, until the
+    block ends.
 
     The app's own database is not opened, and connections that the app has open are not closed.
     """
+    if url is not None and tx is not None:
+        raise InvalidInput("app.testing takes url= or tx=, not both: a connection leads to its own database")
     clock = KitClock(SystemClock().now() if start is None else check_time(start, "start"))
     _refuse(app)
     with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory(prefix="perdure-test-", ignore_cleanup_errors=True))
-        path = Path(folder, "jobs.db")
-        # Like the app's own, as far as a test can see; it need not survive a power cut, and may be anywhere.
-        settings = app.config.store_settings()._replace(
-            durability="normal", auto_migrate=True, allow_network_filesystem=True
-        )
-        store = open_store(str(path), settings)
+        if tx is not None:
+            place, store = app.__dict__.get("_url"), _inside(tx)
+        else:
+            place, store = _in_file(app, stack) if url is None else _at(app, url, stack)
         stack.callback(store.close)
         kit = Kit(app, clock, {} if state is None else state)
         before = {name: vars(app)[name] for name in _EXCHANGED if name in vars(app)}
         stack.callback(_put_back, app, before)
         stack.callback(kit.end)  # runs first: what coroutines write when they are cancelled goes to the temporary file
-        vars(app).update(_url=path, store=store, clock=clock, ids=kit_ids(clock), kit=kit)
+        vars(app).update(_url=place, store=store, clock=clock, ids=kit_ids(clock), kit=kit)
         yield kit
 
 

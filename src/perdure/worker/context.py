@@ -1,4 +1,4 @@
-"""`JobContext`: what a handler is given besides its arguments, and where its log lines go. Made by `node`.
+"""`JobContext`: what a handler is given besides its arguments, and what is kept of its run. Made by `node`.
 
 A handler writes into it from its own thread, loop or process; the store thread writes that to the database with its
 next turn (`take_notes`).
@@ -14,16 +14,17 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from copy import copy
 from datetime import datetime
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
 from perdure.checks import check_number
 from perdure.clock import Micros, to_datetime
+from perdure.elsewhere import OF_A_CONTEXT, refuse
 from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError
 from perdure.ids import to_uuid
 from perdure.job.model import Claim, NewJob, RunStats
@@ -31,11 +32,14 @@ from perdure.job.views import Job, Run
 from perdure.kind import Bound, Draft, Kind
 from perdure.payload.signature import field_names
 from perdure.store.rows import LogLine, SlotRow
+from perdure.text import short_id
 from perdure.worker.signals import Interrupted, Stop
 from perdure.worker.texts import Redactor, shortened, storable
 
 if TYPE_CHECKING:
     from perdure.worker.services import JobTransactionBlock
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 LOG_LINES = 1_000
 """Captured lines kept of one run; of more, the newest."""
@@ -57,7 +61,7 @@ class Services(Protocol):
 
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob: ...
 
-    def transaction(self, ctx: JobContext) -> JobTransactionBlock: ...
+    def transaction(self, ctx: JobContext, session: Any = None) -> JobTransactionBlock: ...
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None: ...
 
@@ -79,6 +83,7 @@ class JobContext:
     __slots__ = (
         "_artifacts",
         "_children",
+        "_facts",
         "_lines",
         "_lock",
         "_log",
@@ -90,6 +95,7 @@ class JobContext:
         "begun",
         "claim",
         "closed",
+        "exc_info",
         "kind",
         "started_ns",
         "state",
@@ -110,6 +116,9 @@ class JobContext:
         """The handler itself has been called."""
         self.started_ns: int | None = None
         """When the run began, by `time.perf_counter_ns`."""
+        self.exc_info: ExcInfo | None = None
+        """What the handler raised, for the log line about it. Not of a job with secrets: its frames hold them."""
+        self._facts: dict[str, Any] | None = None
         self._children: list[NewJob] | None = None
         self._services = services
         self._said = False
@@ -246,11 +255,15 @@ class JobContext:
             self._children.append(new)
         return Job.fresh(new, 0)
 
-    def transaction(self) -> JobTransactionBlock:
+    def transaction(self, *, session: Any = None) -> JobTransactionBlock:
         """A transaction whose commit is the job's end: `with ctx.transaction() as tx: tx.execute(…); tx.result(7)`. On
-        a server also `async with ctx.transaction() as tx: await tx.execute(…)`."""
+        a server also `async with ctx.transaction() as tx: await tx.execute(…)`.
+
+        `session`: SQLAlchemy's sessionmaker or Engine, or Django's connection: the transaction is then one of its own,
+        `tx.session`. In a coroutine an async_sessionmaker or AsyncEngine, with `async with`.
+        """
         self.check_open("transaction")
-        return self._services.transaction(self)
+        return self._services.transaction(self, session)
 
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
         """End the job together with what `write` writes. Called for a handler that returned `Done`."""
@@ -266,6 +279,25 @@ class JobContext:
     @children.setter
     def children(self, wanted: tuple[NewJob, ...]) -> None:
         self._children = list(wanted)
+
+    @property
+    def name(self) -> str:
+        """The job as log lines name it."""
+        return f"{self.kind.name} {short_id(self.claim.live.job_id)}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Which run this is, for log lines: the same dict for all of them."""
+        if self._facts is None:
+            live = self.claim.live
+            self._facts = {
+                "job_id": str(self.job_id),
+                "kind": live.kind,
+                "queue": live.queue,
+                "attempt": live.attempts,
+                "run_id": str(self.run_id),
+            }
+        return self._facts
 
     def fit(self, text: str) -> str:
         """A text that may be stored: without this job's secrets, and without what some databases refuse."""
@@ -355,6 +387,12 @@ class JobContext:
                 code="job_ended",
             )
 
+    if not TYPE_CHECKING:  # else type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Only asked for what is not there."""
+            refuse(self, name, OF_A_CONTEXT, "the context of a job")
+
     def __repr__(self) -> str:
         return f"<JobContext {self.kind.name} {self.job_id} attempt {self.attempt}>"
 
@@ -381,21 +419,26 @@ class _RunLogger(logging.Logger):
         self._ctx.keep(record)
         if job_logger.isEnabledFor(record.levelno):
             ctx = self._ctx
-            record.perdure = {"job_id": str(ctx.job_id), "kind": ctx.kind.name, "run_id": str(ctx.run_id)}
+            record.perdure = ctx.facts
             job_logger.handle(ctx.fit_record(record))  # its handlers get what is kept
 
 
 def _text_of(record: logging.LogRecord) -> str:
     """As a formatter would write it. Without one: it would leave the traceback in the record for all other handlers."""
+    return "\n".join(filter(None, (message_of(record), trace_of(record), record.stack_info)))
+
+
+def message_of(record: logging.LogRecord) -> str:
     try:
-        text = record.getMessage()
+        return record.getMessage()
     except Exception as error:  # noqa: BLE001 - arguments that do not fit, or whose __str__ fails
-        text = f"{record.msg} (this line could not be formatted: {type(error).__name__})"
+        return f"{record.msg} (this line could not be formatted: {type(error).__name__})"
+
+
+def trace_of(record: logging.LogRecord) -> str | None:
     if record.exc_info and record.exc_info[0] is not None:
-        text = "\n".join((text, "".join(traceback.format_exception(*record.exc_info)).rstrip()))
-    elif record.exc_text:
-        text = f"{text}\n{record.exc_text}"
-    return f"{text}\n{record.stack_info}" if record.stack_info else text
+        return "".join(traceback.format_exception(*record.exc_info)).rstrip()
+    return record.exc_text
 
 
 def current() -> JobContext | None:
@@ -411,78 +454,3 @@ def entered(ctx: JobContext | None) -> None:
 def _number(value: object, name: str) -> float:
     most = sys.float_info.max
     return check_number(value, name, -most, most, must_be="a finite number", code="metric_invalid", error=InvalidInput)
-
-
-class CaptureHandler(logging.Handler):
-    """Keeps lines with the run they were logged in. Never fails, and takes no lock of its own.
-
-    On the root logger it sees every line that the loggers' levels let through and that propagates up to there. The
-    lines of `ctx.log` do not need it: they are kept from INFO on, whatever the levels say.
-
-    Which run a line belongs to is a context variable: asyncio tasks and `asyncio.to_thread` inherit it, a thread that a
-    handler starts by itself does not. There, use `ctx.log`, which knows its run.
-    """
-
-    def createLock(self) -> None:  # noqa: N802 - logging's own name
-        self.lock = None
-
-    def _at_fork_reinit(self) -> None:  # logging's own, which expects a lock
-        pass
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        if self._is_alone(record):
-            last, ctx = logging.lastResort, current()
-            if last is not None and record.levelno >= last.level:
-                last.handle(record if ctx is None else ctx.fit_record(record))
-        self.emit(record)
-        return True
-
-    def emit(self, record: logging.LogRecord) -> None:
-        ctx = current()
-        if ctx is not None and not _is_ours(record.name):
-            ctx.keep(record)
-
-    def _is_alone(self, record: logging.LogRecord) -> bool:
-        """Without this handler no other would see it, and `logging` would print it on stderr. It still must, unless it
-        is Perdure's own. (`ctx.log` is the user's.)"""
-        if _is_ours(record.name):
-            return False
-        if len(logging.root.handlers) > 1:
-            return False
-        logger: logging.Logger | None = logging.getLogger(record.name)
-        while logger is not None:
-            if any(handler is not self and not _is_our_silence(handler, logger) for handler in logger.handlers):
-                return False
-            logger = logger.parent
-        return True
-
-
-def _is_our_silence(handler: logging.Handler, logger: logging.Logger) -> bool:
-    return logger.name == "perdure" and isinstance(handler, logging.NullHandler)
-
-
-def _is_ours(name: str) -> bool:
-    """Lines of Perdure itself, not of the handler."""
-    return name != job_logger.name and (name == "perdure" or name.startswith("perdure."))
-
-
-_handler = CaptureHandler()
-_lock = threading.Lock()
-_users = 0
-
-
-@contextmanager
-def capturing() -> Generator[None, None, None]:
-    """While the block runs, lines are kept. Blocks may overlap; the last one to end removes the handler."""
-    global _users  # noqa: PLW0603 - one root logger per process, so one count
-    with _lock:
-        _users += 1
-        if _users == 1:
-            logging.getLogger().addHandler(_handler)
-    try:
-        yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                logging.getLogger().removeHandler(_handler)

@@ -1,16 +1,18 @@
 """One log line for each event in the life of a job. Called by `node`, `unwritten`, `rescue` and `app`.
 
-The facts are in the record's attribute `perdure`, a dict; `cli/worker` prints them as JSON. Without logging set up by
-the program nothing is printed.
+The facts are in the record's attribute `perdure`, a dict; `cli/log_lines` prints them as JSON. Messages name a job by
+the end of its id, which every command takes. Without logging set up by the program nothing is printed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from perdure.ids import NodeId, to_uuid
@@ -19,10 +21,12 @@ from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Sn
 from perdure.job.states import Park, State
 from perdure.job.transitions import INTERRUPTED
 from perdure.job.views import Job
+from perdure.options import principal
 from perdure.store.rows import EVERY_QUEUE, Finished, FinishStatus, Rescued, ReservationRow
-from perdure.text import counted, measured
+from perdure.text import counted, measured, short_id, span
 
 if TYPE_CHECKING:
+    from perdure.worker.context import ExcInfo
     from perdure.worker.run import Ended  # which loads asyncio, and `app` imports this module
 
 logger = logging.getLogger("perdure.lifecycle")
@@ -38,7 +42,7 @@ def log_enqueued(jobs: Iterable[Job]) -> None:
     for job in jobs:
         again = ", which was there already" if job.deduplicated else ""
         facts = {"event": "enqueued", "job_id": str(job.id), "kind": job.kind, "queue": job.queue}
-        _say(logging.DEBUG, f"enqueued {job.kind} {job.id} in {job.queue}{again}", facts)
+        _say(logging.DEBUG, f"enqueued {job.kind} {short_id(job.row.id)} in {job.queue}{again}", facts)
 
 
 def log_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None:
@@ -49,22 +53,23 @@ def log_verb(verb: str, job: Job, *, in_transaction: bool, **facts: str) -> None
         return
     known: dict[str, Any] = {"event": "by_hand", "verb": verb, "job_id": str(job.id), "kind": job.kind}
     known |= {"queue": job.queue, "state": job.state.value, **facts}
-    _say_by_hand(f"{verb.replace('_', ' ')} of {job.kind} {job.id} by hand, now {job.state}", known, in_transaction)
+    what = f"{verb.replace('_', ' ')} of {job.kind} {short_id(job.row.id)}"
+    _say_by_hand(what, known, in_transaction, f", now {job.state}")
 
 
 def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_queue", "queue": queue}
-    _say_by_hand(f"{verb} of queue {queue} by hand", facts, in_transaction)
+    _say_by_hand(f"{verb} of queue {queue}", facts, in_transaction)
 
 
 def log_removed(verb: str, jobs: int, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": verb, "jobs": jobs}
-    _say_by_hand(f"{verb} of {counted(jobs, 'job')} by hand", facts, in_transaction)
+    _say_by_hand(f"{verb} of {counted(jobs, 'job')}", facts, in_transaction)
 
 
 def log_template(verb: str, name: str, version: int, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_template", "template": name, "version": version}
-    _say_by_hand(f"{verb} of template {name} by hand, version {version}", facts, in_transaction)
+    _say_by_hand(f"{verb} of template {name}", facts, in_transaction, f", version {version}")
 
 
 def log_reserved(row: ReservationRow) -> None:
@@ -108,11 +113,38 @@ def logged_at_the_end(in_transaction: Callable[[], bool]) -> Generator[None, Non
 _gathered: ContextVar[list[tuple[str, Job]] | None] = ContextVar("perdure_gathered_verbs", default=None)
 
 
-def _say_by_hand(message: str, facts: dict[str, Any], in_transaction: bool) -> None:
+def _say_by_hand(what: str, facts: dict[str, Any], in_transaction: bool, now: str = "") -> None:
+    if not is_logged(logging.INFO):
+        return
+    facts["principal"] = _decider()
+    message = f"{what} by hand, by {facts['principal']}{now}"
     if in_transaction:
         facts["in_transaction"] = True
         message += ", in the caller's transaction"
     _say(logging.INFO, message, facts)
+
+
+def _decider() -> str:
+    """Who decides about jobs here: the principal of this context; in a job its principal, or the job; else the user of
+    this process."""
+    from perdure.worker.context import current  # which loads more than `app` needs
+
+    ctx = current()
+    if (given := principal.get()) is not None:
+        return given
+    return _user() if ctx is None else ctx.principal or f"job {ctx.job_id}"
+
+
+@cache
+def _user() -> str:
+    from getpass import getuser
+    from socket import gethostname
+
+    try:
+        user = getuser()
+    except (KeyError, OSError, ImportError):  # a container may have no name for its user
+        user = str(os.getuid())
+    return f"{user}@{gethostname()}"
 
 
 def log_claims(claims: Iterable[Claim]) -> None:
@@ -157,7 +189,8 @@ def log_end(ended: Ended, report: Report, finished: Finished) -> None:
         )
         _say(logging.WARNING, message, _facts("waits", live))
     elif isinstance(report, Failed | TimedOut) and finished.state is not State.CANCELLED:
-        log_failure(live, report.failure, finished, ended.stats)
+        log_failure(live, report.failure, finished, ended.stats, report.delay_us, ended.ctx.exc_info)
+        ended.ctx.exc_info = None  # its frames hold the context, and all that the handler had
     elif finished.state is State.FAILED:
         log_failure(live, INTERRUPTED, finished, ended.stats)
     else:
@@ -185,14 +218,43 @@ def _event(report: Report, finished: Finished) -> tuple[str, str]:
     return state.value, state.value
 
 
-def log_failure(live: LiveJob, failure: Failure, finished: Finished, stats: RunStats = NO_STATS) -> None:
+def log_failure(
+    live: LiveJob,
+    failure: Failure,
+    finished: Finished,
+    stats: RunStats = NO_STATS,
+    delay_us: int = 0,
+    exc_info: ExcInfo | None = None,
+) -> None:
+    """With the traceback: that of the exception, or as it was recorded where there is none here or it holds secrets."""
     is_over = finished.state is State.FAILED and not finished.has_successor
     facts = _facts("failed" if is_over else "retried", live) | _measured(stats)
     facts |= {"error_type": failure.error_type, "error": failure.message}
-    what = "failed for good" if is_over else "failed and will be retried"
-    at = f"attempt {live.attempts} of {live.max_attempts}"
-    message = f"{_name(live)} {what} ({at}): {failure.error_type}: {' '.join(failure.message.split())}"
-    _say(logging.ERROR if is_over else logging.WARNING, message, facts)
+    if not is_over:
+        facts["retry_in_ms"] = delay_us // 1_000
+    then = " for good" if is_over else f", {_again(finished, delay_us)}"
+    at = f"attempt {live.attempts} of {live.max_attempts} failed"
+    message = f"{_name(live)}: {at}{then}: {failure.error_type}: {' '.join(failure.message.split())}"
+    level = logging.ERROR if is_over else logging.WARNING
+    recorded = (failure.traceback or "").rstrip() or None if exc_info is None else None
+    _say(level, message, facts, exc_info or _stand_in(failure), recorded)
+
+
+def _again(finished: Finished, delay_us: int) -> str:
+    if finished.state is State.PAUSED:
+        return "retrying when it is resumed"
+    as_new = " as a new job" if finished.has_successor else ""
+    return f"retrying{as_new} {f'in {span(delay_us / 1_000_000)}' if delay_us else 'at once'}"
+
+
+def _stand_in(failure: Failure) -> ExcInfo | None:
+    """For an exception that is not here: one of the same name that says the same, with the recorded traceback."""
+    if failure.traceback is None:
+        return None
+    module, _, name = failure.error_type.rpartition(".")
+    error = type(name, (Exception,), {"__module__": module or "builtins"})(failure.message)
+    error.add_note(failure.traceback)
+    return type(error), error, None
 
 
 def log_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
@@ -212,7 +274,7 @@ def log_rescue(node_id: NodeId, rescued: Sequence[Rescued]) -> None:
 
 
 def _name(live: LiveJob) -> str:
-    return f"{live.kind} {to_uuid(live.job_id)}"
+    return f"{live.kind} {short_id(live.job_id)}"
 
 
 def _facts(event: str, live: LiveJob) -> dict[str, Any]:
@@ -234,8 +296,29 @@ def _measured(stats: RunStats) -> dict[str, Any]:
 
 
 def _shown(metrics: dict[str, Any] | None) -> str:
-    return "" if not metrics else " " + " ".join(f"{name}={value}" for name, value in metrics.items())
+    """Without the progress, which says little of a run that has ended."""
+    return "".join(f" {name}={value}" for name, value in (metrics or {}).items() if name != "progress")
 
 
-def _say(level: int, message: str, facts: dict[str, Any]) -> None:
-    logger.log(level, "%s", message, extra={"perdure": facts})
+def _say(
+    level: int, message: str, facts: dict[str, Any], exc_info: ExcInfo | None = None, trace: str | None = None
+) -> None:
+    say(logger, level, message, facts, exc_info, trace)
+
+
+def say(
+    to: logging.Logger,
+    level: int,
+    message: str,
+    facts: dict[str, Any],
+    exc_info: ExcInfo | None = None,
+    trace: str | None = None,
+) -> None:
+    """Log it with these facts. `trace`: the text of the traceback, if it is another than that of `exc_info`.
+
+    Not with `extra=`, which refuses what the record has already: inside a job, the facts of that.
+    """
+    if to.isEnabledFor(level):
+        record = to.makeRecord(to.name, level, __file__, 0, "%s", (message,), exc_info)
+        record.perdure, record.exc_text = facts, trace
+        to.handle(record)

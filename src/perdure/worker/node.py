@@ -21,7 +21,7 @@ from perdure.job.transitions import suspicion
 from perdure.store.protocols import OUTAGES, Locked
 from perdure.store.rows import Claimer, FinishStatus, Glance, Lane, LogLine, NewNode, Notes, Turn, Turned
 from perdure.worker.context import JobContext, RunNotes
-from perdure.worker.lifecycle import WRITTEN, is_logged, log_claims, log_end, log_ends, log_parked
+from perdure.worker.lifecycle import WRITTEN, is_logged, log_claims, log_end, log_ends, log_parked, say
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import AnyKind, Assignment, Ended, Executor, Inbox
 from perdure.worker.services import StoreServices
@@ -406,7 +406,8 @@ class Node:
             self._must_look = True
         for run_id, task in list(self.held.items()):
             if run_id not in rows and task.ctx.stop is None and not task.ctx.closed:
-                logger.warning("%s %s was taken from this node; stopping it", task.kind.name, task.ctx.job_id)
+                taken = f"{task.ctx.name} was taken from this node; stopping it"
+                say(logger, logging.WARNING, taken, task.ctx.facts)
                 task.ctx.stop = Stop.LOST
                 self._executor_of[task.kind].stop(task.ctx, Stop.LOST)
         self._uncertain = False

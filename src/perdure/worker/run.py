@@ -42,6 +42,7 @@ from perdure.job.retry import MAX_RUNTIME, Retry, max_runtime_ms
 from perdure.kind import Kind
 from perdure.uninterrupted import Mark
 from perdure.worker.context import JobContext, entered
+from perdure.worker.lifecycle import say
 from perdure.worker.signals import Cancel, Done, Fail, Interrupted, RetryAfter, Signal, Skip, Snooze, Stop
 from perdure.worker.texts import shortened
 
@@ -129,13 +130,8 @@ class Inbox:
 
 
 def warn_of_timeout(task: Assignment) -> None:
-    logger.warning(
-        "%s %s has used %d %% of its time-out of %g s",
-        task.kind.name,
-        task.ctx.job_id,
-        round(WARN_AT * 100),
-        task.timeout_s or 0,
-    )
+    used = f"has used {WARN_AT * 100:.0f} % of its time-out of {task.timeout_s or 0:g} s"
+    say(logger, logging.WARNING, f"{task.ctx.name} {used}", task.ctx.facts)
 
 
 class Arguments(NamedTuple):
@@ -396,7 +392,10 @@ def _stopped(task: Assignment, stop: Stop, error: BaseException) -> Report:
 
 def timed_out(task: Assignment, error: BaseException | None = None) -> Report:
     message = f"the run took longer than its time-out of {task.timeout_s or 0:g} s"
-    trace = None if error is None else _traceback(task, error)
+    trace = None
+    if error is not None:
+        trace = _traceback(task, error)
+        _keep_for_the_log(task, error)
     failure = Failure("JobTimeout", message, trace)
     return _within_its_slot(task, TimedOut(failure, _delay_us(task)))
 
@@ -467,7 +466,13 @@ def failure_of(task: Assignment, error: BaseException, *, permanent: bool = Fals
     kind = type(error)
     is_known = kind.__module__ in ("builtins", "perdure.errors", "perdure.worker.signals")
     name = kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
+    _keep_for_the_log(task, error)
     return Failure(task.ctx.fit(name), _message_of(task, error), _traceback(task, error), permanent)
+
+
+def _keep_for_the_log(task: Assignment, error: BaseException) -> None:
+    if task.claim.secrets is None:
+        task.ctx.exc_info = type(error), error, from_users_code(error)
 
 
 def _message_of(task: Assignment, error: BaseException) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -23,11 +23,12 @@ from perdure.job.reports import Completed, Finish
 from perdure.job.views import Job, Run
 from perdure.kind import Draft
 from perdure.store.protocols import Store
-from perdure.store.rows import FinishStatus, RunFilter, SlotRow, not_found
+from perdure.store.rows import Finished, FinishStatus, RunFilter, SlotRow, not_found
 from perdure.store.transaction import open_here
 from perdure.uninterrupted import interruptible, uninterrupted
 from perdure.worker.context import JobContext
 from perdure.worker.options import Parts
+from perdure.worker.session import opened, opened_async
 from perdure.worker.signals import Interrupted, Stop
 
 WARN_AFTER_S = 1.0
@@ -40,16 +41,24 @@ _FOREIGN = re.compile(r"(?:[\s\ufeff;]|--[^\n]*\n|/\*.*?\*/)*(?:ATTACH|DETACH)\b
 class JobTransaction:
     """What `ctx.transaction()` yields, and what the function of `Done(write=…)` is called with."""
 
-    def __init__(self, tx: Any, ctx: JobContext) -> None:
+    def __init__(self, tx: Any, ctx: JobContext, session: Any = None) -> None:
         self.__perdure_transaction__ = tx  # so that kind.options(tx=…) takes it
         self._ctx = ctx
+        self.session = session
+        """What `session=` gave: your Session, or your connection. None: you gave none."""
         self.text: str | None = None
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        """Run a statement of your own in it, with parameters as the database's driver writes them. Returns the cursor.
+        """Run a statement of your own in it. Returns the cursor. Parameters are `:name` with a dict on every database,
+        or as the database's driver writes them.
 
         COMMIT, ROLLBACK, ATTACH and the like are refused: the transaction belongs to the job.
         """
+        if self.session is not None:
+            raise TransactionError(
+                "tx.execute beside session=: run your statements on tx.session (with Django: on its models or cursors)",
+                code="tx_managed",
+            )
         if _FOREIGN.match(sql):
             raise TransactionError(
                 f"{sql.strip()[:40]!r} inside a job's own transaction: other files cannot take part in it; read them"
@@ -74,6 +83,7 @@ class AsyncJobTransaction:
     def __init__(self, plain: JobTransaction) -> None:
         self._plain = plain
         self.__perdure_transaction__ = plain.__perdure_transaction__
+        self.session = plain.session
         self.result = plain.result
 
     async def execute(self, sql: str, parameters: Any = ()) -> Any:
@@ -87,11 +97,15 @@ class AsyncJobTransaction:
 class JobTransactionBlock:
     """What `ctx.transaction()` gives: for `with` and, in a coroutine, for `async with`, where others run meanwhile."""
 
-    def __init__(self, plain: AbstractContextManager[JobTransaction]) -> None:
+    def __init__(
+        self,
+        plain: AbstractContextManager[JobTransaction],
+        awaited: AbstractAsyncContextManager[AsyncJobTransaction] | None = None,
+    ) -> None:
+        """Without `awaited`, a coroutine uses `plain` in threads."""
         self._plain = plain
-        self._own = copy_context()
-        """Where the transaction is begun and ended, in whatever threads that is."""
-        self._before: Any = None
+        self._awaited = awaited or _InThreads(plain)
+        self.when_committed: Callable[[], object] | None = None
 
     def __enter__(self) -> JobTransaction:
         return self._plain.__enter__()
@@ -99,7 +113,30 @@ class JobTransactionBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> bool | None:
-        return self._plain.__exit__(kind, error, at)
+        return self._left(kind, self._plain.__exit__(kind, error, at))
+
+    async def __aenter__(self) -> AsyncJobTransaction:
+        return await self._awaited.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
+        return self._left(kind, await self._awaited.__aexit__(kind, error, at))
+
+    def _left(self, kind: type[BaseException] | None, answer: bool | None) -> bool | None:
+        if kind is None and self.when_committed is not None:
+            self.when_committed()
+        return answer
+
+
+class _InThreads:
+    """A transaction of ours for a coroutine: its statements run in threads."""
+
+    def __init__(self, plain: AbstractContextManager[JobTransaction]) -> None:
+        self._plain = plain
+        self._own = copy_context()
+        """Where the transaction is begun and ended, in whatever threads that is."""
+        self._before: Any = None
 
     async def __aenter__(self) -> AsyncJobTransaction:
         from perdure.worker.worker import finish_in_thread
@@ -223,28 +260,33 @@ class StoreServices:
     def now(self) -> Micros:
         return self._clock.now()
 
-    def transaction(self, ctx: JobContext) -> JobTransactionBlock:
-        """Inside, the handler writes; the end of the block is the end of the job, fenced by its run."""
+    def transaction(self, ctx: JobContext, session: Any = None) -> JobTransactionBlock:
+        """Inside, the handler writes; the end of the block is the end of the job, fenced by its run. With `session` the
+        transaction is the handler's own."""
+        if session is not None:
+            return JobTransactionBlock(self._transaction(ctx, session), self._in_async_session(ctx, session))
         if self._store.single_writer and in_event_loop():
-            raise TransactionError(
-                "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each"
-                " other; end the job with `return Done(result, write=function)`, whose function writes in the same"
-                " transaction",
-                code="tx_in_coroutine",
-            )
+            raise _in_coroutine()
         return JobTransactionBlock(self._transaction(ctx))
 
     @contextmanager
-    def _transaction(self, ctx: JobContext) -> Generator[JobTransaction, None, None]:
-        ctx.check_open("transaction")
-        children = ctx.children
-        try:
-            with self._ending(ctx) as own, interruptible:
-                yield own
-        except BaseException:
-            if not ctx.closed:
-                ctx.children = children  # what was enqueued inside is rolled back too
-            raise
+    def _transaction(self, ctx: JobContext, session: Any = None) -> Generator[JobTransaction, None, None]:
+        if session is not None and self._store.single_writer and in_event_loop():
+            raise _in_coroutine()
+        ending = self._ending(ctx) if session is None else self._ending_with(ctx, session)
+        with _children_kept(ctx), ending as own, interruptible:
+            yield own
+
+    @asynccontextmanager
+    async def _in_async_session(self, ctx: JobContext, source: Any) -> AsyncGenerator[AsyncJobTransaction, None]:
+        with _children_kept(ctx):
+            async with opened_async(source) as session:
+                await self._store.within(session).abegin_writing()
+                own = JobTransaction(session, ctx, session)
+                with self._store.joining(session):
+                    yield AsyncJobTransaction(own)
+                self._check(ctx, await self._store.within(session).afinish(*self._finishing(ctx, own.text)))
+            ctx.closed = True
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None:
         """The same for `Done(result, write=…)`: `write` is called once, whatever happens."""
@@ -260,13 +302,29 @@ class StoreServices:
                 watch.begin(tx)
                 own = JobTransaction(tx, ctx)
                 yield own
-                self._finish(ctx, own.text)
+                self._check(ctx, self._store.finish(*self._finishing(ctx, own.text)))
             ctx.closed = True
 
-    def _finish(self, ctx: JobContext, result: str | None) -> None:
-        """The last statement. If the job is not this run's any more, everything is rolled back."""
+    @contextmanager
+    def _ending_with(self, ctx: JobContext, source: Any) -> Generator[JobTransaction, None, None]:
+        """The same in a transaction of the user's. Nobody ends it for him if it takes long."""
+        with uninterrupted:
+            with opened(source) as session:
+                self._store.within(session).begin_writing()
+                own = JobTransaction(session, ctx, session)
+                with self._store.joining(session):
+                    yield own
+                self._check(ctx, self._store.within(session).finish(*self._finishing(ctx, own.text)))
+            ctx.closed = True
+
+    def _finishing(self, ctx: JobContext, result: str | None) -> tuple[list[Finish], Micros]:
+        """The last statement."""
         finish = Finish(ctx.claim.live, Completed(result), JobId(self._ids.new()), ctx.stats(), ctx.children)
-        (finished,) = self._store.finish([finish], self._clock.now())
+        return [finish], self._clock.now()
+
+    def _check(self, ctx: JobContext, finishes: Sequence[Finished]) -> None:
+        """If the job is not this run's any more, everything is rolled back."""
+        (finished,) = finishes
         if finished.status is FinishStatus.WAITS:
             raise DatabaseBusy(
                 "the job, or a key or dependent of it, was locked by another transaction for too long, so its end could"
@@ -275,3 +333,24 @@ class StoreServices:
         if finished.status is not FinishStatus.APPLIED:
             ctx.stop = ctx.stop or Stop.LOST
             raise Interrupted(Stop.LOST)
+
+
+@contextmanager
+def _children_kept(ctx: JobContext) -> Generator[None, None, None]:
+    """What was enqueued inside a block that fails is rolled back with it."""
+    ctx.check_open("transaction")
+    children = ctx.children
+    try:
+        yield
+    except BaseException:
+        if not ctx.closed:
+            ctx.children = children
+        raise
+
+
+def _in_coroutine() -> TransactionError:
+    return TransactionError(
+        "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each other; end"
+        " the job with `return Done(result, write=function)`, whose function writes in the same transaction",
+        code="tx_in_coroutine",
+    )

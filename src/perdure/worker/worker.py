@@ -24,12 +24,13 @@ from perdure.store.protocols import Bell
 from perdure.upkeep.chore import Chores
 from perdure.upkeep.rescue import Rescuer
 from perdure.upkeep.reservations import ReservationWatch
-from perdure.worker.context import capturing
+from perdure.worker.capture import capturing
 from perdure.worker.executors.loop import LoopExecutor
 from perdure.worker.executors.threads import ThreadExecutor
 from perdure.worker.executors.wire import check_not_importing
 from perdure.worker.health import Health, Status, problem_of
 from perdure.worker.heartbeat import ClockWatch, Exclusive, Heartbeat, LoopProbe
+from perdure.worker.lifecycle import say
 from perdure.worker.lifespan import Lifespan
 from perdure.worker.loop import HURRY, SETTLE_S, STOP, StopRequest, WorkLoop
 from perdure.worker.node import Node
@@ -39,6 +40,7 @@ from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
     from perdure.schedule.scheduler import Scheduler
+    from perdure.worker.context import JobContext
 
 T = TypeVar("T")
 
@@ -192,6 +194,16 @@ class Worker:
         )
 
     @property
+    def contexts(self) -> list[JobContext]:
+        """Of the jobs that run here. Any thread may ask."""
+        return [] if self._node is None else [task.ctx for task in list(self._node.held.values())]
+
+    @property
+    def is_hurried(self) -> bool:
+        """It was asked to end without the grace, as the second signal does."""
+        return self._stopping.level >= HURRY
+
+    @property
     def is_forked(self) -> bool:
         """This is a child of the process that the worker was made in: it does not run here."""
         return os.getpid() != self._process
@@ -263,7 +275,7 @@ class Worker:
         self._thread = threading.Thread(target=self._serve, args=(node, work_loop), name="perdure-store", daemon=True)
         names = sorted(kind.name for kind in self._parts.kinds)
         facts = {"event": "started", "node_id": str(to_uuid(node.id)), "kinds": names}
-        logger.info("worker started as node %s", to_uuid(node.id), extra={"perdure": facts})
+        say(logger, logging.INFO, f"worker started as node {to_uuid(node.id)}", facts)
         self._thread.start()
 
     def _chores(self, node: Node) -> Chores:

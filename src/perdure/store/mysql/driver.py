@@ -24,7 +24,9 @@ from perdure.store.engine import (
     row_for,
     rows_for,
 )
+from perdure.store.mysql.statements import PREFIX
 from perdure.store.protocols import ConnectionLost, Locked
+from perdure.store.tables import is_table
 from perdure.store.transaction import BUSY
 
 T = TypeVar("T")
@@ -70,10 +72,16 @@ class MySQLDriver(ImmediateDriver):
             raise self.translated(error) from error
 
     def _run(self, sql: str) -> Result:
-        self._cursor.execute(sql)
-        if self._cursor.description is None:
-            return Result(_NO_ROWS, self._cursor.rowcount)
-        return _of_rows(self._cursor.fetchall())
+        try:
+            self._cursor.execute(sql)
+            if self._cursor.description is None:
+                return Result(_NO_ROWS, self._cursor.rowcount)
+            return _of_rows(self._cursor.fetchall())
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C: half of the question may be sent, or of the answer read
+            _break_off(self._connection)
+            raise
 
     def steps(self, name: str, params: Any) -> Steps[Result]:
         """What a call runs."""
@@ -114,6 +122,11 @@ class MySQLDriver(ImmediateDriver):
 
 
 _NOTHING = "DO 0"
+
+
+def _break_off(connection: Any) -> None:
+    """Nobody can use the connection any more; its owner may still close it."""
+    getattr(connection, "_force_close", connection.close)()
 
 
 def _unless_taken(form: Form, sql: str) -> Steps[Result]:
@@ -315,6 +328,7 @@ def _portions(row: str, rows: Sequence[tuple[object, ...]]) -> Iterator[list[str
 
 DUPLICATE = 1062
 NO_SUCH_THING = 1305
+NO_TABLE = 1146
 
 
 def number_of(error: Exception) -> int:
@@ -337,6 +351,8 @@ def translate(error: Exception) -> StoreError:
     number, said = number_of(error), str(error.args[-1] if error.args else error).split("\n", 1)[0].strip()
     known = _BY_NUMBER.get(number)
     if number == NO_SUCH_THING and not said.startswith("SAVEPOINT"):  # but a function, say
+        known = None
+    if number == NO_TABLE and ((name := _TABLE.search(said)) is None or not is_table(name[1])):  # the user's own
         known = None
     if known is None and (number >= _DRIVERS_OWN or type(error).__name__ == "InterfaceError"):
         known = _LOST
@@ -367,6 +383,7 @@ _STOPPED: Known = (
     "database_busy",
     "the statement took too long or was cancelled; nothing was written. Try again",
 )
+_TABLE = re.compile(rf"\.{PREFIX}(\w+)")
 _NO_SCHEMA: Known = (
     SchemaError,
     "schema_missing",
@@ -398,7 +415,7 @@ _BY_NUMBER: dict[int, Known] = {
     **dict.fromkeys((1205, 3572), _WAITED),
     **dict.fromkeys((1317, 1969, 3024), _STOPPED),
     **dict.fromkeys((1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031), _LOST),
-    **dict.fromkeys((1146, 1177, 4091), _NO_SCHEMA),
+    **dict.fromkeys((NO_TABLE, 1177, 4091), _NO_SCHEMA),
     **dict.fromkeys((1045, 1698, 1862, 1820), _LOGIN),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), _DENIED),
     **dict.fromkeys((1290, 1792, 1836), _READ_ONLY),

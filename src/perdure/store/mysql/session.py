@@ -17,14 +17,15 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
 from perdure.clock import ServerClock
-from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, StoreError, TransactionError
+from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store import migrate
-from perdure.store.engine import AsyncDriver, Driver
+from perdure.store.engine import AsyncDriver, Driver, Make, in_savepoint
 from perdure.store.migrate import Applied
 from perdure.store.mysql.checkup import facts
 from perdure.store.mysql.driver import (
     IN_TRANSACTION,
     NO_SUCH_THING,
+    NO_TABLE,
     AsyncMySQLDriver,
     MySQLDriver,
     number_of,
@@ -34,7 +35,7 @@ from perdure.store.mysql.statements import Flavour, dialect, naming
 from perdure.store.pool import CommitUnknown
 from perdure.store.protocols import ConnectionLost, StoreSettings
 from perdure.store.rows import Fact
-from perdure.store.transaction import MYSQL, busy, closed, not_open, refuse_control, unknown
+from perdure.store.transaction import MYSQL, begins_with, busy, by_name, closed, not_open, refuse_control, unknown
 
 T = TypeVar("T")
 
@@ -103,17 +104,7 @@ class MySQLServer:
         )
 
     def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
-        cursor = _own_cursor(connection)
-        try:
-            for sql in _probes(connection):
-                cursor.execute(sql)
-        except connection.Error as error:
-            raise _not_open(error) from error
-        try:
-            return work(MySQLDriver(connection, dialect(self.flavour).borrowed, cursor))
-        finally:
-            with suppress(connection.Error):  # mysqlclient's, where somebody else's answer is still to be read
-                cursor.close()
+        return borrow(connection, work, self.flavour)
 
     async def borrow_async(self, connection: Any) -> AsyncDriver:
         cursor, errors = _async_parts(connection)
@@ -123,6 +114,49 @@ class MySQLServer:
         except errors as error:
             raise _not_open(error) from error
         return AsyncMySQLDriver(connection, dialect(self.flavour).borrowed, cursor, errors)
+
+
+def borrow(connection: Any, work: Callable[[Driver], T], flavour: Flavour) -> T:
+    cursor = _own_cursor(connection)
+    try:
+        for sql in _probes(connection):
+            cursor.execute(sql)
+    except connection.Error as error:
+        raise _not_open(error) from error
+    try:
+        return work(MySQLDriver(connection, dialect(flavour).borrowed, cursor))
+    finally:
+        with suppress(connection.Error):  # mysqlclient's, where somebody else's answer is still to be read
+            cursor.close()
+
+
+class MySQLLoan:
+    """Operations in the user's transaction on whatever database that is: see `store/borrowed`."""
+
+    single_writer = False
+    grammar = MYSQL
+
+    def run(self, connection: Any, make: Make[T]) -> T:
+        flavour = _flavour(str(connection.get_server_info()))
+        return borrow(connection, lambda driver: in_savepoint(make, driver), flavour)
+
+    def cursor(self, connection: Any) -> Any:
+        return _own_cursor(connection)
+
+    def prepare(self, connection: Any) -> None:
+        """CREATE TABLE would commit the user's transaction."""
+        known = migrate.migrations_of("mysql")
+        done = applied(_own_cursor(connection))
+        if migrate.pending(known, done):
+            raise SchemaError(
+                "the database of tx= has no Perdure tables, or older ones, and MariaDB and MySQL would commit your"
+                " transaction to make them; run perdure db upgrade on it first, or Perdure(url).store.upgrade() where"
+                " your test database is made",
+                code="schema_missing",
+            )
+
+    def translate(self, error: Exception) -> StoreError:
+        return translate(error)
 
 
 def _flavour(version: str) -> Flavour:
@@ -143,6 +177,7 @@ def _parts(url: str) -> dict[str, Any]:
         parts = urlsplit(url)
         given = {"host": parts.hostname or "localhost", "port": parts.port or 3306}
         wished = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+        wished.pop("charset", None)  # SQLAlchemy's: ours is always utf8mb4
     except ValueError:
         raise _unreadable() from None  # not the parser's text: it may quote the password
     database = unquote(parts.path[1:])
@@ -274,13 +309,19 @@ class MySQLSession:
             return True
         return False
 
-    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
-        refuse_control(sql, MYSQL)
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None, *, is_new: bool) -> Any:
+        """A CREATE TABLE and the like at the beginning commits nothing but itself: the transaction begins after it."""
+        makes = is_new and begins_with(sql, MYSQL, ("CREATE", "ALTER", "DROP"))
+        if not makes:
+            refuse_control(sql, MYSQL)
         cursor = self.connection.cursor()
         try:
-            cursor.execute(sql, params)
+            cursor.execute(by_name(sql, params, MYSQL), params or None)
         except (pymysql.Error, UnicodeError) as error:
             raise self.writer.translated(error) from error
+        finally:
+            if makes and self.connection.open and not self.in_transaction:
+                self.begin(reading=False)
         return cursor
 
     def prepare(self, *, allowed: bool) -> int:
@@ -290,6 +331,7 @@ class MySQLSession:
         except pymysql.Error as error:
             raise translate(error) from error
         if not self.in_transaction:
+            self._limits = ""  # those of an upgrade are others
             self.begin(reading=False)
         return done
 
@@ -371,6 +413,7 @@ def _prepare(cursor: Any, flavour: Flavour, where: str, *, allowed: bool) -> int
             f"another process upgrades {where} for more than {_PATIENCE_S} s; wait for it, then try again"
         )
     try:
+        cursor.execute(f"SET SESSION lock_wait_timeout = {_PATIENCE_S}")
         steps = migrate.pending(known, applied(cursor))
         for step in steps:
             _do(cursor, step, flavour, where)
@@ -402,11 +445,21 @@ def applied(cursor: Any) -> list[Applied]:
     """The steps that the database has recorded. Empty: it is not ours yet."""
     try:  # not whether information_schema knows the table: it does not show what this user may not read
         cursor.execute(migrate.recorded_in(naming(Flavour.MARIADB)))
-    except pymysql.Error as error:
-        if number_of(error) == _NO_TABLE:
+    except Exception as error:  # PyMySQL's, or mysqlclient's
+        if number_of(error) == NO_TABLE:
             return []
         raise
     return migrate.applied(cursor.fetchall())
 
 
-_NO_TABLE = 1146
+def create_database(url: str, name: str) -> None:
+    """Make another database on the server of this one, unless it is there."""
+    quoted = name.replace("`", "``")
+    try:
+        connection = Connection(**_parts(url))
+        try:
+            connection.cursor().execute(f"CREATE DATABASE IF NOT EXISTS `{quoted}`")
+        finally:
+            connection.close()
+    except pymysql.Error as error:
+        raise translate(error) from error

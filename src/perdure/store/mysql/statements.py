@@ -32,8 +32,9 @@ class Flavour(Enum):
         return "utf8mb4_nopad_bin" if self is Flavour.MARIADB else "utf8mb4_0900_bin"
 
     def limits(self, wait_s: int, idle_s: int) -> str:
-        """How long a statement waits for a lock, and a transaction for its next statement. MySQL has no such limit."""
-        waits = f"SET SESSION innodb_lock_wait_timeout = {wait_s}"
+        """How long a statement waits for the lock of a row or of a table, and a transaction for its next statement.
+        MySQL has no limit of the last sort."""
+        waits = f"SET SESSION innodb_lock_wait_timeout = {wait_s}, lock_wait_timeout = {wait_s}"
         return f"{waits}, idle_transaction_timeout = {idle_s}" if self is Flavour.MARIADB else waits
 
 

@@ -4,7 +4,8 @@
 -- aside, odd_run, odd_end: two columns of the same value; what `state` is compared with is looked up in the index of the
 -- other. longest_before: a table in FROM cannot refer to the row outside, so the twenty are those from the twentieth on.
 -- lock_…: until the end of the transaction; GET_LOCK would outlive it. ready_of_node: in the index of the states, which the
--- server prefers if most jobs run, the jobs of all nodes would be locked.
+-- server prefers if most jobs run, the jobs of all nodes would be locked. rows_aside, found_jobs: where the statistics are
+-- old, or the table small, the server would rather read every live job, or every job, and look which of them is wanted.
 
 -- fragment: text
 CHAR
@@ -33,6 +34,15 @@ FOR UPDATE SKIP LOCKED
 
 -- fragment: aside
 aside = state AND due_at IS NULL
+
+-- fragment: rows_aside
+{ready} AS d FORCE INDEX (ready_aside)
+
+-- fragment: found_jobs
+AS f
+STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = f.id
+{job_state}
+ORDER BY j.id DESC
 
 -- fragment: odd_run
 odd_state = state

@@ -68,12 +68,12 @@ class AsyncpgDriver:
         form = array_form(statement) if len(rows) > 1 else None
         if form is None:
             return Result(_NO_ROWS, sum([(await self._run_one(statement, row)).changed for row in rows]))
-        columns = [[_given(value) for value in column] for column in zip(*rows, strict=True)]
+        columns = [[given(value) for value in column] for column in zip(*rows, strict=True)]
         return await self._run(form.sql.decode(), columns, returns_rows=False)
 
     async def _run_one(self, statement: Statement, row: tuple[object, ...]) -> Result:
-        sql = _typed(statement.sql, tuple([_type_of(value) for value in row]))
-        return await self._run(sql, [_given(value) for value in row], returns_rows=statement.returns_rows)
+        sql = typed(statement.sql, tuple([type_of(value) for value in row]))
+        return await self._run(sql, [given(value) for value in row], returns_rows=statement.returns_rows)
 
     async def _run(self, sql: str, params: Sequence[object], *, returns_rows: bool) -> Result:
         try:
@@ -109,7 +109,7 @@ _MARKER = re.compile(r"\$(\d+)")
 _SAMPLE = UUID(int=1)
 
 
-def _type_of(value: object) -> str:
+def type_of(value: object) -> str:
     """The same types as those of `driver`; asyncpg lets the server find the others out."""
     match value:
         case None:
@@ -125,11 +125,11 @@ def _type_of(value: object) -> str:
 
 
 @cache
-def _typed(sql: str, types: tuple[str, ...]) -> str:
+def typed(sql: str, types: tuple[str, ...]) -> str:
     return _MARKER.sub(lambda marker: marker[0] + types[int(marker[1]) - 1], sql)
 
 
-def _given(value: object) -> object:
+def given(value: object) -> object:
     match value:
         case bytes() | bytearray():
             return UUID(bytes=bytes(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from functools import cache
 from typing import Any, cast
@@ -23,6 +24,7 @@ from perdure.store.engine import (
 )
 from perdure.store.postgres.arrays import ARRAY_OIDS, OIDS, array_form, array_of, encoded
 from perdure.store.postgres.pipeline import Answer, Failure, Message, Pipeline
+from perdure.store.postgres.statements import SCHEMA
 from perdure.store.protocols import ConnectionLost, Locked
 
 
@@ -152,11 +154,11 @@ def meaning_of(failure: Failure) -> StoreError:
 
 def translate(error: Exception) -> StoreError:
     """The error a user gets for what PostgreSQL said: what it means and what to do, with a stable code."""
-    state: str | None = getattr(error, "sqlstate", None)
+    state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg2 calls it so
     if state is None:
         return _without_state(error) if isinstance(error, psycopg.Error) else value_invalid(error)
     known = _BY_STATE.get(state) or _BY_CLASS.get(state[:2])
-    if known is None:
+    if known is None or (known is _NO_SCHEMA and not _OURS.search(_said(error))):
         return StoreError(f"the database refused: {_said(error)} (SQLSTATE {state}); nothing was written")
     cls, code, advice = known
     return cls(f"PostgreSQL: {_said(error)}; {advice}", code=code)
@@ -193,6 +195,8 @@ _STOPPED: Known = (
     "database_busy",
     "the statement took too long or was cancelled; nothing was written. Try again",
 )
+_OURS = re.compile(rf'"{SCHEMA}[".]')
+"""A table or schema that is missing may be the user's own."""
 _NO_SCHEMA: Known = (
     SchemaError,
     "schema_missing",

@@ -6,20 +6,24 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
+import psycopg.sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
+from psycopg.rows import tuple_row
 
 from perdure.clock import ServerClock
-from perdure.errors import ConfigError, DatabaseUnavailable, TransactionError
+from perdure.errors import ConfigError, DatabaseUnavailable, PerdureError, StoreError, TransactionError
 from perdure.store import migrate
-from perdure.store.engine import AsyncDriver, Driver
+from perdure.store.admin import begin_writing
+from perdure.store.engine import AsyncDriver, Driver, Make, in_savepoint
 from perdure.store.migrate import Applied
 from perdure.store.pool import CommitUnknown
-from perdure.store.postgres import checkup
+from perdure.store.postgres import checkup, psycopg2_driver
 from perdure.store.postgres.asyncpg_driver import borrow_asyncpg, is_asyncpg
 from perdure.store.postgres.bell import PostgresBell, listen
 from perdure.store.postgres.driver import AsyncPostgresDriver, PostgresDriver, meaning_of, translate
@@ -31,6 +35,7 @@ from perdure.store.transaction import (
     POSTGRES,
     POSTGRES_WITH_BACKSLASHES,
     busy,
+    by_name,
     closed,
     not_open,
     refuse_control,
@@ -65,18 +70,21 @@ _MOMENT_MS = 200
 class PostgresServer:
     """Where one database is. Our defaults fill in what its URL leaves out."""
 
-    connection_types = (psycopg.Connection,)
-    wanted = "a psycopg (version 3) Connection"
+    wanted = "a connection of psycopg (version 3) or psycopg2"
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
-        given = _parts(url)
+        given = options_of(url)
         host = given.get("host") or given.get("hostaddr") or "the local server"
         port = f":{given['port']}" if "port" in given else ""
         self._options: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
-        own = given if settings.listen_url is None else _parts(settings.listen_url)
+        own = given if settings.listen_url is None else options_of(settings.listen_url)
         self._listening: dict[str, Any] = {**_DEFAULTS, "application_name": "perdure listen", **own}
         self.settings = settings
         self.shown = f"PostgreSQL database {given.get('dbname') or 'by default'} on {host}{port}"
+
+    @property
+    def connection_types(self) -> tuple[type, ...]:
+        return (psycopg.Connection, *psycopg2_driver.connection_types())
 
     def connect(self, clock: ServerClock) -> PostgresSession:
         """A new connection, in autocommit mode: the session says when a transaction begins."""
@@ -98,12 +106,8 @@ class PostgresServer:
         """The bell of a worker that serves these queues. It connects by itself, and again whenever it has to."""
         return PostgresBell(partial(listen, self._listening, queues, identity))
 
-    def borrow(self, connection: psycopg.Connection[Any], work: Callable[[Driver], T]) -> T:
-        """Without prepared statements: a pooler may not support them, and the user may count his own."""
-        _check(connection)
-        if connection.info.transaction_status == TransactionStatus.IDLE:
-            psycopg.Cursor(connection).execute(b"SELECT", prepare=False)  # psycopg begins as it was told to
-        return work(PostgresDriver(Pipeline(connection, prepares=False), WRITING))
+    def borrow(self, connection: Any, work: Callable[[Driver], T]) -> T:
+        return borrow(connection, work)
 
     async def borrow_async(self, connection: Any) -> AsyncDriver:
         """The same on a connection of psycopg. One of asyncpg prepares what its own cache of statements holds."""
@@ -117,9 +121,24 @@ class PostgresServer:
         return AsyncPostgresDriver(connection, WRITING)
 
 
-def _parts(url: str) -> dict[str, Any]:
+def borrow(connection: Any, work: Callable[[Driver], T]) -> T:
+    """Without prepared statements: a pooler may not support them, and the user may count his own."""
+    if not isinstance(connection, psycopg.Connection):
+        return work(psycopg2_driver.borrow_psycopg2(connection, WRITING))
+    return _borrow_psycopg(cast("Any", connection), work)
+
+
+def _borrow_psycopg(connection: psycopg.Connection[Any], work: Callable[[Driver], T]) -> T:
+    _check(connection)
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        psycopg.Cursor(connection).execute(b"SELECT", prepare=False)  # psycopg begins as it was told to
+    return work(PostgresDriver(Pipeline(connection, prepares=False), WRITING))
+
+
+def options_of(url: str) -> dict[str, Any]:
+    """What libpq needs of the URL."""
     try:
-        given = conninfo_to_dict(url)
+        given = conninfo_to_dict(_for_libpq(url))
     except psycopg.Error:
         given = {}
     if not given or not _PORTS.fullmatch(str(given.get("port", ""))):
@@ -130,6 +149,20 @@ def _parts(url: str) -> dict[str, Any]:
             code="url_invalid",
         )
     return given
+
+
+def _for_libpq(url: str) -> str:
+    """A URL without what SQLAlchemy or asyncpg alone would understand."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    place, _, query = rest.partition("?")
+    options = [(_NAMES.get(name, name), value) for name, value in parse_qsl(query) if name not in _SQLALCHEMYS]
+    return f"{scheme.split('+')[0]}://{place}?{urlencode(options, quote_via=quote)}"
+
+
+_NAMES = {"ssl": "sslmode"}
+_SQLALCHEMYS = ("async_fallback", "prepared_statement_cache_size", "prepared_statement_name_func")
 
 
 def _reason(error: psycopg.Error) -> str:
@@ -226,11 +259,18 @@ class PostgresSession:
                 return True
         return False
 
-    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> psycopg.Cursor[Any]:
+    def execute(
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] | None,
+        *,
+        is_new: bool,  # noqa: ARG002 - nothing commits by itself here
+    ) -> psycopg.Cursor[Any]:
         lax = self.connection.info.parameter_status("standard_conforming_strings") == "off"
-        refuse_control(sql, POSTGRES_WITH_BACKSLASHES if lax else POSTGRES)
+        grammar = POSTGRES_WITH_BACKSLASHES if lax else POSTGRES
+        refuse_control(sql, grammar)
         try:
-            cursor = self.connection.execute(sql.encode(), params)
+            cursor = self.connection.execute(by_name(sql, params, grammar).encode(), params or None)
         except (psycopg.Error, OverflowError, UnicodeError) as error:
             raise translate(error) from error
         if (cursor.statusmessage or "").startswith(("DEALLOCATE", "DISCARD")):
@@ -238,17 +278,20 @@ class PostgresSession:
         return cursor
 
     def prepare(self, *, allowed: bool) -> int:
-        return prepare(self.connection, self._shown, allowed=allowed)
+        try:
+            return prepare(self.connection.cursor(), self._shown, allowed=allowed)
+        except psycopg.Error as error:
+            raise translate(error) from error
 
     def applied(self) -> list[Applied]:
         try:
-            return applied(self.connection)
+            return applied(self.connection.cursor())
         except psycopg.Error as error:
             raise translate(error) from error
 
     def facts(self) -> list[Fact]:
         try:
-            return checkup.facts(self.connection, self._shown, applied(self.connection))
+            return checkup.facts(self.connection, self._shown, applied(self.connection.cursor()))
         except psycopg.Error as error:
             raise translate(error) from error
 
@@ -319,33 +362,68 @@ VERSIONS = table("schema_version")
 
 _PATIENCE_MS = 60_000
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 
-
-def prepare(connection: Connection, where: str, *, allowed: bool) -> int:
-    """See `Session.prepare`."""
+def prepare(cursor: Any, where: str, *, allowed: bool) -> int:
+    """See `Session.prepare`. The cursor's rows are tuples."""
     known = migrate.migrations_of("postgres")
-    try:
-        if not migrate.pending(known, applied(connection)):
-            return 0
-        if not allowed:
-            done = applied(connection)
-            raise migrate.older(where, known, done) if done else migrate.missing(where)
-        # other processes wait here, and then find nothing left to do
-        connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}".encode())
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
-        steps = migrate.pending(known, applied(connection))
-        for statement in (statement for step in steps for statement in migrate.statements_of(step, NAMING)):
-            connection.execute(statement.encode())
-    except psycopg.Error as error:
-        raise translate(error) from error
+    done = applied(cursor)
+    if not migrate.pending(known, done):
+        return 0
+    if not allowed:
+        raise migrate.older(where, known, done) if done else migrate.missing(where)
+    # other processes wait here, and then find nothing left to do
+    cursor.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}")
+    cursor.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_KEY,))
+    steps = migrate.pending(known, applied(cursor))
+    for statement in (statement for step in steps for statement in migrate.statements_of(step, NAMING)):
+        cursor.execute(statement)
     return len(steps)
 
 
-def applied(connection: Connection) -> list[Applied]:
+def applied(cursor: Any) -> list[Applied]:
     """The steps that the database has recorded. Empty: it is not ours yet."""
     # not to_regclass: after a wait for another upgrade it may return what this session knew before
-    known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema_version'"
-    if connection.execute(known, (SCHEMA,)).fetchone() is None:
+    cursor.execute(
+        "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema_version'", (SCHEMA,)
+    )
+    if cursor.fetchone() is None:
         return []
-    return migrate.applied(connection.execute(migrate.recorded_in(NAMING).encode()))
+    cursor.execute(migrate.recorded_in(NAMING))
+    return migrate.applied(cursor.fetchall())
+
+
+class PostgresLoan:
+    """Operations in the user's transaction on whatever database that is: see `store/borrowed`."""
+
+    single_writer = False
+    grammar = POSTGRES
+
+    def run(self, connection: Any, make: Make[T]) -> T:
+        return borrow(connection, lambda driver: in_savepoint(make, driver))
+
+    def cursor(self, connection: Any) -> Any:
+        if isinstance(connection, psycopg.Connection):
+            return psycopg.Cursor(cast("Any", connection), row_factory=tuple_row)
+        return psycopg2_driver.cursor(connection)
+
+    def prepare(self, connection: Any) -> None:
+        self.run(connection, begin_writing)
+        try:
+            prepare(self.cursor(connection), "the database of tx=", allowed=True)
+        except Exception as error:
+            if isinstance(error, PerdureError):
+                raise
+            raise self.translate(error) from error
+
+    def translate(self, error: Exception) -> StoreError:
+        return translate(error)
+
+
+def create_database(url: str, name: str) -> None:
+    """Make another database on the server of this one, unless it is there."""
+    try:
+        with psycopg.connect(**options_of(url), autocommit=True) as connection:
+            if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
+                connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+    except psycopg.Error as error:
+        raise translate(error) from error

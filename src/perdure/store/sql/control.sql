@@ -25,3 +25,6 @@ RELEASE SAVEPOINT perdure_op
 
 -- name: rollback_to
 ROLLBACK TO SAVEPOINT perdure_op
+
+-- name: begin_writing
+SELECT 1

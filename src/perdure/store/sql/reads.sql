@@ -233,15 +233,18 @@ state <> 'completed'
 -- fragment: failed
 state = 'failed'
 
+-- fragment: rows_aside
+{ready} AS d
+
 -- name: list_aside
-{find_rows} {ready} AS d
+{find_rows} {rows_aside}
 WHERE d.state = :state
     AND {aside}
     AND {row_fits} AND {page_of_rows}
 
 -- name: reach_aside
 SELECT job_id
-FROM {ready}
+FROM {rows_aside}
 WHERE state = :state
     AND {aside}
     AND {reach_of_rows}

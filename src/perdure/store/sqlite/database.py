@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, PerdureError, StoreError, TransactionError
 from perdure.store.copy import Closure
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, drive
+from perdure.store.group import GroupCommit, Member
 from perdure.store.line import Line, Ticket, new_ticket
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
+from perdure.store.sqlite.beside import refuse_writes_beside
 from perdure.store.sqlite.driver import SqliteDriver, guarded, open_reader, open_writer, set_patience, translate
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.gate import gate_for
-from perdure.store.sqlite.group import GroupCommit, Member
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.sqlite.transaction import SqliteTransaction
 from perdure.store.sqlite.wal import CHECKPOINT_FRAMES, WalMeter, checkpoint_guarded
@@ -181,6 +182,10 @@ class Database:
             self._write_driver.close()
         self._writer.close()
 
+    def is_at_its_path(self) -> bool:
+        """Whether it can be used, and its file is still the one at its path."""
+        return self.usable and identity_of(self.path) == self._identity
+
     def _check_file(self) -> None:
         """Notice a deleted or replaced file before writing to it: what is written there would be lost.
 
@@ -189,7 +194,7 @@ class Database:
         if self._robbed or self._gate.is_robbed():
             self._robbed = True  # for good: files opened now may get descriptors that old connections write to
             raise _robbed(self.path)
-        if self.usable and identity_of(self.path) == self._identity:
+        if self.is_at_its_path():
             self._looked_until = monotonic() + LOOK_AGAIN_S
             return
         if not self.usable:
@@ -398,12 +403,14 @@ class _Turn:
         self._database = database
         self._ticket = new_ticket()
         self._opened: SqliteTransaction | None = None
+        self._beside = ExitStack()
 
     def begin(self) -> SqliteTransaction:
         self._database.take_turn(self._ticket)
         self._opened = self._database.new_transaction(self._ticket)
         set_patience(self._opened.connection, 0)
         self._database.begin(self._opened.connection)
+        refuse_writes_beside(self._beside)
         return self._opened
 
     def commit(self) -> None:
@@ -415,6 +422,7 @@ class _Turn:
 
     def end(self, *, at_rest: bool) -> None:  # noqa: ARG002 - its connection is closed in any case
         """Rolls back unless it belongs to a parent process."""
+        self._beside.close()
         opened = self._opened
         if opened is None:
             self._database.end_turn(self._ticket)

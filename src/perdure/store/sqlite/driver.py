@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store.engine import ImmediateDriver, Result, Statement, Statements, UniqueViolation, row_for, rows_for
 from perdure.store.protocols import StoreSettings
+from perdure.store.sqlite.statements import PREFIX
 from perdure.store.sqlite.wal import affected
+from perdure.store.tables import is_table
 from perdure.store.transaction import closed
 
 OLDEST = (3, 35, 0)  # RETURNING
@@ -225,7 +227,7 @@ _BY_CODE: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_BUSY: (
         DatabaseBusy,
         "database_busy",
-        "another process held the write lock for longer than busy_timeout_s; nothing was written, try again",
+        "another process, or a transaction of this process, held the write lock too long; nothing was written; retry",
     ),
     sqlite3.SQLITE_LOCKED: (
         DatabaseBusy,
@@ -279,9 +281,13 @@ def _without_code(error: Exception) -> StoreError:
     return _unknown(error)
 
 
+_NO_TABLE = re.compile(rf"no such table: (?:main\.)?{PREFIX}(\w+)")
+
+
 def _unknown(error: Exception) -> StoreError:
     text = str(error)
-    if "no such table" in text:
+    found = _NO_TABLE.fullmatch(text)
+    if found is not None and is_table(found[1]):  # else it is the user's own
         return SchemaError(
             f"the database has no Perdure tables ({text}); open it once with Perdure(path), or run perdure db upgrade,"
             " and make sure that tx= is a connection to the same database",

@@ -7,9 +7,11 @@ to the process. Before a fork all are closed; parent and child open the file aga
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +29,7 @@ from perdure.store.sqlite.database import Database, Retired
 from perdure.store.sqlite.driver import SqliteDriver, give_pages_back, open_reader, open_writer, translated
 from perdure.store.sqlite.files import back_up, create_private, identity_of, refuse_network_filesystem
 from perdure.store.sqlite.statements import STATEMENTS
+from perdure.store.transaction import joining
 from perdure.uninterrupted import uninterrupted
 
 _databases: dict[tuple[int, int] | None, Database] = {}
@@ -183,10 +186,26 @@ class SqliteRunner:
 
     def write_within(self, tx: object, make: Make[T]) -> T:
         with uninterrupted:
-            return transactions.write_within(tx, make, self._writable.path)
+            return transactions.write_within(tx, make, self.path, self._prepare)
 
     async def awrite_within(self, tx: object, make: Make[T]) -> T:
-        return await transactions.awrite_within(tx, make, self._writable.path)
+        return await transactions.awrite_within(tx, make, self.path, self._prepare)
+
+    def _prepare(self, connection: sqlite3.Connection) -> Callable[[sqlite3.Connection], None] | None:
+        """See `transactions.Prepare`. Whether the tables are there is what everybody sees: those that this transaction
+        has made may go with its rollback. To make them, or to switch to WAL mode, would wait for this very transaction.
+        """
+        if self._is_open or not connection.in_transaction or schema.is_ready(self.path, self._settings):
+            self._writable  # noqa: B018 - opened on first use
+            return None
+        refuse_network_filesystem(self.path, allow=self._settings.allow_network_filesystem)
+        return partial(schema.prepare_within, path=self.path, settings=self._settings)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the file that is at the path now has been opened, and so has our tables."""
+        found = self._database
+        return found is not None and self._generation == generation and found.is_at_its_path()
 
     def read(self, make: Make[T]) -> T:
         with uninterrupted:
@@ -208,6 +227,9 @@ class SqliteRunner:
                     return (yield from self._writable.transaction(join=join))
                 except Retired:
                     continue
+
+    def joining(self, tx: object) -> AbstractContextManager[None]:
+        return joining(self._writable, partial(self.write_within, tx))
 
     def joined(self) -> object | None:
         """The transaction of this thread or task that calls would join. None: there is none."""

@@ -9,15 +9,26 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from perdure.errors import DatabaseUnavailable, SchemaError
+from perdure.errors import DatabaseBusy, DatabaseUnavailable, SchemaError
 from perdure.store import migrate
+from perdure.store.copy import closure
+from perdure.store.engine import drive
 from perdure.store.migrate import Applied, Migration
 from perdure.store.protocols import StoreSettings
 from perdure.store.rows import Fact, Verdict
-from perdure.store.sqlite.driver import give_pages_back, guarded, is_wal, open_reader, translated, use_wal
+from perdure.store.sqlite.driver import (
+    SqliteDriver,
+    give_pages_back,
+    guarded,
+    is_wal,
+    open_reader,
+    open_writer,
+    translated,
+    use_wal,
+)
 from perdure.store.sqlite.files import back_up, filesystem_of, refuse_network_filesystem
 from perdure.store.sqlite.gate import gate_for
-from perdure.store.sqlite.statements import NAMING, table
+from perdure.store.sqlite.statements import NAMING, STATEMENTS, table
 from perdure.store.sqlite.wal import WalMeter
 from perdure.text import size
 
@@ -97,6 +108,41 @@ def upgrade(connection: sqlite3.Connection, path: Path, known: Sequence[Migratio
     return Upgrade(path, done[-1].revision if done else 0, known[-1].revision, backup)
 
 
+def is_ready(path: Path, settings: StoreSettings) -> bool:
+    """Whether the file, as everybody sees it, is at the newest schema and in WAL mode: then it opens without a write.
+    Also False where someone's transaction keeps readers out."""
+    try:
+        with closing(open_reader(path, settings._replace(busy_timeout_s=0))) as connection:
+            done = applied(connection)
+            return bool(done) and not migrate.pending(migrate.migrations_of("sqlite"), done) and is_wal(connection)
+    except (sqlite3.OperationalError, DatabaseBusy):
+        return False
+
+
+def prepare_within(connection: sqlite3.Connection, path: Path | None, settings: StoreSettings) -> None:
+    """Bring the file to the newest schema inside the user's transaction, which commits the tables or takes them back.
+
+    A file with an older schema is backed up first. The file keeps its journal mode until Perdure opens it itself.
+    Without a path it is a database for tests, perhaps in memory.
+    """
+    known = migrate.migrations_of("sqlite")
+    where = path or Path("the database")
+    with translated(where):
+        cursor = sqlite3.Cursor(connection)  # the connection may make its own kind of rows
+        done = applied(cursor)
+        todo = migrate.pending(known, done)
+        if todo and settings.auto_migrate is False:
+            _refuse(where, known, done)
+        if todo and done and path is not None:
+            with closing(open_writer(path, settings)) as other:
+                _back_up(other, path)
+        for statement in (statement for step in todo for statement in migrate.statements_of(step, NAMING)):
+            cursor.execute(statement)
+    closed = None if settings.closed_too else drive(closure(), SqliteDriver(connection, STATEMENTS))
+    if closed is not None:
+        raise closed.refusal(str(where))
+
+
 def _refuse(path: Path, known: Sequence[Migration], done: Sequence[Applied]) -> None:
     """Refuse a file that would have to be made or upgraded, if that is not allowed."""
     if not done:
@@ -141,7 +187,7 @@ def _older(path: Path, done: Sequence[Applied], known: Sequence[Migration], why:
     )
 
 
-def applied(connection: sqlite3.Connection) -> list[Applied]:
+def applied(connection: sqlite3.Connection | sqlite3.Cursor) -> list[Applied]:
     """The steps that the file has recorded. Empty: it is not ours yet."""
     found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (VERSIONS,)).fetchone()
     if found is None:

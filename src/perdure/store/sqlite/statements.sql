@@ -95,3 +95,9 @@ WHERE a.auto_vacuum = 2
 -- name: free_page
 -- One: Python's driver takes only the first step of such a statement.
 PRAGMA incremental_vacuum(1)
+
+-- name: begin_writing
+-- Takes the write lock: a transaction that has only read so far loses it to whoever writes first.
+UPDATE {schema_version}
+SET revision = revision
+WHERE FALSE

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError, TransactionError, TransactionTooLong
+from perdure.store.admin import begin_writing
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, Op, drive
+from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.driver import SqliteDriver, tame, translate, translated
 from perdure.store.sqlite.files import identity_of
+from perdure.store.sqlite.schema import prepare_within
 from perdure.store.sqlite.statements import STATEMENTS
 from perdure.store.transaction import (
     SQLITE,
@@ -81,20 +84,23 @@ class SqliteTransaction:
             self._check_open()
             return cursor
 
-    def run(self, make: Make[T]) -> T:
-        """Run an operation inside; on an error nothing of it remains, and the transaction continues."""
+    def run(self, make: Make[T], first: Callable[[sqlite3.Connection], None] | None = None) -> T:
+        """Run an operation inside, after what has to be done `first`; on an error nothing of both remains, and the
+        transaction continues."""
         with self._busy:
             self.check_in_time()
             try:
-                return self._run(make)
+                return self._run(make, first)
             except StoreError:
                 self.check_in_time()
                 raise
 
-    def _run(self, make: Make[T]) -> T:
+    def _run(self, make: Make[T], first: Callable[[sqlite3.Connection], None] | None) -> T:
         self._check_open()
         self.driver.execute(BEGIN_OPERATION)
         try:
+            if first is not None:
+                first(self.connection)
             result = drive(make(), self.driver)
         except BaseException:
             if self.connection.in_transaction:
@@ -168,7 +174,12 @@ class SqliteTransaction:
             raise ended()
 
 
-def write_within(tx: object, make: Make[T], path: Path) -> T:
+Prepare = Callable[[sqlite3.Connection], Callable[[sqlite3.Connection], None] | None]
+"""Called with the user's connection before its transaction is used: opens the app's database or, where that cannot be
+while this transaction holds the file, returns what makes the tables inside of it."""
+
+
+def write_within(tx: object, make: Make[T], path: Path, prepare: Prepare) -> T:
     """Run an operation inside the user's transaction, in a savepoint; on an error nothing of it remains."""
     tx = behind_a_job(tx)
     if isinstance(tx, SqliteTransaction):
@@ -177,14 +188,14 @@ def write_within(tx: object, make: Make[T], path: Path) -> T:
         return tx.run(make)
     connection = driver_connection(tx)
     if hasattr(connection, "run_async"):
-        answer: T = connection.run_async(partial(awrite_within, make=make, path=path))
+        answer: T = connection.run_async(partial(awrite_within, make=make, path=path, prepare=prepare))
         return answer
     if not isinstance(connection, sqlite3.Connection):
         raise unknown(tx, "a sqlite3.Connection")
-    return _within_connection(connection, make, path)
+    return _within_connection(connection, make, path, prepare)
 
 
-async def awrite_within(tx: object, make: Make[T], path: Path) -> T:
+async def awrite_within(tx: object, make: Make[T], path: Path, prepare: Prepare) -> T:
     """The same on a connection of aiosqlite, in its thread. If the task is cancelled meanwhile, nothing of the
     operation remains or, if it was just done, all of it."""
     connection = await async_connection(tx)
@@ -204,33 +215,66 @@ async def awrite_within(tx: object, make: Make[T], path: Path) -> T:
         return result
 
     try:
-        answer: T = await connection._execute(_within_connection, plain, unless_cancelled, path)
+        answer: T = await connection._execute(_within_connection, plain, unless_cancelled, path, prepare)
     except BaseException:
         cancelled.append(True)
         raise
     return answer
 
 
-def _within_connection(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
+_ANY = Path("the database")
+
+
+class SqliteLoan:
+    """Operations in the user's transaction on whatever database that is: see `store/borrowed`."""
+
+    single_writer = True
+    grammar = SQLITE
+
+    def run(self, connection: sqlite3.Connection, make: Make[T]) -> T:
+        return _within_connection(connection, make, None, _ready)
+
+    def cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+        return sqlite3.Cursor(connection)
+
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        settings = StoreSettings(auto_migrate=True)
+        make_tables = partial(prepare_within, path=None, settings=settings)
+        _within_connection(connection, begin_writing, None, lambda _: make_tables)
+
+    def translate(self, error: Exception) -> StoreError:
+        return translate(error)
+
+
+def _ready(connection: sqlite3.Connection) -> None:
+    """Nothing is to be made."""
+
+
+def _within_connection(connection: sqlite3.Connection, make: Make[T], path: Path | None, prepare: Prepare) -> T:
     texts: Any = connection.text_factory  # unlike the row factory, it cannot be set for one cursor only
     try:
         connection.text_factory = str
-        return _within(connection, make, path)
+        return _within(connection, make, path, prepare)
     finally:
         connection.text_factory = texts
 
 
-def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
-    """If the operation fails, a transaction that was begun for it is rolled back."""
+def _within(connection: sqlite3.Connection, make: Make[T], path: Path | None, prepare: Prepare) -> T:
+    """If the operation fails, a transaction that was begun for it is rolled back. Without a path, it may be any
+    database."""
     began = False
     try:
-        with translated(path):
-            _check_file(connection, path)
+        with translated(path or _ANY):
+            if path is not None:
+                _check_file(connection, path)
+            if not connection.in_transaction:
+                _check_can_begin(connection)
+            make_tables = prepare(connection)
             began = not connection.in_transaction
             if began:
-                _begin(connection)
+                connection.execute("BEGIN IMMEDIATE")
             tame(connection)
-        result = SqliteTransaction(connection).run(make)
+        result = SqliteTransaction(connection).run(make, make_tables)
         if isinstance(result, PerdureError):
             raise result  # here, so that a transaction that was begun for it is rolled back
     except BaseException:
@@ -240,19 +284,19 @@ def _within(connection: sqlite3.Connection, make: Make[T], path: Path) -> T:
     return result
 
 
-def _begin(connection: Any) -> None:
+def _check_can_begin(connection: Any) -> None:
     """In implicit mode `sqlite3` begins a transaction only before the first INSERT that it recognises; a SAVEPOINT
-    outside of one would begin its own, and RELEASE would commit that without the user's COMMIT."""
+    outside of one would begin its own, and RELEASE would commit that without the user's COMMIT. So we begin it."""
     if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
         raise not_open()
-    connection.execute("BEGIN IMMEDIATE")
 
 
 def _check_file(connection: sqlite3.Connection, path: Path) -> None:
     cursor = sqlite3.Cursor(connection)
     files = {schema: file for _, schema, file in cursor.execute("PRAGMA database_list")}
     main = files.get("main") or ""
-    if not main or identity_of(Path(main)) != identity_of(path):
+    identity = identity_of(main) if main else None
+    if identity is None or identity != identity_of(path):
         raise TransactionError(
             f"tx= is a connection to {main or 'a database in memory'}, but this app's jobs live in {path}; a job and"
             " your rows share a transaction only in the same file",

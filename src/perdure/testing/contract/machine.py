@@ -71,10 +71,10 @@ def run(rig: Rig) -> None:
 
 
 def _examples(url: str) -> int:
-    """How many sequences to run. Usually fewer on PostgreSQL, where each takes three times as long as on SQLite."""
+    """How many sequences to run. Usually fewer on a server, where each takes three times as long as on SQLite."""
     if FULL:
         return 1_000
-    return 25 if url.startswith("postgres") else 100
+    return 25 if url.startswith(("postgres", "mysql", "mariadb")) else 100
 
 
 class StoreMachine(RuleBasedStateMachine):

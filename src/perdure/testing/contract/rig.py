@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import TypedDict, Unpack
 
 from perdure.clock import ManualClock, Micros
@@ -434,6 +435,7 @@ def _literal(value: str | int) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
+@cache
 def _table_names() -> Sequence[str]:
     texts = "".join(step.text for step in migrate.migrations_of("sqlite"))
     return [name for name in re.findall(r"CREATE TABLE \{(\w+)\}", texts) if name != _NOT_COMPARED]

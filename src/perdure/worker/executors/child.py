@@ -15,8 +15,8 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.clock import Micros, ServerClock
 from perdure.errors import ConfigError, KindError, PerdureError
 from perdure.job.model import Claim
-from perdure.worker.context import JobContext, Services, capturing
+from perdure.worker.capture import capturing, remove_other_handlers
+from perdure.worker.context import JobContext, Services
 from perdure.worker.executors.wire import (
     CUT_OFF,
     Ending,
@@ -38,7 +39,7 @@ from perdure.worker.executors.wire import (
     load_object,
 )
 from perdure.worker.run import AnyKind, Assignment, Ended, awaited, from_users_code, run_async, run_plain
-from perdure.worker.services import JobTransaction, JobTransactionBlock, StoreServices
+from perdure.worker.services import JobTransactionBlock, StoreServices
 from perdure.worker.signals import Stop
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ def _let_signals_in() -> None:
 def main(conversation: int, lifeline: int, parent: int) -> None:
     """The whole life of a child."""
     tie_to_parent(lifeline, parent)
-    with capturing():
-        Child(socket.socket(fileno=conversation), lifeline).serve()
+    child = Child(socket.socket(fileno=conversation), lifeline)
+    with capturing(lambda line: child.say("logged", line)):
+        child.serve()
 
 
 class Child:
@@ -129,6 +131,8 @@ class Child:
         self._stops: dict[bytes, tuple[Stop, bool]] = {}
         self._running: CurrentRun | None = None
         self._imported: list[list[Any]] = []
+        self._in_one_form = False
+        """The worker shows all log lines in one form; so those of this process go there, whatever the app sets up."""
         self._as_found: ProcessState | None = None
         """How the last run has left the process, or an import."""
         os.register_at_fork(after_in_child=self._close_in_fork)
@@ -137,9 +141,10 @@ class Child:
         threading.Thread(target=self._listen, name="perdure-listen", daemon=True).start()
         while (frame := self._todo.get()) is not None:
             match frame:
-                case ["hello", argv, level]:
+                case ["hello", argv, level, in_one_form]:
                     sys.argv[:] = argv
                     logging.getLogger().setLevel(level)
+                    self._in_one_form = in_one_form
                 case ["job", order]:
                     if not self._run(order):
                         return
@@ -189,6 +194,8 @@ class Child:
         kind = load_kind(ImportPath(*order["kind"]))
         middleware = [load_object(ImportPath(*path)) for path in order["middleware"]]
         app = kind.app
+        if self._in_one_form:
+            remove_other_handlers()
         _use_database(app, order["url"])
         if isinstance(app.clock, ServerClock):
             app.clock.ahead_us = order["ahead_us"]  # so that a log line needs no connection
@@ -330,14 +337,10 @@ class ChildContext(JobContext):
     def captured(self, level: str, message: str, at: Micros, fields: str | None = None) -> None:
         self._say("said", "captured", [level, message, at, fields], {})
 
-    def transaction(self) -> JobTransactionBlock:
-        return JobTransactionBlock(self._told(super().transaction()))
-
-    @contextmanager
-    def _told(self, block: JobTransactionBlock) -> Generator[JobTransaction, None, None]:
-        with block as tx:
-            yield tx
-        self._say("closed")
+    def transaction(self, *, session: Any = None) -> JobTransactionBlock:
+        block = super().transaction(session=session)
+        block.when_committed = lambda: self._say("closed")
+        return block
 
     def complete(self, result: str | None, write: Callable[[Any], object]) -> None:
         super().complete(result, write)

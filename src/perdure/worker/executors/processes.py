@@ -25,6 +25,7 @@ from perdure.errors import KindError
 from perdure.ids import RunId
 from perdure.job.model import Failure, RunStats
 from perdure.job.reports import Cancelled, Failed, Released, Report
+from perdure.worker.capture import has_one_form, log_forwarded
 from perdure.worker.context import JobContext
 from perdure.worker.executors.wire import (
     CUT_OFF,
@@ -35,6 +36,7 @@ from perdure.worker.executors.wire import (
     path_of_kind,
     path_of_middleware,
 )
+from perdure.worker.lifecycle import say
 from perdure.worker.run import (
     COMPLETED,
     WARN_AT,
@@ -103,7 +105,7 @@ class ChildProcess:
         if self._pidfd is not None:
             self._poll.register(self._pidfd, select.POLLIN)
         _children.add(self)
-        self.send("hello", sys.argv, logging.getLogger().level)
+        self.send("hello", sys.argv, logging.getLogger().level, has_one_form())
 
     @property
     def pid(self) -> int:
@@ -306,7 +308,7 @@ class _ProcessSlot:
         except KindError as error:
             return Ended(task.ctx, Failed(failure_of(task, error, permanent=True)), RunStats())
         except Exception as error:  # whatever goes wrong, with the child or before: the run is handed back
-            logger.exception("the process of %s %s could not be run", task.kind.name, task.ctx.job_id)
+            logger.exception("the process of %s could not be run", task.ctx.name)
             if self.child is not None:
                 self.child.kill()
                 self.dismiss()
@@ -400,8 +402,10 @@ class _ProcessRun:
                 ctx.closed = True
             case ["changed", what]:
                 self._has_changed_child = True
-                text = "%s %s has changed %s for its process, which is not used again"
-                logger.info(text, self.task.kind.name, ctx.job_id, ", ".join(what))
+                text = f"{ctx.name} has changed {', '.join(what)} for its process, which is not used again"
+                say(logger, logging.INFO, text, ctx.facts)
+            case ["logged", line]:
+                log_forwarded(line)
             case ["ended", *rest]:
                 return self._ended(rest)
             case ["unfit", message, trace, permanent]:

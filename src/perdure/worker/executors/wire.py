@@ -1,6 +1,7 @@
 """What a worker and its child processes say to each other: one JSON list per line. Used by `processes` and `child`.
 
-Parent to child: `hello`, `job`, `stop`. Child to parent: `begun`, `said`, `closed`, `changed`, `ended`, `unfit`.
+Parent to child: `hello`, `job`, `stop`. Child to parent: `begun`, `said`, `logged`, `closed`, `changed`, `ended`,
+`unfit`.
 """
 
 from __future__ import annotations

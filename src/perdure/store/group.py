@@ -1,7 +1,8 @@
-"""Group commit: callers that write at the same time share one transaction, and so one fsync. Used by `database`.
+"""Group commit: callers that write at the same time share one transaction, and so one fsync. Used by `server` and
+`sqlite/database`.
 
-The first caller leads: it waits for its turn at the file, runs the operations of all who have come meanwhile in one
-transaction, and wakes them. Callers that come during that wait, and the first of them leads next.
+The first caller leads: it waits for its turn, runs the operations of all who have come meanwhile in one transaction,
+and wakes them. Callers that come during that wait, and the first of them leads next.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Member(Generic[T]):
     error: BaseException | None = None
     answered = False
     gone = False
+    begun = False
+    """A leader has begun to write it. If it waits again, that leader was interrupted: it may be written or not."""
 
     def __init__(self, make: Make[T]) -> None:
         self.make = make
@@ -107,9 +110,9 @@ RunGroup = Callable[[list[Member[Any]]], None]
 
 
 class GroupCommit:
-    """The queue in front of one database's write transaction.
+    """The queue in front of one write transaction at a time.
 
-    `run` gets an empty list. It waits for the turn at the file, fills the list with all members that wait by then, and
+    `run` gets an empty list. It waits for its turn, fills the list with all members that wait by then, and
     answers or fails each of them.
 
     An interrupted caller (KeyboardInterrupt, an exception raised in the thread) wakes the next one in its clean-up. One
@@ -124,6 +127,11 @@ class GroupCommit:
         self._led = False
         self._called: Member[Any] | None = None
         """The member that was woken to lead and has not begun."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody leads or waits. Only a hint: it may change at any time."""
+        return self._led or bool(self._waiting)
 
     def submit(self, make: Make[T]) -> T:
         """Run an operation in the next transaction; returns when that has committed."""
