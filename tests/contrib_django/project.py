@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import shutil
@@ -13,6 +12,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
+
+from tests.customers import post
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "django"
@@ -106,11 +107,6 @@ class Web:
         self.process.wait()
         self.process = self._started()
 
-    def post(self, path: str, **fields: str) -> int | None:
+    def order(self, number: str, article: str) -> int | None:
         """The status of the reply. None: there was none."""
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)
-            connection.request("POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded"})
-            return connection.getresponse().status
-        except (OSError, http.client.HTTPException):
-            return None
+        return post(self._port, "/orders/", urlencode({"number": number, "article": article}))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +12,8 @@ from perdure import Perdure
 from perdure.ops.doctor import examine, is_healthy
 from tests.conftest import SIZE
 from tests.contrib_django.project import Project, Web
+from tests.customers import Customers, free_port
 
-CLIENTS = 4
 KILLS = 20 if SIZE == "full" else 2
 """Of the web server, and as many of the worker."""
 BETWEEN_KILLS = 30
@@ -31,36 +29,6 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
     project.stop()
 
 
-class Customers:
-    """Threads that order, every second time what there is not. Each remembers what it was told."""
-
-    def __init__(self, web: Web) -> None:
-        self._web = web
-        self._leaving = threading.Event()
-        self.replied = threading.Semaphore(0)
-        self.told: dict[str, int | None] = {}
-        self._threads = [threading.Thread(target=self._order, args=(name,)) for name in range(CLIENTS)]
-        for thread in self._threads:
-            thread.start()
-
-    def _order(self, name: int) -> None:
-        number = 0
-        while not self._leaving.is_set():
-            number += 1
-            article = "chair" if number % 2 else "unicorn"
-            order = f"{article} {name}-{number}"
-            self.told[order] = self._web.post("/orders/", number=order, article=article)
-            if self.told[order] is None:
-                self._leaving.wait(0.05)  # the server is just starting
-            else:
-                self.replied.release()
-
-    def leave(self) -> None:
-        self._leaving.set()
-        for thread in self._threads:
-            thread.join()
-
-
 def orders(project: Project) -> dict[int, str]:
     """All that are in the database, which are packed: by id, their number."""
     code = "from orders.models import Order\nfor o in Order.objects.all(): print(o.pk, o.packed_at, o.number, sep='|')"
@@ -69,17 +37,10 @@ def orders(project: Project) -> dict[int, str]:
     return {int(pk): number for pk, _, number in lines}
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 def test_every_committed_order_has_its_job_whoever_is_killed(shop: Project) -> None:
     web = Web(shop, free_port())
     worker = shop.start("perdure_worker", log="worker.log")
-    customers = Customers(web)
+    customers = Customers(web.order)
     try:
         for kill in range(2 * KILLS):
             for _ in range(BETWEEN_KILLS):
@@ -101,10 +62,6 @@ def test_every_committed_order_has_its_job_whoever_is_killed(shop: Project) -> N
     placed, jobs = orders(shop), list(app.jobs())
     assert Counter(job.payload["args"][0] for job in jobs if job.payload) == Counter([*placed])  # one for each
     assert {job.state for job in jobs} == {"completed"}
-    assert set(customers.told.values()) <= {201, 409, None}, shop.said("web.log")  # never an error
-    acknowledged = {number for number, status in customers.told.items() if status == 201}
-    assert acknowledged <= set(placed.values())
-    assert not any(number.startswith("unicorn") for number in placed.values())
-    assert {status for number, status in customers.told.items() if number.startswith("unicorn")} <= {409, None}
+    customers.check(set(placed.values()))
     assert is_healthy(examine(app.store))
     app.close()
