@@ -48,7 +48,7 @@ def states_in(filters: Mapping[str, Any], known: type[StrEnum]) -> list[str | No
         return [None]
     wanted: list[Any] = [given]
     if isinstance(given, Iterable) and not isinstance(given, str):
-        wanted = list(dict.fromkeys(cast("Iterable[Any]", given)))
+        wanted = list(dict.fromkeys(cast("Iterable[Any]", given)))  # type: ignore[redundant-cast]  # for pyright
     if not wanted:
         raise InvalidOption("state= is an empty list; name a state, or leave it out", code="filter_invalid")
     return [check_choice(one, "state", list(known), code="filter_invalid") for one in wanted]
