@@ -154,7 +154,7 @@ def test_the_same_key_gives_the_same_task(app: Perdure) -> None:
 
 
 def test_what_the_decorator_says_holds_for_all_its_jobs(app: Perdure) -> None:
-    plain = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None}
+    plain: dict[str, Any] = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None}
     once = PerdureTask(func=jobs.picky, retry=Retry(9, on=(LookupError,)), timeout=5, tags=["careful"], **plain)
     result = once.enqueue(0)
     job = app.get(result.id)
