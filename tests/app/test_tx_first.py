@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import aiosqlite
@@ -18,7 +19,7 @@ import pytest
 from perdure import DatabaseBusy, KeyConflict, Perdure, PerdureError
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store import migrate
-from perdure.store.sqlite import schema
+from perdure.store.sqlite import driver, schema
 from tests.app.contents import contents, jobs_in
 from tests.app.doors import DOORS, Door
 
@@ -165,22 +166,30 @@ def test_another_thread_waits_for_the_transaction_and_then_finds_the_tables(
     mine: sqlite3.Connection, app: Perdure, send: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It opens the file meanwhile, which is the process's own lock; the transaction must not need that one."""
-    opening = threading.Event()
-    real = schema.prepare
+    waiting = threading.Event()
+    real = schema.upgrade
 
-    def prepare(*args: Any, **kwargs: Any) -> Any:
-        opening.set()
+    def wait(seconds: float) -> None:
+        waiting.set()
+        sleep(seconds)
+
+    def upgrade(*args: Any, **kwargs: Any) -> Any:
+        waiting.set()
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(schema, "prepare", prepare)
+    monkeypatch.setattr(driver, "sleep", wait)
+    monkeypatch.setattr(schema, "upgrade", upgrade)
     send.options(tx=mine).enqueue("mine")
     jobs: list[Any] = []
-    thread = threading.Thread(target=lambda: jobs.append(send.enqueue("other")))
+    patient = Perdure(path, busy_timeout_s=60)
+    patient.kinds = app.kinds
+    thread = threading.Thread(target=lambda: jobs.append(patient.enqueue("send", {"to": "other"})))
     thread.start()
-    assert opening.wait(60)
+    assert waiting.wait(60)
     send.options(tx=mine).enqueue("mine again")
     mine.commit()
     thread.join(60)
+    patient.close()
     assert [job.payload for job in jobs] == [{"to": "other"}]
     assert sorted(jobs_in(path)) == ['{"to":"mine again"}', '{"to":"mine"}', '{"to":"other"}']
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ OLDEST = (3, 35, 0)  # RETURNING
 CACHE_KIB = 8_000
 """Four times SQLite's default: a worker empties a queue of 50,000 jobs a twelfth faster with it."""
 SQLITE_VERSION = sqlite3.sqlite_version_info
+LOOK_EVERY_S = 0.01
 
 _NO_ROWS: list[tuple[Any, ...]] = []
 _ONE_WRITTEN = Result(_NO_ROWS, 1)
@@ -90,10 +92,27 @@ def is_wal(connection: sqlite3.Connection) -> bool:
 
 
 def use_wal(connection: sqlite3.Connection, path: Path) -> None:
-    """Put the file into WAL mode, for good. The caller makes sure that no other process does the same now."""
-    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    """Put the file into WAL mode, for good. The caller makes sure that no other process does the same now.
+
+    Waits for whoever writes, as long as the connection has patience: SQLite itself does not wait here.
+    """
+    (patience_ms,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    deadline = monotonic() + patience_ms / 1000
+    while (mode := _switched_to_wal(connection, may_wait=monotonic() < deadline)) is None:
+        sleep(LOOK_EVERY_S)
     if mode != "wal":
         raise ConfigError(f"{path} cannot be put into WAL mode (it says {mode!r}); use a file on a local disk")
+
+
+def _switched_to_wal(connection: sqlite3.Connection, *, may_wait: bool) -> str | None:
+    """The mode of the file afterwards. None: somebody writes to it just now."""
+    try:
+        mode: str = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        if not may_wait or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return None
+    return mode
 
 
 def _open(path: Path, settings: StoreSettings) -> sqlite3.Connection:
