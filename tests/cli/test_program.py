@@ -140,7 +140,7 @@ def test_they_reach_the_commands_of_a_group(
         (("worker", "--concurrency", "0"), "perdure: --concurrency must be a whole number, at least 1, not '0'"),
         (("worker", "--log-level", "Debug"), "one of debug, info, warning, error, not 'Debug'; did you mean debug?"),
         (("worker", "--log-format", "xml"), "perdure: --log-format must be one of human, json, not 'xml' (see"),
-        (("job",), "Missing argument 'ID'"),
+        (("job",), "ID is missing: The job's id"),
         (("queues", "puase", "mail"), "did you mean perdure queues pause?"),
         (("nodes", "more"), "unexpected extra argument(s) (more)"),
         (("--url",), "'--url' requires an argument"),

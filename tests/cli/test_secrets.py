@@ -52,7 +52,7 @@ def test_neither_the_worker_nor_any_command_prints_a_secret(perdure: Perdure, tm
         )
     worker = process("worker", "shop:app", "--until-idle", "--log-format", form, "--log-level", "debug", cwd=tmp_path)
     assert worker.status == 0
-    assert worker.err.count(f"with {HIDDEN}") == 3
+    assert worker.err.count(f"with {HIDDEN}") == 4  # the lines of the child process too
     assert "hunter2" not in worker.out + worker.err
     jobs = perdure("jobs", "--json", "--url", "shop.db", cwd=tmp_path).json()
     commands = [[command, job["id"]] for job in jobs for command in ("job", "runs", "logs", "explain")]

@@ -91,7 +91,8 @@ def test_every_verb_and_field_of_a_template_is_explained() -> None:
 
 
 def test_everything_a_handler_can_ask_its_context_is_explained() -> None:
-    inner = {"begun", "captured", "check_open", "children", "claim", "closed", "complete", "fit", "keep", "metrics"}
+    inner = {"begun", "captured", "check_open", "children", "claim", "closed", "complete", "exc_info", "facts", "fit"}
+    inner |= {"keep", "metrics"}
     assert (
         public(JobContext) - inner - {"fit_record", "started_ns", "stats", "stop", "take_notes"} - words("handlers.md")
         == set()
