@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -56,6 +57,14 @@ def act(client: Client, action: str, *ids: Any) -> str:
 def test_jobs_are_listed_the_newest_first(staff: Client) -> None:
     ids = [jobs.double.enqueue(n).id for n in range(3)]
     assert shown(staff) == ids[::-1]
+
+
+def test_the_log_names_the_user_who_acts(controller: Client, caplog: pytest.LogCaptureFixture) -> None:
+    result = jobs.double.enqueue(1)
+    caplog.set_level(logging.INFO, "perdure")
+    act(controller, "pause", result.id)
+    [told] = [vars(record)["perdure"] for record in caplog.records if "by hand" in record.getMessage()]
+    assert (told["verb"], told["principal"]) == ("pause", "ann")
 
 
 def test_no_page_counts_or_asks_django_s_tables_for_jobs(staff: Client) -> None:

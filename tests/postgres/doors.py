@@ -145,7 +145,7 @@ def django_connection(url: str) -> Any:
     return connections["jobs"]
 
 
-class Psycopg2:
+class Psycopg2(Psycopg):
     """As psycopg2 connects by default, with rows and ids as the user likes them."""
 
     def __init__(self, url: str) -> None:
@@ -154,15 +154,6 @@ class Psycopg2:
 
     def execute(self, sql: str) -> None:
         self.tx.cursor().execute(sql)
-
-    def commit(self) -> None:
-        self.tx.commit()
-
-    def rollback(self) -> None:
-        self.tx.rollback()
-
-    def close(self) -> None:
-        self.tx.close()
 
 
 DOORS: dict[str, Callable[[str], Door]] = {

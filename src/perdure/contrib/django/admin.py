@@ -20,6 +20,7 @@ from perdure.contrib.django.backend import app_of
 from perdure.contrib.django.models import Job, Run
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError
 from perdure.job.states import RunState, State
+from perdure.options import principal
 from perdure.text import counted
 
 
@@ -160,14 +161,18 @@ class JobAdmin(ReadOnlyAdmin):
         self._act(request, "resume")
 
     def _act(self, request: Any, verb: str) -> None:
-        """Each job by itself: what one refuses does not keep the others from it."""
+        """Each job by itself: what one refuses does not keep the others from it. The log names the user."""
         app, done = app_of(), 0
-        for job_id in request.POST.getlist(ACTION_CHECKBOX_NAME):
-            try:
-                getattr(app, verb)(job_id)
-                done += 1
-            except PerdureError as error:
-                self.message_user(request, error.message, messages.ERROR)
+        before = principal.set(request.user.get_username())
+        try:
+            for job_id in request.POST.getlist(ACTION_CHECKBOX_NAME):
+                try:
+                    getattr(app, verb)(job_id)
+                    done += 1
+                except PerdureError as error:
+                    self.message_user(request, error.message, messages.ERROR)
+        finally:
+            principal.reset(before)
         if done:
             self.message_user(request, f"{verb.capitalize()}: {counted(done, 'job')}", messages.SUCCESS)
 
