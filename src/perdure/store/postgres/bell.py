@@ -40,8 +40,9 @@ BRIEF_S = 0.02
 SLEEPS_AT_ONCE, SLEEPS_PER_S = 20, 10.0
 """How often a worker marks itself, and so the most that it is notified. Under load it naps instead."""
 FIRST_NAP_S, SHORT_NAP_S, LONG_NAP_S = 0.001, 0.004, LOOK_S
-ACTIVE_S = 0.25
-"""A worker that had something to do within this time takes short naps only."""
+BUSY_S, ACTIVE_S = 0.03, 0.25
+"""A worker that had something to do within the first of these takes the shortest naps only, within the second short
+ones: the next job seldom comes alone."""
 FIRST_LOOK_S, LAST_LOOK_S = 0.002, 1.0
 """The pauses between two looks at transactions that are under way; each is twice the one before."""
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
@@ -122,8 +123,9 @@ class Sleep:
 
     def nap(self, at: float) -> float:
         """For how long to sleep without a mark, and then look."""
-        nap_s = self._nap_s
-        self._nap_s = min(SHORT_NAP_S if at - self._active_at < ACTIVE_S else LONG_NAP_S, 2 * nap_s)
+        nap_s, idle_s = self._nap_s, at - self._active_at
+        longest_s = FIRST_NAP_S if idle_s < BUSY_S else SHORT_NAP_S if idle_s < ACTIVE_S else LONG_NAP_S
+        self._nap_s = min(longest_s, 2 * nap_s)
         return nap_s
 
     def hears(self, answer: Answer, at: float) -> bool:
