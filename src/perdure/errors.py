@@ -67,8 +67,8 @@ class Remedy(NamedTuple):
 class PerdureError(Exception):
     """The root of every error Perdure raises on purpose.
 
-    `code`: stable, for programs and for docs/errors.md. `option`: the option or setting that is wrong; the message begins with its name. `remedy`: the message ends with
-    its `python`, after a semicolon.
+    `code`: stable, for programs and for docs/errors.md. `option`: the option or setting that is wrong; the message
+    begins with its name. `remedy`: the message ends with its `python`, after a semicolon.
     """
 
     default_code: ClassVar[str] = "perdure_error"
