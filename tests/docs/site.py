@@ -85,11 +85,29 @@ INNER = (
     "aenqueue_draft|begun|captured|check_open|children|claim|clock|closed|codec|complete|config|declared_schedules|draft"
     "|enqueue_arguments|exc_info|existing|facts|fit|fit_record|fresh|ids|import_kinds|keep|kinds|kit|load|looks|metrics"
     "|middlewares|name|new_jobs|newest|parts|place|plan|pruned|read|row|started_ns|stats|stop|store|store_of|take_notes"
-    "|upgraded"
+    "|upgraded|counting|ended_well|from_json|retries|to_json"
 )
 """Names of classes in the reference that are for Perdure's own parts."""
-WITH_NAMES = ("Config", "Retention")
-"""Whose fields are settings, whatever they are called."""
+INNER_OF_SETTINGS = "age_of|check|counting|delay_of|from_json|names|of|retries|shortest|store_settings|to_json"
+SETTINGS = ("Config", "Retention", "Retry", "Unique", "OptionFields")
+"""Whose fields are what one sets, whatever they are called."""
+FIELDS = ("Job", "Run", "Draft", "State", "RunState", "Priority")
+"""Whose fields speak for themselves: docs/jobs.md explains them in tables."""
+CALLED = (
+    "Perdure",
+    "Config",
+    "Retention",
+    "Retry",
+    "Unique",
+    "Secret",
+    "Done",
+    "RetryAfter",
+    "Snooze",
+    "Skip",
+    "Cancel",
+    "Fail",
+)
+"""What users make themselves. How the others are made is not theirs to know."""
 
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -117,6 +135,7 @@ def write_pages(root: Path, pages: Path) -> None:
             text = file.read_text("utf-8")
             coming += _linked(root, file, text)
             _write(pages / _page_of(file.relative_to(root)), _with_pages(root, file, text))
+    shutil.copy(root / "docs" / "site.css", pages / "docs" / "site.css")
     for name, text in reference():
         _write(pages / "reference" / f"{name}.md", text)
 
@@ -128,9 +147,14 @@ def reference() -> Iterator[tuple[str, str]]:
 
 
 def _entry(path: str) -> str:
-    is_settings = path.endswith(WITH_NAMES)
-    hidden = ["!^_", "!^(of|check|age_of|shortest)$" if is_settings else f"!^({INNER})$"]
-    options = {"filters": hidden, "show_if_no_docstring": is_settings}
+    name = path.rpartition(".")[2]
+    is_settings = name in SETTINGS
+    options = {
+        "filters": ["!^_", f"!^({INNER_OF_SETTINGS if is_settings else INNER})$"],
+        "show_if_no_docstring": is_settings or name in FIELDS,
+        "show_attribute_values": name not in FIELDS,
+        "merge_init_into_class": name in CALLED,
+    }
     return f"::: {path}\n" + textwrap.indent(yaml.safe_dump({"options": options}), "    ")
 
 
