@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-full mutants check lint format types pyright imports docs bench bench-large clean
+.PHONY: help demo test test-full mutants check lint format types pyright imports docs site bench bench-large clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ docs: $(READY) ## write docs/errors.md and docs/cli.md anew, from the program an
 	@$(PY) -m tests.docs.errors_page
 	@$(PY) -m tests.docs.cli_page
 
+site: $(READY) ## the documentation as a site, in site/: open site/index.html
+	@$(PY) -m tests.docs.site
+
 bench: $(READY) ## the figures, beside the bare driver and Huey
 	@$(PY) -m bench
 
@@ -40,7 +43,7 @@ bench-large: $(READY) ## the figures with millions of jobs in the file
 	@$(PY) -m bench --large
 
 clean: ## remove .venv, caches, build output and benchmark files
-	@rm -rf $(VENV) .bench dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
+	@rm -rf $(VENV) .bench .site site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
 	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 	@echo "Clean."
 

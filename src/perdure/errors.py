@@ -67,8 +67,8 @@ class Remedy(NamedTuple):
 class PerdureError(Exception):
     """The root of every error Perdure raises on purpose.
 
-    `option`: the option or setting that is wrong; the message begins with its name. `remedy`: the message ends with
-    its `python`, after a semicolon.
+    `code`: stable, for programs and for docs/errors.md. `option`: the option or setting that is wrong; the message
+    begins with its name. `remedy`: the message ends with its `python`, after a semicolon.
     """
 
     default_code: ClassVar[str] = "perdure_error"
@@ -128,6 +128,8 @@ class InvalidOption(InvalidInput):
 
 
 class KeyConflict(PerdureError):
+    """A key is taken, and the caller asked not to be given the job that has it. Nothing was written."""
+
     default_code = "key_conflict"
 
 
@@ -140,6 +142,8 @@ class TransitionRefused(PerdureError):
 
 
 class JobFailed(PerdureError):
+    """`kind.wait` saw the job end as failed, cancelled or skipped: there is no result."""
+
     default_code = "job_failed"
 
 

@@ -7,6 +7,8 @@ What a fenced block means is said by its language and its first line:
     python, anything else                       run as a program in the page's folder; a `text` block right after it is
                                                 what it prints
     console                                     `$ ` begins a command, the lines up to the next are what it prints
+    console, first line `# another terminal`    its command goes on running; the page continues when it has printed
+                                                what is shown, and it is ended with the page
     every other language                        not run
 
 A comment `<!-- not run: why -->` right above a block leaves it out; such blocks are counted, and the tests say how many
@@ -20,9 +22,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +38,7 @@ THEIRS = ("# Celery", "# APScheduler")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LEFT_OUT = re.compile(r"<!-- not run: \S[^>]* -->\s*\Z")
 _FILE = re.compile(r"# ([\w/]+\.\w+)( \(added\))?$")
+_TERMINAL = "# another terminal"
 _FAILURE = re.compile(r"^(?:perdure: |Killed$)", re.MULTILINE)
 PATIENCE_S = 60
 
@@ -85,13 +91,26 @@ class _Visit:
         self._variables: dict[str, str] = {}
         self._problems: list[str] = []
         self._commands = self._left_out = 0
+        self._terminals: list[subprocess.Popen[bytes]] = []
 
     def through(self, page: list[Block]) -> Ran:
+        try:
+            return self._through(page)
+        finally:
+            for process in self._terminals:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _through(self, page: list[Block]) -> Ran:
         for block, following in zip(page, [*page[1:], None], strict=True):
             if block.left_out:
                 self._left_out += 1
             elif block.language == "python":
                 self._python(block, following)
+            elif block.language == "console" and block.text.startswith(_TERMINAL):
+                ((command, expected, line),) = _typed(block)
+                self._another_terminal(command, expected, line)
             elif block.language == "console":
                 for command, expected, line in _typed(block):
                     self._command(command, expected, line)
@@ -124,6 +143,29 @@ class _Visit:
             problem = f"it ended with status {status}"
         if problem:
             self._problems.append(f"line {line}: $ {command}\n{problem}\nit printed:\n{printed}")
+
+    def _another_terminal(self, command: str, expected: str, line: int) -> None:
+        """Start it, and wait until it has printed what the page shows."""
+        self._commands += 1
+        log = self._folder / f".terminal-{len(self._terminals)}"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                ["/bin/bash", "-c", f"exec {command}"],
+                cwd=self._folder,
+                env=self._environment() | {"PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                process_group=0,
+            )
+        self._terminals.append(process)
+        deadline = time.monotonic() + PATIENCE_S
+        while (problem := self._reader.compared(f"{expected}\n…", log.read_text("utf-8", "replace"))) is not None:
+            if process.poll() is not None or time.monotonic() > deadline:
+                printed = log.read_text("utf-8", "replace")
+                self._problems.append(f"line {line}: $ {command}\n{problem}\nit printed:\n{printed}")
+                return
+            time.sleep(0.02)
 
     def _ran(self, command: str) -> tuple[int, str]:
         done = subprocess.run(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.store.open import open_store
+from tests.customers import free_port
 from tests.docs import pages
 from tests.mariadb_server import mariadb_server
 from tests.postgres_server import postgres_server
@@ -33,6 +34,8 @@ PAGES = {
     "worker.md": 3,
 }
 """And how many programs and commands there are at least: a page that runs nothing would pass."""
+TUTORIALS = {"tutorial-django.md": 11, "tutorial-fastapi.md": 9}
+"""The same for pages with web servers, whose port is 8000 to readers."""
 LEFT_OUT = {"performance.md": 1}
 """How many blocks of a page are marked as not to be run, with the reason above them."""
 ELSEWHERE = ("testing.md",)
@@ -45,6 +48,29 @@ def test_a_page_runs_as_printed(name: str, at_least: int, folder: Path) -> None:
     assert ran.problems == [], "\n\n".join(ran.problems)
     assert ran.commands >= at_least
     assert ran.left_out == LEFT_OUT.get(name, 0)
+
+
+@pytest.mark.parametrize(("name", "at_least"), TUTORIALS.items(), ids=TUTORIALS)
+def test_a_tutorial_can_be_followed_over_http(name: str, at_least: int, folder: Path) -> None:
+    page = (pages.DOCS / name).read_text("utf-8").replace("8000", str(free_port()))
+    ran = pages.run_text(page, folder)
+    assert ran.problems == [], "\n\n".join(ran.problems)
+    assert (ran.commands >= at_least, ran.left_out) == (True, 0)
+
+
+@pytest.mark.postgres
+def test_the_tutorial_for_fastapi_is_the_same_on_postgres(folder: Path, request: pytest.FixtureRequest) -> None:
+    """But for the URL."""
+    url = request.getfixturevalue("postgres_server").new_database()
+    tutorial = (pages.DOCS / "tutorial-fastapi.md").read_text("utf-8").replace("8000", str(free_port()))
+    page = tutorial.replace("sqlite+aiosqlite:///shop.db", url.replace("postgresql://", "postgresql+psycopg://", 1))
+    assert page != tutorial
+    store = open_store(url)
+    store.upgrade()
+    store.close()
+    ran = pages.run_text(page, folder)
+    assert ran.problems == [], "\n\n".join(ran.problems)
+    assert not (folder / "shop.db").exists()
 
 
 @pytest.mark.parametrize(
@@ -92,5 +118,5 @@ def test_no_page_has_programs_or_commands_that_nobody_runs() -> None:
     left_out = {name: sum(block.left_out for block in found) for name, found in runnable.items()}
     unmarked = {name for name, found in runnable.items() if not all(block.left_out for block in found)}
 
-    assert unmarked == {*PAGES, *ELSEWHERE}
+    assert unmarked == {*PAGES, *TUTORIALS, *ELSEWHERE}
     assert {name: count for name, count in left_out.items() if count} == LEFT_OUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def test_a_text_that_does_not_follow_at_once_is_not_its_output(folder: Path) -> 
 def test_files_are_written_and_added_to(folder: Path) -> None:
     files = "```python\n# m.py\na = 1\n```\n```python\n# m.py (added)\nb = a + 1\n```\n"
     assert not problems(files + "```python\nimport m\nprint(m.b)\n```\n```text\n2\n```\n", folder)
+
+
+def test_another_terminal_goes_on_while_the_page_does_and_ends_with_it(folder: Path) -> None:
+    page = "```console\n# another terminal\n$ sh -c 'echo $$ > pid; echo ready; exec sleep 1000'\nready\n```\n"
+    assert not problems(page + "```console\n$ kill -0 $(cat pid)\n```\n", folder)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), 0)
+
+
+def test_another_terminal_that_does_not_print_what_is_shown_is_a_problem(folder: Path) -> None:
+    assert problems("```console\n# another terminal\n$ echo other\nready\n```\n", folder)
 
 
 def test_the_code_of_others_is_not_run(folder: Path) -> None:
