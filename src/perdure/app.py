@@ -636,7 +636,8 @@ class Perdure(Lazy):
                 import_module(name)
             except Exception as error:
                 raise ConfigError(
-                    f"the module {shown(name)} of imports= cannot be imported ({type(error).__name__}: {error})",
+                    f"the module {shown(name)} of imports= cannot be imported ({type(error).__name__}: {error});"
+                    " write it as in an import statement, and see that Python finds it from here",
                     code="imports_failed",
                 ) from error
 
@@ -680,7 +681,7 @@ class Perdure(Lazy):
         """
         from perdure.testing.kit import testing
 
-        return testing(self, start, state, None if url is None else os.fspath(url), tx)
+        return testing(self, start, state, None if url is None else resolve_url(url), tx)
 
     def close(self) -> None:
         """Close the app's connections. They are opened again on the next use."""

@@ -147,6 +147,8 @@ class Options(Lazy):
     def params_json(self) -> str | None:
         if self.params is None:
             return None
+        if not isinstance(cast("Any", self.params), Mapping):
+            raise refused("params", "a dict of JSON data", self.params, code="params_not_json")
         try:
             text = json.dumps(dict(self.params), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
             size = len(text.encode())
