@@ -90,9 +90,9 @@ def check_known(
     *,
     code: str = "option_unknown",
     error: Error = InvalidOption,
-    elsewhere: Mapping[str, str] | None = None,
+    words_of_others: Mapping[str, str] | None = None,
 ) -> None:
-    """That each of these names is one of the known ones; the error says which was probably meant. `elsewhere`: what to
+    """That each of these names is one of the known ones; the error says which was probably meant. `words_of_others`: what to
     write instead of names that other libraries have."""
     for name in names:
         if name not in known:
@@ -100,8 +100,8 @@ def check_known(
 
             near = get_close_matches(name, list(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            if elsewhere is not None and name in elsewhere:
-                hint = f"write {elsewhere[name]}"
+            if words_of_others is not None and name in words_of_others:
+                hint = f"write {words_of_others[name]}"
             raise error(f"there is no {what} {name!r}; {hint}", code=code)
 
 

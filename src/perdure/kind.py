@@ -24,13 +24,13 @@ from typing import (
 )
 
 from perdure.checks import NAME_LIMIT, check_choice, check_list, check_name, check_names, check_whole
-from perdure.elsewhere import OF_A_KIND, refuse
 from perdure.errors import InvalidInput, InvalidPayload, KindError, shown
 from perdure.job.model import Plan
 from perdure.job.views import Job
 from perdure.lazy import Lazy, lazy
 from perdure.options import OptionFields, Options, for_a_job
 from perdure.payload.signature import call_of, innermost
+from perdure.words_of_others import OF_A_KIND, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -121,6 +121,19 @@ def test_a_change_of_the_source_starts_the_worker_anew_and_broken_code_is_waited
     here.close()
 
 
+def test_a_broken_module_of_imports_is_waited_out_too(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text('from perdure import Perdure\n\napp = Perdure("jobs.db", imports=["kinds"])\n')
+    kinds = tmp_path / "kinds.py"
+    kinds.write_text("this is no Python")
+
+    with session("worker", "shop", "--reload", cwd=tmp_path) as terminal:
+        assert "[imports_failed]" in terminal.see("waiting for a change")
+        kinds.write_text("from shop import app\n\n\n@app.job\ndef tell() -> None: ...\n")
+        terminal.see("kinds     tell")
+        terminal.press("\x03")
+        assert terminal.end() == 0
+
+
 def files(folder: Path) -> Iterator[Path]:
     for name in ("a.py", "b/c.py", ".hidden/d.py", "node_modules/e.py", "env/lib/f.py", "notes.txt"):
         path = folder / name

@@ -148,6 +148,11 @@ def is_async(tx: object) -> bool:
     return iscoroutinefunction(getattr(tx, "commit", None)) or hasattr(tx, "is_in_transaction")
 
 
+def is_django(tx: object) -> bool:
+    """Whether it is a connection of Django's, which is not imported here."""
+    return hasattr(tx, "ensure_connection") and hasattr(tx, "vendor")
+
+
 @contextmanager
 def _usable(tx: object) -> Generator[None, None, None]:
     try:
@@ -190,7 +195,7 @@ def _behind(tx: Any) -> object:
         return _of_sqlalchemy(tx.connection())
     if hasattr(tx, "exec_driver_sql"):
         return _of_sqlalchemy(tx)
-    if hasattr(tx, "ensure_connection") and hasattr(tx, "vendor"):
+    if is_django(tx):
         return _of_django(tx)
     return tx
 
