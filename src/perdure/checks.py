@@ -92,8 +92,8 @@ def check_known(
     error: Error = InvalidOption,
     words_of_others: Mapping[str, str] | None = None,
 ) -> None:
-    """That each of these names is one of the known ones; the error says which was probably meant. `words_of_others`: what to
-    write instead of names that other libraries have."""
+    """That each of these names is one of the known ones; the error says which was probably meant.
+    `words_of_others`: what to write instead of names that other libraries have."""
     for name in names:
         if name not in known:
             from difflib import get_close_matches
