@@ -134,7 +134,8 @@ class Config:
             value = getattr(self, knob)
             if not isinstance(value, kinds):
                 raise refused(knob, must_be, value, error=ConfigError)
-        if not isinstance(self.imports, _LISTS) or not all(isinstance(name, str) for name in self.imports):
+        imports = cast("Any", self.imports)
+        if not isinstance(imports, _LISTS) or not all(isinstance(name, str) for name in imports):
             raise refused(
                 "imports", 'a list of names of modules, such as ["shop.jobs"]', self.imports, error=ConfigError
             )

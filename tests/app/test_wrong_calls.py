@@ -92,7 +92,11 @@ class World(NamedTuple):
         return connect[self.sort](self.url, **options)
 
     def in_autocommit(self) -> Any:
-        named = {"sqlite": {"isolation_level": None}, "postgres": {"autocommit": True}, "mariadb": {"autocommit": True}}
+        named: dict[str, dict[str, Any]] = {
+            "sqlite": {"isolation_level": None},
+            "postgres": {"autocommit": True},
+            "mariadb": {"autocommit": True},
+        }
         return self.connection(**named[self.sort])
 
     def closed(self) -> Any:
