@@ -92,12 +92,8 @@ class World(NamedTuple):
         return connect[self.sort](self.url, **options)
 
     def in_autocommit(self) -> Any:
-        named: dict[str, dict[str, Any]] = {
-            "sqlite": {"isolation_level": None},
-            "postgres": {"autocommit": True},
-            "mariadb": {"autocommit": True},
-        }
-        return self.connection(**named[self.sort])
+        options: dict[str, Any] = {"isolation_level": None} if self.sort == "sqlite" else {"autocommit": True}
+        return self.connection(**options)
 
     def closed(self) -> Any:
         connection = self._opened()
