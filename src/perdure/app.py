@@ -19,7 +19,6 @@ from uuid import UUID
 from perdure.checks import check_choice, check_list, check_number, check_whole
 from perdure.clock import Clock, asked
 from perdure.config import Config, resolve_url
-from perdure.elsewhere import OF_AN_APP, refuse
 from perdure.enqueue import common_tx, edited, new_job
 from perdure.errors import ConfigError, InvalidOption, PerdureError, WaitTimeout, shown
 from perdure.ids import IdFactory, JobId, ids_by, parse_id
@@ -32,6 +31,7 @@ from perdure.lazy import Lazy, lazy
 from perdure.listing import change_all, checked_limit, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
 from perdure.options import OptionFields, Options, for_a_kind
 from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
+from perdure.words_of_others import OF_AN_APP, refuse
 from perdure.worker.lifecycle import is_logged, log_enqueued, log_verb
 
 if TYPE_CHECKING:
@@ -635,8 +635,11 @@ class Perdure(Lazy):
             try:
                 import_module(name)
             except Exception as error:
+                is_missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+                remedy = "write it as in an import statement, and see that Python finds it from here"
                 raise ConfigError(
-                    f"the module {shown(name)} of imports= cannot be imported ({type(error).__name__}: {error})",
+                    f"the module {shown(name)} of imports= cannot be imported ({type(error).__name__}: {error});"
+                    f" {remedy if is_missing else 'mend it first'}",
                     code="imports_failed",
                 ) from error
 
@@ -680,7 +683,7 @@ class Perdure(Lazy):
         """
         from perdure.testing.kit import testing
 
-        return testing(self, start, state, None if url is None else os.fspath(url), tx)
+        return testing(self, start, state, None if url is None else resolve_url(url), tx)
 
     def close(self) -> None:
         """Close the app's connections. They are opened again on the next use."""

@@ -69,11 +69,17 @@ def check_time(value: object, what: str, *, code: str | None = None, hint: str =
 
 
 def check_choice(
-    value: T, what: str, known: Sequence[str], *, code: str | None = None, error: Error = InvalidOption, hint: str = ""
+    value: T,
+    what: str,
+    known: Sequence[str],
+    *,
+    code: str | None = None,
+    error: Error = InvalidOption,
+    besides: str = "",
 ) -> T:
-    """One of the known texts; the error says which was probably meant."""
+    """One of the known texts; the error says which was probably meant, and `besides` what else may be done."""
     if value not in known:
-        raise error(not_among(what, value, known) + hint, code=code, option=what)
+        raise error(not_among(what, value, known, besides), code=code, option=what)
     return value
 
 
@@ -84,36 +90,37 @@ def check_known(
     *,
     code: str = "option_unknown",
     error: Error = InvalidOption,
-    elsewhere: Mapping[str, str] | None = None,
+    words_of_others: Mapping[str, str] | None = None,
 ) -> None:
-    """That each of these names is one of the known ones; the error says which was probably meant. `elsewhere`: what to
-    write instead of names that other libraries have."""
+    """That each of these names is one of the known ones; the error says which was probably meant.
+    `words_of_others`: what to write instead of names that other libraries have."""
     for name in names:
         if name not in known:
             from difflib import get_close_matches
 
             near = get_close_matches(name, list(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            if elsewhere is not None and name in elsewhere:
-                hint = f"write {elsewhere[name]}"
+            if words_of_others is not None and name in words_of_others:
+                hint = f"write {words_of_others[name]}"
             raise error(f"there is no {what} {name!r}; {hint}", code=code)
 
 
 def check_name(value: object, what: str, limit: int = NAME_LIMIT) -> str:
     """A name: text that is not empty, not too long, and without characters that some databases cannot store."""
     if not isinstance(value, str):
-        raise InvalidOption(f"{what} must be text, not {type(value).__name__}", code="name_invalid", option=what)
+        raise refused(what, "text", value, code="name_invalid")
     if not value.strip():
         raise InvalidOption(f"{what} is empty; give it a name", code="name_empty", option=what)
     if len(value) > limit:
         raise InvalidOption(
-            f"{what} has {len(value)} characters, the limit is {limit}: {value[:40]!r}…",
+            f"{what} has {len(value)} characters, the limit is {limit}: {value[:40]!r}…; shorten it",
             code="name_too_long",
             option=what,
         )
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise InvalidOption(
-            f"{what} contains a NUL or half a surrogate pair, which not every database can store: {value[:40]!r}",
+            f"{what} contains a NUL or half a surrogate pair, which not every database can store:"
+            f" {value[:40]!r}; remove it",
             code="name_invalid",
             option=what,
         )

@@ -125,15 +125,20 @@ class Config:
             check_queue(self.queue)
         except InvalidOption as error:
             raise ConfigError(error.message) from None
-        for knob, kinds in (
-            ("auto_migrate", (bool, NoneType)),
-            ("allow_network_filesystem", bool),
-            ("imports", _LISTS),
-            ("listen_url", (str, NoneType)),
-            ("retention", Retention),
+        for knob, kinds, must_be in (
+            ("auto_migrate", (bool, NoneType), "True, False or None"),
+            ("allow_network_filesystem", bool, "True or False"),
+            ("listen_url", (str, NoneType), "the URL of a PostgreSQL server, or None"),
+            ("retention", Retention, "Retention(…), such as Retention(completed=timedelta(days=30))"),
         ):
-            if not isinstance(getattr(self, knob), kinds):
-                raise ConfigError(f"{knob} cannot be {shown(getattr(self, knob))}; see the settings of Perdure(…)")
+            value = getattr(self, knob)
+            if not isinstance(value, kinds):
+                raise refused(knob, must_be, value, error=ConfigError)
+        imports = cast("Any", self.imports)
+        if not isinstance(imports, _LISTS) or not all(isinstance(name, str) for name in imports):
+            raise refused(
+                "imports", 'a list of names of modules, such as ["shop.jobs"]', self.imports, error=ConfigError
+            )
 
     def store_settings(self) -> StoreSettings:
         return StoreSettings(

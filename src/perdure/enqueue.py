@@ -30,13 +30,14 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
     for draft in drafts:
         if not isinstance(draft, Draft):
             raise InvalidInput(
-                f"expected jobs made by kind.new(…), not {shown(draft)}; kind.enqueue_many takes arguments",
+                f"expected jobs made by kind.new(…), not {shown(draft)}; kind.enqueue_many takes dicts of arguments",
                 code="draft_invalid",
             )
         wanted = draft.options.tx
         if wanted is not None and tx is not None and wanted is not tx:
             raise InvalidOption(
-                "these jobs were given different tx=; jobs that are enqueued together share one transaction",
+                "these jobs were given different tx=; give all the same one: jobs that are enqueued together share a"
+                " transaction",
                 code="tx_mixed",
             )
         tx = wanted if wanted is not None else tx

@@ -43,15 +43,16 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def not_among(what: str, value: object, known: Sequence[str]) -> str:
-    """The message for a value that is not one of the known ones, with the nearest of them."""
+def not_among(what: str, value: object, known: Sequence[str], besides: str = "") -> str:
+    """The message for a value that is not one of the known ones, with the nearest of them. `besides`: what else may be
+    done."""
     from difflib import get_close_matches
 
     *others, last = (f'"{one}"' for one in known)
     listed = f"{', '.join(others)} or {last}" if others else last
     near = get_close_matches(value[:80], known, n=1, cutoff=0.5) if isinstance(value, str) else []
     hint = f'; did you mean "{near[0]}"?' if near else ""
-    return f"{what} must be {listed}, not {shown(value)}{hint}"
+    return f"{what} must be {listed}{besides}, not {shown(value)}{hint}"
 
 
 class Remedy(NamedTuple):

@@ -24,13 +24,13 @@ from typing import (
 )
 
 from perdure.checks import NAME_LIMIT, check_choice, check_list, check_name, check_names, check_whole
-from perdure.elsewhere import OF_A_KIND, refuse
 from perdure.errors import InvalidInput, InvalidPayload, KindError, shown
 from perdure.job.model import Plan
 from perdure.job.views import Job
 from perdure.lazy import Lazy, lazy
 from perdure.options import OptionFields, Options, for_a_job
 from perdure.payload.signature import call_of, innermost
+from perdure.words_of_others import OF_A_KIND, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -81,8 +81,8 @@ class Declaration(NamedTuple):
             must_be = "upgrades must be a dict from a version to a function, as in {1: function}"
             raise InvalidInput(f"{must_be}; not {shown(upgrades)}", code="version_invalid")
         if isolation is not None:
-            hint = "; leave it out for a thread or the event loop"
-            check_choice(isolation, "isolation", get_args(Isolation), hint=hint)
+            besides = ", or left out for a thread or the event loop"
+            check_choice(isolation, "isolation", get_args(Isolation), besides=besides)
         return cls(
             None if name is None else check_name(name, "the kind's name"),
             check_names(aliases, "aliases", lambda alias: check_name(alias, "an alias"), code="name_invalid"),
@@ -319,6 +319,10 @@ class Registry:
     def _unknown(self, name: object) -> KindError:
         from difflib import get_close_matches
 
+        if isinstance(name, Kind):
+            written = cast("Kind[..., Any, ..., Any]", name).name
+            hint = f"expected the name of a kind, not the kind itself; write {written}.enqueue(…), or {written!r}"
+            return KindError(hint, code="kind_unknown")
         near = get_close_matches(name[:NAME_LIMIT], list(self._kinds), n=1) if isinstance(name, str) else []
         hint = f"did you mean {near[0]!r}?" if near else "import the module that declares it first"
         return KindError(f"no kind is called {shown(name)} here; {hint}", code="kind_unknown")

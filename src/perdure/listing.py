@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.checks import check_choice, check_known, check_time, check_whole, refused
 from perdure.clock import Micros
-from perdure.errors import InvalidOption, JobNotFound, TransitionRefused, shown
+from perdure.errors import InvalidOption, JobNotFound, TransitionRefused
 from perdure.ids import JobId, id_floor
 from perdure.job.states import FINAL, TRANSITIONS, RunState, State, Verb
 from perdure.job.views import Job, Run
+from perdure.kind import Kind
 from perdure.store.rows import FIRST_ID, LAST_ID, Ended, JobFilter, RunFilter, Spot
 from perdure.upkeep.archive import Exit
 from perdure.worker.lifecycle import log_removed, logged_at_the_end
@@ -62,7 +63,8 @@ def _checked(filters: Mapping[str, Any], known: tuple[str, ...]) -> tuple[dict[s
         if value is None or name in ("state", "since", "until"):
             continue
         if not isinstance(value, str):
-            raise InvalidOption(f"{name}= takes text, not {shown(value)}", code="filter_invalid")
+            hint = f"; write {name}={cast('Any', value).name!r}" if isinstance(value, Kind) else ""
+            raise refused(f"{name}=", "text", value, code="filter_invalid", hint=hint)
         plain[name] = value
     return plain, _floor(filters, "since", FIRST_ID), _floor(filters, "until", LAST_ID)
 

@@ -22,12 +22,12 @@ from perdure.checks import (
     refused,
 )
 from perdure.clock import Micros
-from perdure.elsewhere import OPTIONS
 from perdure.errors import InvalidOption
 from perdure.job.model import PRIORITY_LIMIT, Plan, rank_of
 from perdure.job.retry import Retry
 from perdure.lazy import Lazy, lazy
 from perdure.store.rows import EVERY_QUEUE
+from perdure.words_of_others import OPTIONS
 
 PARAMS_LIMIT = 64 * 1024
 DEFAULT_RETRY = Retry()
@@ -124,7 +124,7 @@ class Options(Lazy):
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
         """These options with some replaced. An unknown name is refused."""
-        check_known(changes, OPTION_NAMES, elsewhere=OPTIONS)
+        check_known(changes, OPTION_NAMES, words_of_others=OPTIONS)
         return replace(self, **changes) if changes else self
 
     def start_at(self, now: Micros) -> Micros:
@@ -147,6 +147,8 @@ class Options(Lazy):
     def params_json(self) -> str | None:
         if self.params is None:
             return None
+        if not isinstance(cast("Any", self.params), Mapping):
+            raise refused("params", "a dict of JSON data", self.params, code="params_not_json")
         try:
             text = json.dumps(dict(self.params), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
             size = len(text.encode())

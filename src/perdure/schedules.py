@@ -31,7 +31,7 @@ from perdure.job.model import json_of, plan_json, plan_of
 from perdure.job.retry import Retry
 from perdure.job.states import Verb
 from perdure.job.views import Job
-from perdure.kind import Kind
+from perdure.kind import Kind, place_of
 from perdure.listing import pages
 from perdure.options import OptionFields
 from perdure.schedule.definition import (
@@ -482,7 +482,8 @@ class Declarations:
     ) -> None:
         if not isinstance(kind, Kind):
             raise ScheduleError(
-                f"@app.schedule stands above @app.job; it was given {shown(kind)}", code="schedule_invalid"
+                f"@app.schedule was given {_place(kind)}, which is no kind yet; put it above @app.job, not below",
+                code="schedule_invalid",
             )
         kind = cast("Kind[..., Any, ..., Any]", kind)
         called = kind.name if name is None else name
@@ -555,6 +556,10 @@ def _payload_of(row: ScheduleRow) -> dict[str, Any]:
     if not isinstance(payload, dict):
         raise ValueError("its arguments are not a JSON object")  # noqa: TRY004 - of a row, not of a caller
     return cast("dict[str, Any]", payload)
+
+
+def _place(given: object) -> str:
+    return place_of(given) if callable(given) else shown(given)
 
 
 def _missed(row: Missed) -> MissedSlots:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from perdure import InvalidOption, InvalidPayload, JobContext, Perdure
-from perdure.elsewhere import OF_A_CONTEXT, OF_A_JOB, OF_A_KIND, OF_AN_APP, OPTIONS
 from perdure.job.views import Job
 from perdure.kind import Kind
 from perdure.options import OPTION_NAMES
+from perdure.words_of_others import OF_A_CONTEXT, OF_A_JOB, OF_A_KIND, OF_AN_APP, OPTIONS
 from perdure.worker.context import JobContext as Context
 
 

@@ -56,6 +56,40 @@ def test_a_running_job_has_a_line_below_all_that_is_logged_and_printed(tmp_path:
     assert re.search(r"WARNING \[crawl \w{8}\] shop: logged by the handler\r\n", terminal.shown)
 
 
+PRINTING = """
+import sys
+from pathlib import Path
+from perdure import JobContext, Perdure
+
+app = Perdure("jobs.db", durability="normal")
+
+@app.job(isolation="process")
+def crawl(ctx: JobContext) -> None:
+    ctx.progress(3, 12, "the third page")
+    Path("go on").read_text()
+    print("printed", "by the child")
+    print("10 %", end="\\r", file=sys.stderr)
+    print("told by the child", file=sys.stderr)
+    Path("go on").read_text()
+"""
+
+
+def test_what_a_child_process_prints_appears_above_the_lines_at_once(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PRINTING)
+    os.mkfifo(tmp_path / "go on")
+    enqueue(tmp_path, "crawl")
+
+    with session("worker", "shop", "--until-idle", cwd=tmp_path) as terminal:
+        terminal.see("3 of 12 (25 %), the third page")
+        (tmp_path / "go on").write_text("now")
+        terminal.see("told by the child")
+        (tmp_path / "go on").write_text("now")
+        assert terminal.end() == 0
+    for said in ("printed by the child", "told by the child"):
+        assert re.search(rf"\x1b\[1A\x1b\[J{said}\r\n  crawl .*the third page", terminal.shown), terminal.shown
+    assert "10 %" not in terminal.shown
+
+
 def test_without_a_terminal_there_is_no_such_line_and_no_colour(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(CRAWLER)
     (tmp_path / "go on").touch()
@@ -119,6 +153,19 @@ def test_a_change_of_the_source_starts_the_worker_anew_and_broken_code_is_waited
     here = App(tmp_path / "jobs.db")
     assert [node.stop_reason for node in here.store.nodes(10)] == ["clean_shutdown", "clean_shutdown"]
     here.close()
+
+
+def test_a_broken_module_of_imports_is_waited_out_too(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text('from perdure import Perdure\n\napp = Perdure("jobs.db", imports=["kinds"])\n')
+    kinds = tmp_path / "kinds.py"
+    kinds.write_text("this is no Python")
+
+    with session("worker", "shop", "--reload", cwd=tmp_path) as terminal:
+        assert "[imports_failed]" in terminal.see("waiting for a change")
+        kinds.write_text("from shop import app\n\n\n@app.job\ndef tell() -> None: ...\n")
+        terminal.see("kinds     tell")
+        terminal.press("\x03")
+        assert terminal.end() == 0
 
 
 def files(folder: Path) -> Iterator[Path]:

@@ -210,6 +210,22 @@ def test_a_worker_knows_the_tasks_of_all_apps_and_starts_anew_when_they_change(a
     assert worker.wait(60) == 0
 
 
+def test_a_worker_waits_until_code_that_was_broken_is_mended(app: Perdure, shop: Project) -> None:
+    shop.environment["DEBUG"] = "1"
+    worker = shop.start("perdure_worker", log="worker.log")
+    shop.wait_until_said("worker.log", r"kinds +orders\.tasks\.pack\n.*others")
+    for number, (right, wrong) in enumerate([("@task\n", "@taks\n"), ("def pack(", "def pack((")], 1):
+        shop.edit("orders/tasks.py", right, wrong)
+        shop.wait_until_said("worker.log", "waiting for a change of the source files", number)
+        shop.edit("orders/tasks.py", wrong, right)
+        shop.wait_until_said("worker.log", r"kinds +orders\.tasks\.pack\n.*others", number + 1)
+    said = shop.said("worker.log")
+    assert "NameError: name 'taks' is not defined" in said
+    assert "SyntaxError" in said
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 0
+
+
 def test_a_worker_refuses_to_start_in_a_project_with_errors(app: Perdure, shop: Project) -> None:
     shop.edit("shop/settings.py", '"IMMEDIATE"', '"DEFERRED"')
     said = shop.manage("perdure_worker", "--until-idle", status=1)

@@ -82,6 +82,12 @@ def test_the_recipe_for_pytest_asyncio_works(project: Path) -> None:
     assert "1 passed" in printed, printed
 
 
+def test_the_recipe_for_asynchronous_sessions_works(project: Path) -> None:
+    once = "asyncio_default_fixture_loop_scope=function"
+    printed = run_with(project, "with_async", "pytest_asyncio.plugin", "-o", once)
+    assert "1 passed" in printed, printed
+
+
 def test_the_recipe_for_anyio_works(project: Path) -> None:
     test = project / "with_asyncio" / "test_pages.py"
     test.write_text(test.read_text("utf-8").replace("pytest.mark.asyncio", "pytest.mark.anyio"), "utf-8")

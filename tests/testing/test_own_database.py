@@ -13,6 +13,7 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from perdure import JobContext, Perdure, PerdureError, TransactionError
@@ -199,6 +200,14 @@ def test_jobs_that_wait_there_are_not_run_by_a_test(app: Perdure, send: Any, tmp
         with pytest.raises(PerdureError, match="for tests alone") as raised, app.testing(tx=connection):
             pass
         assert raised.value.code == "testing_not_empty"
+
+
+def test_an_asynchronous_connection_is_refused_with_the_way_out(app: Perdure, tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/users.db")
+    with pytest.raises(TransactionError, match=r"sqlalchemy AsyncSession.*; use app\.testing\(url=…\)") as raised:
+        app.testing(tx=AsyncSession(engine)).__enter__()
+    assert raised.value.code == "tx_async"
+    assert app.kit is None
 
 
 @pytest.mark.mariadb

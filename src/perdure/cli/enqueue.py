@@ -145,8 +145,8 @@ def in_one_sentence(error: InvalidPayload) -> InvalidPayload:
 
 
 def _in_words(problem: Problem) -> str:
-    from perdure.elsewhere import ON_THE_COMMAND_LINE
     from perdure.payload.signature import MISSING, UNKNOWN
+    from perdure.words_of_others import ON_THE_COMMAND_LINE
 
     name = problem.place.strip("'")
     if problem.wrong == UNKNOWN:

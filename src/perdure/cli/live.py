@@ -1,6 +1,7 @@
 """A line for every job that runs, below the log lines of `perdure worker` on a terminal. Asks the worker.
 
-What is logged or printed meanwhile appears above. Child processes print past it: their prints may stand between.
+What is logged or printed meanwhile appears above. Child processes get a terminal of their own, which is read here: what
+they print appears above too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO, cast
 
 from perdure.cli.log_lines import StderrHandler, is_colourful
@@ -45,11 +46,36 @@ def live_lines(
         sys.stdout = cast("TextIO", below)
     sys.stderr = cast("TextIO", below)
     try:
-        with below.refreshed():
+        with below.refreshed(), _children_above(below, out=streams[0].isatty()):
             yield
     finally:
         sys.stdout, sys.stderr = streams
         handler.setStream(sys.stderr)
+
+
+@contextmanager
+def _children_above(below: Below, *, out: bool) -> Generator[None, None, None]:
+    """While the block runs, what child processes print goes above the live lines. A terminal, not a pipe: Python would
+    keep back what is printed into a pipe."""
+    from perdure.worker.executors.processes import prints_to
+
+    ours, theirs = os.openpty()
+    reader = threading.Thread(target=_pass_on, args=(ours, below), name="perdure-prints", daemon=True)
+    reader.start()
+    prints_to.out, prints_to.err = theirs if out else None, theirs
+    try:
+        yield
+    finally:
+        prints_to.out = prints_to.err = None
+        os.close(theirs)
+        reader.join(_LONG_S)  # a process that a handler has started, and that goes on, may keep it open
+
+
+def _pass_on(terminal: int, below: Below) -> None:
+    """Whole lines, without what a progress bar has written over."""
+    with open(terminal, encoding="utf-8", errors="replace", newline="\n") as lines, suppress(OSError):
+        for line in lines:  # until nobody has the other end open, of which Linux makes an error
+            below.write(line.rstrip("\r\n").rpartition("\r")[2] + "\n")
 
 
 def lines_of(running: Iterable[JobContext], now_ns: int) -> list[str]:

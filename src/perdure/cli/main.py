@@ -132,7 +132,7 @@ def _in_our_words(error: Any) -> str:
 
 
 def _no_such_option(option: str, near: Sequence[str]) -> str:
-    from perdure.elsewhere import ON_THE_COMMAND_LINE
+    from perdure.words_of_others import ON_THE_COMMAND_LINE
 
     found = ON_THE_COMMAND_LINE.get(option)
     hint = f"; write {found}" if found else f"; did you mean {' or '.join(sorted(near))}?" if near else ""

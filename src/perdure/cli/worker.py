@@ -109,13 +109,16 @@ def worker(
 
 
 def _found(url: str | None, name: str | None, watch: SourceWatch | None) -> tuple[Perdure, str]:
-    """The app. With a watch, code that cannot be imported ends nothing: the next change is waited for."""
+    """The app, with its kinds. With a watch, code that cannot be imported ends nothing: the next change is waited
+    for."""
     try:
-        return find_app(url, name)
+        found = find_app(url, name)
+        found[0].import_kinds()
     except PerdureError as error:
         if watch is None:
             raise
         return _begin_anew_after_a_change(error, watch)
+    return found
 
 
 def _begin_anew_after_a_change(error: PerdureError, watch: SourceWatch) -> NoReturn:

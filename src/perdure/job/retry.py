@@ -60,7 +60,10 @@ class Retry:
         """The policy meant by `retry=`: itself, a number of attempts, or None for the defaults."""
         if isinstance(value, Retry):
             return value
-        return cls() if value is None else cls(max_attempts=value)
+        if value is None:
+            return cls()
+        check_type(value, "retry", int, "the number of attempts or Retry(…)", code="retry_invalid")
+        return cls(max_attempts=value)
 
     def delay(self, attempt: int, jitter_unit: float) -> float:
         """Seconds to wait after the failure of attempt number `attempt`, counted from 1.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast, over
 from uuid import UUID
 
 from perdure.clock import Micros, to_datetime
-from perdure.elsewhere import OF_A_JOB, refuse
 from perdure.errors import InvalidPayload, JobFailed
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import Damage, JobView, NewJob, RunRow, json_of, priority_of, readable, row_of_new
 from perdure.job.states import FINAL, RunState, State
+from perdure.words_of_others import OF_A_JOB, refuse
 
 TAG_SEPARATOR = "\x1f"
 

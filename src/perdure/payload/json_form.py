@@ -128,7 +128,7 @@ class JsonForm:
         except Misfit as misfit:
             return misfit.reason
         except ValueError as error:
-            return f"cannot be written as JSON ({error})"
+            return f"cannot be written as JSON ({error}); annotate the parameter, or pass plain data"
         return None
 
     def _is_stable(self, raw: bytes) -> bool:

@@ -16,8 +16,8 @@ from types import MethodType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from perdure.elsewhere import OPTIONS
 from perdure.errors import InvalidPayload, KindError, Problem
+from perdure.words_of_others import OPTIONS
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -68,11 +68,15 @@ def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
         raise Serialization("the job was retried while it was being changed; the operation runs again")
     if (verb == Verb.CANCEL and job.state == State.CANCELLED) or (verb == Verb.SUPERSEDE and job.superseded_by):
         return job
-    again = Remedy("retry opens a new life", f"perdure retry {job.id}{{database}} runs it again")
+    as_new = job.state not in (State.FAILED, State.CANCELLED)
+    again = Remedy(
+        f"app.retry(job{', as_new=True' * as_new}) runs it again",
+        f"perdure retry {job.id}{' --as-new' * as_new}{{database}} runs it again",
+    )
     return TransitionRefused(
         f"cannot {verb.words} job {job.id}: it is {job.state}, which is final",
         code=f"{verb}_refused",
-        remedy=again if job.state in (State.FAILED, State.CANCELLED) else None,
+        remedy=again,
     )
 
 
@@ -135,7 +139,8 @@ def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
     """A new job like an ended one, linked by retry_of. Works from any final state."""
     if (yield from _read_to_revive(job_id)) is not None:
         return TransitionRefused(
-            f"cannot retry job {to_uuid(job_id)}: it has not ended yet", code=f"{Verb.RETRY}_refused"
+            f"cannot retry job {to_uuid(job_id)}: it has not ended yet; cancel it first, or wait for its end",
+            code=f"{Verb.RETRY}_refused",
         )
     found = yield from _last(job_id)
     if isinstance(found, PerdureError):
@@ -163,7 +168,8 @@ def _already_live(live: LiveJob) -> Op[Seen]:
     if live.life > 1:
         return (yield from seen(live.job_id))
     return TransitionRefused(
-        f"cannot retry job {to_uuid(live.job_id)}: it is {live.state} and has not ended yet",
+        f"cannot retry job {to_uuid(live.job_id)}: it is {live.state} and has not ended yet; cancel it first, or wait"
+        " for its end",
         code=f"{Verb.RETRY}_refused",
     )
 
@@ -191,7 +197,7 @@ def _no_new_life(row: JobRow, last: OutcomeRow) -> TransitionRefused | None:
 
 def _as_new(job_id: JobId, how: str) -> Remedy:
     command = f"perdure retry {to_uuid(job_id)} --as-new{{database}}"
-    return Remedy(f"use retry(j, as_new=True) to run it {how}", f"{command} runs it {how}")
+    return Remedy(f"app.retry(job, as_new=True) runs it {how}", f"{command} runs it {how}")
 
 
 def _reborn(row: JobRow, last: OutcomeRow, job_id: JobId, now: Micros) -> LiveJob:

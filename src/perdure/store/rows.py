@@ -461,7 +461,7 @@ class SlotRow(NamedTuple):
 
 def not_found(job_id: JobId) -> JobNotFound:
     return JobNotFound(
-        f"there is no job {to_uuid(job_id)}; it may have been deleted or archived, or belong to another database"
+        f"there is no job {to_uuid(job_id)}; check the id and the database, and whether it was deleted or archived"
     )
 
 

@@ -42,6 +42,7 @@ from perdure.store.transaction import (
     driver_connection,
     ended,
     open_block,
+    over,
     unknown,
 )
 from perdure.uninterrupted import uninterrupted
@@ -339,8 +340,8 @@ def _at_home(make: Make[T], home: Identity) -> Op[T]:
     """The operation, after a check that the connection leads to the app's own database."""
     if (yield Call("read_identity")).rows != [home]:
         raise TransactionError(
-            "tx= is a connection to another database than this app's; a job and your rows share a transaction only in"
-            " the same one",
+            "tx= is a connection to another database than this app's; give one to that database: a job and your rows"
+            " share a transaction only in the same one",
             code="tx_wrong_database",
         )
     return (yield from make())
@@ -430,10 +431,7 @@ class ServerTransaction:
 
     def _check_open(self) -> None:
         if not self.is_joinable():
-            raise TransactionError(
-                "this transaction has ended; use it inside its with block, in the process that opened it",
-                code="tx_closed",
-            )
+            raise over()
         self.check_not_ended()
 
 

@@ -148,6 +148,11 @@ def is_async(tx: object) -> bool:
     return iscoroutinefunction(getattr(tx, "commit", None)) or hasattr(tx, "is_in_transaction")
 
 
+def is_django(tx: object) -> bool:
+    """Whether it is a connection of Django's, which is not imported here."""
+    return hasattr(tx, "ensure_connection") and hasattr(tx, "vendor")
+
+
 @contextmanager
 def _usable(tx: object) -> Generator[None, None, None]:
     try:
@@ -190,7 +195,7 @@ def _behind(tx: Any) -> object:
         return _of_sqlalchemy(tx.connection())
     if hasattr(tx, "exec_driver_sql"):
         return _of_sqlalchemy(tx)
-    if hasattr(tx, "ensure_connection") and hasattr(tx, "vendor"):
+    if is_django(tx):
         return _of_django(tx)
     return tx
 
@@ -224,6 +229,13 @@ def closed() -> TransactionError:
     )
 
 
+def over() -> TransactionError:
+    """The error for a transaction of ours that is used after its block."""
+    return TransactionError(
+        "this transaction has ended; use it inside its with block, in the process that opened it", code="tx_closed"
+    )
+
+
 def not_open() -> TransactionError:
     return TransactionError(
         "the connection given as tx= is in autocommit mode and no transaction is open, so the job would not commit"
@@ -244,10 +256,23 @@ def busy() -> TransactionError:
 
 def unknown(tx: object, wanted: str) -> TransactionError:
     return TransactionError(
-        f"tx= got {named(tx)}; this app's database needs {wanted}, an SQLAlchemy Connection or Session on it, or"
-        " Django's connection",
+        f"tx= got {named(tx)}; {_way_out(tx)}this app's database needs {wanted}, an SQLAlchemy Connection or Session on"
+        " it, or Django's connection",
         code="tx_unknown_type",
     )
+
+
+def _way_out(tx: Any) -> str:
+    """For what people have in their hands where the connection is meant."""
+    if hasattr(tx, "dialect"):
+        return "open a connection first (with engine.begin() as connection); "
+    if hasattr(tx, "class_") and hasattr(tx, "begin"):
+        return "open a session first (with sessions.begin() as session); "
+    if hasattr(tx, "fetchone"):
+        return "give the connection of this cursor; "
+    if hasattr(tx, "__enter__") and hasattr(tx, "gen"):
+        return "give what its block gives (with app.transaction() as tx); "
+    return ""
 
 
 # -- statements that begin or end a transaction ----------------------------------------------------------------------

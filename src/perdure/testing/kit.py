@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checks import check_time, check_whole
 from perdure.clock import ManualClock, Micros, SystemClock, to_datetime, to_micros
-from perdure.errors import InvalidInput, InvalidPayload, PerdureError, shown
+from perdure.errors import InvalidInput, InvalidPayload, PerdureError, TransactionError, shown
 from perdure.ids import IdFactory, NodeId
 from perdure.job.states import LIVE
 from perdure.job.views import Job
@@ -27,6 +27,7 @@ from perdure.store.protocols import Store, StoreSettings
 from perdure.store.rows import JobFilter
 from perdure.store.store import SqlStore
 from perdure.store.tables import tables
+from perdure.store.transaction import is_async, named
 from perdure.testing.context import KitContext, nameless, new_context
 from perdure.testing.drain import Drain, HandlerLoop, begin_run, run_here, until_ended
 from perdure.worker.capture import capturing
@@ -418,6 +419,12 @@ FOR_EVER_US = 100 * 365 * 86_400 * 1_000_000
 
 def _inside(tx: object) -> Store:
     """The app inside a transaction of the test's."""
+    if is_async(tx):
+        raise TransactionError(
+            f"app.testing(tx=…) got {named(tx)}, whose statements have to be awaited, and a kit awaits nothing; use"
+            " app.testing(url=…) on a database for tests, and let the code under test commit there",
+            code="tx_async",
+        )
     store = open_borrowed(tx)
     store.upgrade()
     if any(store.jobs(JobFilter(state=state), None, 1).items for state in LIVE):

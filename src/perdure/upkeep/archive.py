@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
+from perdure.checks import refused
 from perdure.clock import Clock, iso, to_datetime
 from perdure.config import Config
 from perdure.errors import ConfigError, InvalidInput
@@ -44,6 +45,8 @@ def archive_of(config: Config, given: str | os.PathLike[str] | None) -> str | Pa
     """The archive that is meant: the one given, the one of the settings, or the table."""
     if given is None:
         return config.retention.archive or "table"
+    if not isinstance(cast("Any", given), (str, os.PathLike)):
+        raise refused("the archive", '"table", a folder or a file that ends in .jsonl', given)
     return "table" if given == "table" else Path(given)
 
 

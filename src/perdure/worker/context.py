@@ -24,7 +24,6 @@ from uuid import UUID
 
 from perdure.checks import check_number
 from perdure.clock import Micros, to_datetime
-from perdure.elsewhere import OF_A_CONTEXT, refuse
 from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError
 from perdure.ids import to_uuid
 from perdure.job.model import Claim, NewJob, RunStats
@@ -33,6 +32,7 @@ from perdure.kind import Bound, Draft, Kind
 from perdure.payload.signature import field_names
 from perdure.store.rows import LogLine, SlotRow
 from perdure.text import short_id
+from perdure.words_of_others import OF_A_CONTEXT, refuse
 from perdure.worker.signals import Interrupted, Stop
 from perdure.worker.texts import Redactor, shortened, storable
 

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from perdure.errors import InvalidOption, TransactionError, shown
-from perdure.store.transaction import is_async, named
+from perdure.store.transaction import is_async, is_django, named
 
 
 @contextmanager
 def opened(source: Any) -> Generator[Any, None, None]:
     """A new transaction of the user's: a Session, a Connection, or Django's connection inside `atomic()`. Commits at
     the end; an error rolls it back."""
-    if hasattr(source, "ensure_connection") and hasattr(source, "vendor"):
+    if is_django(source):
         with sys.modules["django.db.transaction"].atomic(using=source.alias):
             yield source
     elif _is_engine(source):
@@ -35,7 +35,7 @@ def opened(source: Any) -> Generator[Any, None, None]:
 @asynccontextmanager
 async def opened_async(source: Any) -> AsyncGenerator[Any, None]:
     """The same for coroutines: an AsyncSession or AsyncConnection."""
-    if hasattr(source, "ensure_connection") and hasattr(source, "vendor"):
+    if is_django(source):
         raise _not_awaitable(source)
     if _is_engine(source):
         if not hasattr(source, "sync_engine"):

@@ -296,7 +296,10 @@ def _without_code(error: Exception) -> StoreError:
     if "closed" in text:
         return closed()
     if "thread" in text:
-        return TransactionError(f"the connection given as tx= belongs to another thread ({text})", code="tx_thread")
+        return TransactionError(
+            "the connection given as tx= belongs to another thread; enqueue there, or open one in this thread",
+            code="tx_thread",
+        )
     return _unknown(error)
 
 

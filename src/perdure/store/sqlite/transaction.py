@@ -31,6 +31,7 @@ from perdure.store.transaction import (
     driver_connection,
     ended,
     not_open,
+    over,
     refuse_control,
     unknown,
 )
@@ -166,11 +167,9 @@ class SqliteTransaction:
 
     def _check_open(self) -> None:
         """Outside of a transaction a savepoint would begin one, and its release would commit it."""
-        try:
-            is_open = self.connection.in_transaction
-        except sqlite3.Error as error:
-            raise translate(error) from error
-        if not is_open:
+        if self.over:
+            raise over()
+        if not self.connection.in_transaction:
             raise ended()
 
 
@@ -183,6 +182,8 @@ def write_within(tx: object, make: Make[T], path: Path, prepare: Prepare) -> T:
     """Run an operation inside the user's transaction, in a savepoint; on an error nothing of it remains."""
     tx = behind_a_job(tx)
     if isinstance(tx, SqliteTransaction):
+        if tx.over:
+            raise over()
         with translated(path):
             _check_file(tx.connection, path)
         return tx.run(make)
@@ -298,7 +299,7 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
     identity = identity_of(main) if main else None
     if identity is None or identity != identity_of(path):
         raise TransactionError(
-            f"tx= is a connection to {main or 'a database in memory'}, but this app's jobs live in {path}; a job and"
-            " your rows share a transaction only in the same file",
+            f"tx= is a connection to {main or 'a database in memory'}, but this app's jobs live in {path}; give a"
+            " connection to that file: a job and your rows share a transaction only in the same one",
             code="tx_wrong_database",
         )

@@ -192,6 +192,16 @@ class ChildProcess:
         self._lifeline = self._pidfd = None
 
 
+class PrintsTo:
+    """Where children print; None: where this process does. Somebody who draws on the terminal reads it instead."""
+
+    out: int | None = None
+    err: int | None = None
+
+
+prints_to = PrintsTo()
+
+
 def _started(conversation: int, lifeline: int) -> subprocess.Popen[bytes]:
     args = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009 - -W, -X, -O: as multiprocessing does
     flags = cast("list[str]", args())
@@ -199,6 +209,8 @@ def _started(conversation: int, lifeline: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - our own interpreter
         [sys.executable, *flags, "-c", _BOOT, *numbers, *sys.path],
         stdin=subprocess.DEVNULL,
+        stdout=prints_to.out,
+        stderr=prints_to.err,
         pass_fds=(conversation, lifeline),
         start_new_session=True,
     )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
+from argparse import SUPPRESS
 from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.management.base import CommandParser
 from django.utils import autoreload
 
+from perdure.contrib.django.backend import app_of
 from perdure.contrib.django.management.commands import perdure
+
+_TRY = "--try-code"
 
 
 class Command(perdure.Command):
@@ -24,8 +29,12 @@ class Command(perdure.Command):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--noreload", action="store_true", help="Do not start anew when the code changes.")
+        parser.add_argument(_TRY, action="store_true", help=SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["try_code"]:
+            app_of()
+            return
         changes = Changes()
         if settings.DEBUG and not options["noreload"]:
             changes.watch()
@@ -33,7 +42,7 @@ class Command(perdure.Command):
             super().handle(*args, **options)
         finally:
             if changes.were_seen:
-                os.execv(sys.executable, autoreload.get_child_arguments())  # noqa: S606 - this program again
+                changes.begin_anew()
 
 
 class Changes:
@@ -41,6 +50,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.were_seen = False
+        self._next = threading.Event()
 
     def watch(self) -> None:
         autoreload.file_changed.connect(self._stop)
@@ -54,4 +64,20 @@ class Changes:
         if not self.were_seen:
             self.were_seen = True
             os.kill(os.getpid(), signal.SIGTERM)
+        self._next.set()
         return True
+
+    def begin_anew(self) -> None:
+        """This program again, with nothing imported. Code that is broken is tried after every change until it is not:
+        who has just begun to edit a file does not want to start the worker by hand."""
+        program = autoreload.get_child_arguments()
+        self._next.clear()
+        try:
+            while subprocess.run([*program, _TRY], check=False).returncode:  # noqa: S603 - it prints what is wrong
+                sys.stderr.write("perdure: waiting for a change of the source files; Ctrl-C ends\n")
+                sys.stderr.flush()
+                self._next.wait()
+                self._next.clear()
+        except KeyboardInterrupt:
+            return
+        os.execv(sys.executable, program)  # noqa: S606 - ourselves
