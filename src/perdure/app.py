@@ -264,7 +264,7 @@ class Perdure(Lazy):
     # -- look --------------------------------------------------------------------------------------------------------
 
     def get(self, job: JobLike) -> Job | None:
-        """The job as it is now. None: there is no such job."""
+        """The job as it is now. None: no job has this id. InvalidInput: it is no id, as with every verb."""
         return self.store.get(job_id_of(job))
 
     def jobs(self, /, *, limit: int | None = None, **filters: Unpack[JobFilters[None]]) -> Iterator[Job]:

@@ -162,6 +162,8 @@ NOBODY = UUID(int=7)
 
 VERBS: dict[str, Case] = {
     "id that is none": (lambda w: w.app.get("nope"), InvalidInput, "id_invalid"),
+    "id that is only the end of one": (lambda w: w.app.get(str(w.job.id)[-8:]), InvalidInput, "id_invalid"),
+    "result by id": (lambda w: w.send.result(w.job.id), InvalidInput, "job_invalid"),
     "id as a number": (lambda w: w.app.cancel(5), InvalidInput, "id_invalid"),
     "nobody to cancel": (lambda w: w.app.cancel(NOBODY), JobNotFound, "job_not_found"),
     "nobody to wait for": (lambda w: w.app.wait(NOBODY, 0), JobNotFound, "job_not_found"),
