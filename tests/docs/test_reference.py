@@ -102,6 +102,7 @@ def has(owner: type, name: str) -> bool:
 
 
 KNOWN: dict[type, tuple[str, ...]] = {
+    Perdure: ("config", "kinds"),  # set when it is made, as below
     AsyncPerdure: ("queues", "templates", "schedules"),
     JobContext: ("messages", "progressed", "measured", "artifacts", "enqueued"),  # of the kit's own context
     Kind: tuple(public(Bound)),
