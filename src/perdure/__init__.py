@@ -21,6 +21,7 @@ from perdure.errors import (
     PerdureError,
     ReservationBusy,
     ReservationExpired,
+    ScheduleError,
     SchemaError,
     StoreError,
     TemplateError,
@@ -73,6 +74,7 @@ __all__ = [
     "RetryAfter",
     "Run",
     "RunState",
+    "ScheduleError",
     "SchemaError",
     "Secret",
     "Skip",
@@ -125,4 +127,5 @@ if not TYPE_CHECKING:  # else type checkers would accept any name, misspelt ones
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    """What is for users. Modules that were imported, and what this one needs, are not in it."""
+    return [*__all__, *(name for name in globals() if name.startswith("__") and name not in __all__)]

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from uuid import UUID
 
 from perdure.app import JobLike, Perdure
-from perdure.checks import check_list
+from perdure.checks import Span, check_list
 from perdure.clock import asked
 from perdure.enqueue import common_tx
 from perdure.job.views import Job
 from perdure.kind import Draft
+from perdure.names import public
 from perdure.options import OptionFields
 from perdure.queues import Queues
 from perdure.schedules import Schedules
@@ -33,6 +34,7 @@ from perdure.worker.lifecycle import is_logged, log_enqueued
 if TYPE_CHECKING:
     from perdure.reservation import Reservation
 
+INNER = frozenset(("plain",))
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
@@ -43,6 +45,9 @@ class _Async(Generic[S]):
 
     def __init__(self, plain: S) -> None:
         self.plain = plain
+
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
 
 
 def _coroutine(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, T]]:
@@ -149,6 +154,7 @@ class AsyncSchedules(_Async[Schedules]):
     """`app.schedules` for coroutines."""
 
     put = _coroutine(Schedules.put)
+    trigger = _coroutine(Schedules.trigger)
     get = _coroutine(Schedules.get)
     enable = _coroutine(Schedules.enable)
     disable = _coroutine(Schedules.disable)
@@ -187,6 +193,14 @@ class AsyncReservation:
         return self.plain.id
 
     @property
+    def queue(self) -> str:
+        return self.plain.queue
+
+    @property
+    def by(self) -> str:
+        return self.plain.by
+
+    @property
     def expires_at(self) -> datetime:
         return self.plain.expires_at
 
@@ -223,6 +237,9 @@ class AsyncReservation:
     ) -> None:
         await self.release()
 
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
+
 
 class AsyncPerdure(_Async[Perdure]):
     """The verbs of `Perdure` for coroutines; see there for what each promises."""
@@ -248,7 +265,7 @@ class AsyncPerdure(_Async[Perdure]):
             log_enqueued(jobs)
         return jobs
 
-    async def wait(self, job: JobLike, timeout: float | None = None) -> Job:
+    async def wait(self, job: JobLike, timeout: Span | None = None) -> Job:
         looks = self.plain.looks(job, timeout)
         found, pause = await asyncio.to_thread(next, looks)
         while not found.is_final:
@@ -257,7 +274,7 @@ class AsyncPerdure(_Async[Perdure]):
         return found
 
     def reserve(
-        self, queue: str = EVERY_QUEUE, *, wait: float | None = 30.0, expires: float = 600.0, by: str | None = None
+        self, queue: str = EVERY_QUEUE, *, wait: Span | None = 30.0, expires: Span = 600.0, by: str | None = None
     ) -> AsyncReservation:
         return AsyncReservation(self.plain.reserve(queue, wait=wait, expires=expires, by=by))
 

@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
-from perdure.checks import check_choice, check_list, check_number, check_whole
+from perdure.checks import Span, check_choice, check_list, check_span, check_whole
 from perdure.clock import Clock, asked
-from perdure.config import Config, resolve_url
-from perdure.enqueue import common_tx, edited, new_job
+from perdure.config import Config, Settings, resolve_url
+from perdure.enqueue import EditFields, common_tx, edited, new_job
 from perdure.errors import ConfigError, InvalidOption, PerdureError, WaitTimeout, shown
 from perdure.ids import IdFactory, JobId, ids_by, parse_id
 from perdure.job import transitions
@@ -28,7 +28,20 @@ from perdure.job.states import Verb
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade
 from perdure.lazy import Lazy, lazy
-from perdure.listing import change_all, checked_limit, list_jobs, list_runs, old_jobs, pages, put_away, refuse_none
+from perdure.listing import (
+    EndedFilters,
+    JobFilters,
+    RunFilters,
+    change_all,
+    checked_limit,
+    list_jobs,
+    list_runs,
+    old_jobs,
+    pages,
+    put_away,
+    refuse_none,
+)
+from perdure.names import public
 from perdure.options import OptionFields, Options, for_a_kind
 from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
 from perdure.words_of_others import OF_AN_APP, refuse
@@ -63,6 +76,12 @@ FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.1
 """How long `wait` pauses between two looks at a job, at first and at most."""
 
+INNER = frozenset((
+    "aenqueue_draft", "clock", "declared_schedules", "draft", "enqueue_arguments", "existing", "ids", "import_kinds",
+    "kit", "looks", "middlewares", "new_jobs", "newest", "parts", "store_of",
+))  # fmt: skip
+"""What an app has for the package's own parts; users are not shown it."""
+
 logging.getLogger("perdure").addHandler(logging.NullHandler())  # silent, unless the program sets up logging
 
 
@@ -81,11 +100,11 @@ class Perdure(Lazy):
         store: Store | StoreFactory | None = None,
         clock: Clock | None = None,
         ids: IdFactory | None = None,
-        **knobs: Any,
+        **settings: Unpack[Settings],
     ) -> None:
         self._url = url
         self._given_store = store
-        self.config = Config.of(knobs)
+        self.config = Config.of(settings)
         self._given_clock = clock
         self._given_ids = ids
         self.kinds = Registry()
@@ -245,10 +264,10 @@ class Perdure(Lazy):
     # -- look --------------------------------------------------------------------------------------------------------
 
     def get(self, job: JobLike) -> Job | None:
-        """The job as it is now. None: there is no such job."""
+        """The job as it is now. None: no job has this id. InvalidInput: it is no id, as with every verb."""
         return self.store.get(job_id_of(job))
 
-    def jobs(self, /, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
+    def jobs(self, /, *, limit: int | None = None, **filters: Unpack[JobFilters[None]]) -> Iterator[Job]:
         """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order.
 
         Filters: state (or a list of states), queue, kind, owner, tag, business_key, idempotency_key, since, until
@@ -257,7 +276,9 @@ class Perdure(Lazy):
         """
         return list_jobs(self, filters, limit)
 
-    def runs(self, /, job: JobLike | None = None, *, limit: int | None = None, **filters: Any) -> Iterator[Run]:
+    def runs(
+        self, /, job: JobLike | None = None, *, limit: int | None = None, **filters: Unpack[RunFilters]
+    ) -> Iterator[Run]:
         """Attempts, newest first: of one job, or of all that fit the filters kind, state, owner, since, until."""
         return list_runs(self, None if job is None else job_id_of(job), filters, limit)
 
@@ -277,7 +298,7 @@ class Perdure(Lazy):
 
         return explain(self.store, self.existing(job), self.clock.now())
 
-    def wait(self, job: JobLike, timeout: float | None = None) -> Job:
+    def wait(self, job: JobLike, timeout: Span | None = None) -> Job:
         """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it continues."""
         looks = self.looks(job, timeout)
         found, pause = next(looks)
@@ -286,22 +307,23 @@ class Perdure(Lazy):
             found, pause = next(looks)
         return found
 
-    def looks(self, job: JobLike, timeout: float | None) -> Iterator[tuple[Job, float]]:
+    def looks(self, job: JobLike, timeout: Span | None) -> Iterator[tuple[Job, float]]:
         """Polls the job: yields it as it is now and the pause before the next look. WaitTimeout: time is up.
 
         Polled, because any process may end the job.
         """
+        limit = math.inf
         if timeout is not None:
-            must_be = "seconds, not negative, or None to wait for ever"
-            check_number(timeout, "timeout", 0, math.inf, must_be=must_be, code="timeout_invalid")
+            must_be = "seconds, not negative, a timedelta, or None to wait for ever"
+            limit = check_span(timeout, "timeout", 0, math.inf, must_be=must_be, code="timeout_invalid")
         current, pause = self.existing(job), FIRST_PAUSE_S
-        deadline = math.inf if timeout is None else self.clock.boottime() + timeout
+        deadline = self.clock.boottime() + limit
         while True:
             left = deadline - self.clock.boottime()
             current = self.newest(current)
             if left <= 0 and not current.is_final:
                 raise WaitTimeout(
-                    f"job {current.id} ({current.kind}) was {current.state} after {timeout:g} s; it continues: wait"
+                    f"job {current.id} ({current.kind}) was {current.state} after {limit:g} s; it continues: wait"
                     " again, or look with app.get"
                 )
             yield current, min(pause, left)
@@ -390,7 +412,7 @@ class Perdure(Lazy):
         is_repeat = old.row.superseded_by != new.id
         return old if is_repeat else self._logged(Verb.SUPERSEDE, old, tx, superseded_by=str(old.superseded_by))
 
-    def edit(self, /, job: JobLike, *, tx: Any = None, **changes: Any) -> Job:
+    def edit(self, /, job: JobLike, *, tx: Any = None, **changes: Unpack[EditFields]) -> Job:
         """Change a job that was never claimed: payload, params, tags, principal, queue, run_at, delay, timeout."""
         current = self.existing(job, tx)
         edit = edited(self, current, changes, self.store_of(tx))
@@ -419,26 +441,28 @@ class Perdure(Lazy):
 
     # -- decide for many ---------------------------------------------------------------------------------------------
 
-    def cancel_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
+    def cancel_all(self, /, *, limit: int | None = None, **filters: Unpack[JobFilters[Never]]) -> int:
         """Cancel every live job that fits the filters, at most `limit`; returns how many. Without filters: all jobs.
 
         The filters are those of `jobs`. A filter that is None is refused, here and in the other bulk verbs.
         """
         return change_all(self, Verb.CANCEL, filters, limit)
 
-    def pause_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
+    def pause_all(self, /, *, limit: int | None = None, **filters: Unpack[JobFilters[Never]]) -> int:
         """Pause every waiting job that fits the filters, at most `limit`; returns how many."""
         return change_all(self, Verb.PAUSE, filters, limit)
 
-    def resume_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
+    def resume_all(self, /, *, limit: int | None = None, **filters: Unpack[JobFilters[Never]]) -> int:
         """Resume every paused or parked job that fits the filters, at most `limit`; returns how many."""
         return change_all(self, Verb.RESUME, filters, limit)
 
-    def retry_all(self, /, *, limit: int | None = None, **filters: Any) -> int:
+    def retry_all(self, /, *, limit: int | None = None, **filters: Unpack[JobFilters[Never]]) -> int:
         """Retry every failed job that fits the filters (state="cancelled": every cancelled one), at most `limit`."""
         return change_all(self, Verb.RETRY, filters, limit)
 
-    def purge(self, /, *, older_than: timedelta = timedelta(0), limit: int | None = None, **filters: Any) -> int:
+    def purge(
+        self, /, *, older_than: timedelta = timedelta(0), limit: int | None = None, **filters: Unpack[EndedFilters]
+    ) -> int:
         """Remove ended jobs for good, with runs, tags and log lines: at most `limit`; returns how many.
 
         `state` is required: completed, failed, cancelled or skipped. `older_than`: only those that ended that long ago.
@@ -455,7 +479,7 @@ class Perdure(Lazy):
         to: str | os.PathLike[str] | None = None,
         older_than: timedelta = timedelta(0),
         limit: int | None = None,
-        **filters: Any,
+        **filters: Unpack[EndedFilters],
     ) -> int:
         """Move ended jobs into the archive, with runs, tags and log lines: at most `limit`; returns how many.
 
@@ -503,7 +527,7 @@ class Perdure(Lazy):
 
         return AsyncPerdure(self)
 
-    def lock(self, name: str, *, ttl: float) -> Lock:
+    def lock(self, name: str, *, ttl: Span) -> Lock:
         """A named lease with one holder at a time across all processes: `with app.lock("report", ttl=60): …`."""
         from perdure.lock import Lock
 
@@ -553,7 +577,7 @@ class Perdure(Lazy):
         return self.schedules.trigger(name, scheduled_for)
 
     def reserve(
-        self, queue: str = "*", *, wait: float | None = 30.0, expires: float = 600.0, by: str | None = None
+        self, queue: str = "*", *, wait: Span | None = 30.0, expires: Span = 600.0, by: str | None = None
     ) -> Reservation:
         """Hold a queue for direct work: `with app.reserve("gpu") as r: …`. Without a queue, every queue.
 
@@ -576,8 +600,8 @@ class Perdure(Lazy):
         kind: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        wait: float | None = 30.0,
-        expires: float = 600.0,
+        wait: Span | None = 30.0,
+        expires: Span = 600.0,
         **options: Unpack[OptionFields],
     ) -> Job:
         """Run a job in this process now, with its queue reserved meanwhile; returns it as it is after this attempt.
@@ -695,6 +719,9 @@ class Perdure(Lazy):
         def __getattr__(self, name: str) -> Any:
             """Only asked for what is not there."""
             refuse(self, name, OF_AN_APP, "a Perdure app")
+
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
 
     def __repr__(self) -> str:
         from perdure.store.open import without_password

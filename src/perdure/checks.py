@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any, TypeVar, cast
 
@@ -16,6 +16,9 @@ NAME_LIMIT = 128
 KEY_LIMIT = 255
 ABOVE_ZERO = math.ulp(0.0)
 """The `least` for a number that must be more than 0."""
+
+Span = float | timedelta
+"""A length of time as users give it: seconds, or a timedelta."""
 
 T = TypeVar("T")
 Error = type[PerdureError]
@@ -59,6 +62,22 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise refused(what, must_be or f"a number from {least:g} to {most:g}", value, code=code, error=error)
     return value
+
+
+def check_span(
+    value: object,
+    what: str,
+    least: float,
+    most: float,
+    *,
+    must_be: str = "seconds (a number, not negative) or a timedelta",
+    code: str | None = None,
+) -> float:
+    """Seconds from `least` to `most`, given as a number or a timedelta."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= most:
+        raise refused(what, must_be, value, code=code)
+    return seconds
 
 
 def check_time(value: object, what: str, *, code: str | None = None, hint: str = "") -> Micros:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast, get_args
 
-from perdure.checks import ABOVE_ZERO, check_choice, check_known, check_name, check_number, refused
+from perdure.checks import ABOVE_ZERO, check_choice, check_known, check_name, check_names, check_number, refused
 from perdure.errors import ConfigError, InvalidOption, Remedy, shown
 from perdure.store.protocols import StoreSettings
 from perdure.store.rows import Ended
 
 URL_VARIABLE = "PERDURE_URL"
-DURABILITIES = ("full", "normal")
-_LISTS = (tuple, list)
 
+Durability = Literal["full", "normal"]
 
 _QUARTER = timedelta(days=90)
 _AGES = ("completed", "cancelled", "skipped", "failed", "logs", "records")
@@ -49,9 +48,7 @@ class Retention:
         archive = cast("Any", self.archive)
         if not isinstance(cast("Any", self.kinds), Mapping):
             raise ConfigError(f"retention: kinds must be a dict of names and time spans, not {shown(self.kinds)}")
-        ages = {
-            name: getattr(self, name) for name in ("completed", "cancelled", "skipped", "failed", "logs", "records")
-        }
+        ages = {name: getattr(self, name) for name in _AGES}
         ages |= {f"kinds[{name!r}]": age for name, age in self.kinds.items()}
         for name, age in ages.items():
             if age is not None and not (isinstance(age, timedelta) and age >= timedelta()):
@@ -76,13 +73,29 @@ class Retention:
         return min((age for age in ages if age is not None), default=None)
 
 
+class Settings(TypedDict, total=False):
+    """The settings of an app, for type checkers: the fields of `Config`."""
+
+    name: str
+    durability: Durability
+    auto_migrate: bool | None
+    busy_timeout_s: float
+    allow_network_filesystem: bool
+    max_payload_bytes: int
+    queue: str
+    listen_url: str | None
+    lease_s: float
+    imports: Sequence[str]
+    retention: Retention
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """How an app behaves. Seconds end in `_s`, bytes in `_bytes`."""
 
     name: str = "perdure"
     """The owner of the jobs this app enqueues."""
-    durability: str = "full"
+    durability: Durability = "full"
     """`full`: an acknowledged job survives a power cut. `normal`: it survives a crash of the process only."""
     auto_migrate: bool | None = None
     """Upgrade the schema on first use. None: yes on SQLite, no on servers."""
@@ -98,17 +111,17 @@ class Config:
     """PostgreSQL: where workers listen for new work, if the app's URL leads to a pooler. A direct connection."""
     lease_s: float = 60.0
     """How long a node may be silent before its jobs are rescued."""
-    imports: tuple[str, ...] = ()
+    imports: Sequence[str] = ()
     """Modules that declare kinds; imported by the worker."""
     retention: Retention = field(default_factory=Retention)
     """How long ended jobs and other records are kept; workers remove what is older."""
 
     @classmethod
-    def of(cls, knobs: dict[str, Any]) -> Config:
+    def of(cls, settings: Settings) -> Config:
         """A checked config. Unknown settings and impossible values are refused by name."""
         known = [field.name for field in fields(cls)]
-        check_known(knobs, known, "setting", code="config_unknown", error=ConfigError)
-        config = cls(**knobs)
+        check_known(settings, known, "setting", code="config_unknown", error=ConfigError)
+        config = cls(**settings)
         config.check()
         return config
 
@@ -116,29 +129,25 @@ class Config:
         """Refuse values that cannot work; the error names the setting."""
         from perdure.options import check_queue  # not at the top: probes need only the name of a variable
 
-        check_choice(self.durability, "durability", DURABILITIES, error=ConfigError)
-        for knob in ("busy_timeout_s", "lease_s", "max_payload_bytes"):
-            value = getattr(self, knob)
-            check_number(value, knob, ABOVE_ZERO, 10**12, must_be="a positive number", error=ConfigError)
-        try:
-            check_name(self.name, "name")
-            check_queue(self.queue)
-        except InvalidOption as error:
-            raise ConfigError(error.message) from None
-        for knob, kinds, must_be in (
+        check_choice(self.durability, "durability", get_args(Durability), error=ConfigError)
+        for name in ("busy_timeout_s", "lease_s", "max_payload_bytes"):
+            value = getattr(self, name)
+            check_number(value, name, ABOVE_ZERO, 10**12, must_be="a positive number", error=ConfigError)
+        for name, types, must_be in (
             ("auto_migrate", (bool, NoneType), "True, False or None"),
             ("allow_network_filesystem", bool, "True or False"),
             ("listen_url", (str, NoneType), "the URL of a PostgreSQL server, or None"),
             ("retention", Retention, "Retention(…), such as Retention(completed=timedelta(days=30))"),
         ):
-            value = getattr(self, knob)
-            if not isinstance(value, kinds):
-                raise refused(knob, must_be, value, error=ConfigError)
-        imports = cast("Any", self.imports)
-        if not isinstance(imports, _LISTS) or not all(isinstance(name, str) for name in imports):
-            raise refused(
-                "imports", 'a list of names of modules, such as ["shop.jobs"]', self.imports, error=ConfigError
-            )
+            value = getattr(self, name)
+            if not isinstance(value, types):
+                raise refused(name, must_be, value, error=ConfigError)
+        try:
+            check_name(self.name, "name")
+            check_queue(self.queue)
+            check_names(self.imports, "imports", lambda module: check_name(module, "a module of imports", 1_000))
+        except InvalidOption as error:
+            raise ConfigError(error.message, option=error.option) from None
 
     def store_settings(self) -> StoreSettings:
         return StoreSettings(

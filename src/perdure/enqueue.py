@@ -6,9 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from perdure.checks import KEY_LIMIT, check_known, check_name
+from perdure.checks import KEY_LIMIT, Span, check_known, check_name
 from perdure.clock import Micros
 from perdure.errors import InvalidInput, InvalidOption, TransitionRefused, shown
 from perdure.ids import JobId
@@ -111,10 +112,23 @@ def _argument(arguments: dict[str, Any], name: str, kind: str) -> Any:
     return arguments[name]
 
 
-EDITABLE = ("payload", "params", "tags", "principal", "queue", "run_at", "delay", "timeout")
+class EditFields(TypedDict, total=False):
+    """What `app.edit` can change, for type checkers."""
+
+    payload: Mapping[str, Any]
+    params: Mapping[str, Any] | None
+    tags: Sequence[str]
+    principal: str | None
+    queue: str
+    run_at: datetime | None
+    delay: Span | None
+    timeout: Span | None
 
 
-def edited(app: Perdure, job: Job, changes: Mapping[str, Any], store: Store) -> Edit | None:
+EDITABLE = tuple(EditFields.__annotations__)
+
+
+def edited(app: Perdure, job: Job, changes: EditFields, store: Store) -> Edit | None:
     """The rows after the changes, from the job as `store` sees it. None: nothing to change."""
     check_known(changes, EDITABLE)
     if not changes:

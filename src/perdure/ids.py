@@ -164,8 +164,8 @@ def parse_id(text: str | uuid.UUID | bytes) -> bytes:
     if isinstance(text, str) and _TEXT.fullmatch(text):
         return bytes.fromhex(text.replace("-", ""))
     raise InvalidInput(
-        f"{shown(text)} is not an id. Pass the job, its UUID, or the UUID as text "
-        "(32 hexadecimal digits, with or without the four dashes).",
+        f"{shown(text)} is not an id; pass the job, its UUID, or the UUID as text (32 hexadecimal digits, with or"
+        " without the four dashes). Only the command line also takes the end of an id.",
         code="id_invalid",
     )
 

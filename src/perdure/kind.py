@@ -23,11 +23,12 @@ from typing import (
     overload,
 )
 
-from perdure.checks import NAME_LIMIT, check_choice, check_list, check_name, check_names, check_whole
-from perdure.errors import InvalidInput, InvalidPayload, KindError, shown
+from perdure.checks import NAME_LIMIT, Span, check_choice, check_list, check_name, check_names, check_whole
+from perdure.errors import InvalidInput, InvalidPayload, KindError, WaitTimeout, shown
 from perdure.job.model import Plan
 from perdure.job.views import Job
 from perdure.lazy import Lazy, lazy
+from perdure.names import public
 from perdure.options import OptionFields, Options, for_a_job
 from perdure.payload.signature import call_of, innermost
 from perdure.words_of_others import OF_A_KIND, refuse
@@ -51,6 +52,8 @@ C = TypeVar("C")
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 Isolation = Literal["process"]
+INNER = frozenset(("codec", "defaults", "draft", "is_async", "load", "names", "place", "upgraded", "upgrades"))
+"""What a kind has for the package's own parts; users are not shown it."""
 
 
 class Draft(NamedTuple):
@@ -111,8 +114,14 @@ class Bound(Generic[P, R]):
 
     def enqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Enqueue one job for each set of arguments, all in one transaction or none."""
-        drafts = [self.draft(one) for one in check_list(arguments, "a list of arguments, one dict each")]
-        return self._kind.app.enqueue_many(drafts)
+        return self._kind.app.enqueue_many(self._drafts(arguments))
+
+    async def aenqueue_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """`enqueue_many` for coroutines."""
+        return await self._kind.app.aio.enqueue_many(self._drafts(arguments))
+
+    def _drafts(self, arguments: Iterable[Mapping[str, Any]]) -> list[Draft]:
+        return [self.draft(one) for one in check_list(arguments, "a list of arguments, one dict each")]
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """A job for `app.enqueue_many` or `app.supersede`. Its arguments are checked when it is enqueued."""
@@ -125,6 +134,9 @@ class Bound(Generic[P, R]):
     def draft(self, arguments: Mapping[str, Any]) -> Draft:
         """Like `new`, from arguments by name."""
         return Draft(self._kind, arguments, self._options, self._plan)
+
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
 
 
 class Kind(Bound[P, R], Lazy, Generic[P, R, Q, C]):
@@ -162,15 +174,36 @@ class Kind(Bound[P, R], Lazy, Generic[P, R, Q, C]):
             own = self.__dict__.get("name", "kind")
             refuse(self, name, {word: text.format(name=own) for word, text in OF_A_KIND.items()}, "a kind")
 
-    def wait(self, job: Job | UUID | str, timeout: float | None = None) -> R:
+    def wait(self, job: Job | UUID | str, timeout: Span | None = None) -> R:
         """Wait for the job's end and return its result. JobFailed: it ended without one. WaitTimeout: it continues."""
-        return self._result(self.app.wait(job, timeout))
+        return self.result(self.app.wait(job, timeout))
 
-    async def await_(self, job: Job | UUID | str, timeout: float | None = None) -> R:
-        """`wait` for coroutines."""
-        return self._result(await self.app.aio.wait(job, timeout))
+    async def await_(self, job: Job | UUID | str, timeout: Span | None = None) -> R:
+        """`wait` for coroutines; `await` alone is a word of Python."""
+        return self.result(await self.app.aio.wait(job, timeout))
 
-    def _result(self, job: Job) -> R:
+    def result(self, job: Job) -> R:
+        """The result of a job that has ended, as the function returned it; `job.result` is the same as JSON data.
+
+        Reads nothing: it is about the job as it was read. JobFailed: it ended without a result. WaitTimeout: it had not
+        ended. KindError: it is of another kind.
+        """
+        if not isinstance(cast("object", job), Job):
+            raise InvalidInput(
+                f"{self.name}.result takes a job as app.get and app.wait return it, not {shown(job)}; by id:"
+                f" {self.name}.wait(id)",
+                code="job_invalid",
+            )
+        if job.kind not in self.names:
+            raise KindError(
+                f"job {job.id} is of kind {job.kind!r}, not {self.name!r}; ask that kind for its result",
+                code="kind_other",
+            )
+        if not job.is_final:
+            raise WaitTimeout(
+                f"job {job.id} ({job.kind}) was {job.state} when it was read, and has no result yet; wait for it with"
+                f" {self.name}.wait(job)"
+            )
         return cast("R", self.codec.decode_result(job.ended_well().row.result))
 
     @lazy

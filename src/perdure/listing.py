@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from heapq import merge
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Never, Required, TypedDict, TypeVar, cast
 
 from perdure.checks import check_choice, check_known, check_time, check_whole, refused
 from perdure.clock import Micros
 from perdure.errors import InvalidOption, JobNotFound, TransitionRefused
 from perdure.ids import JobId, id_floor
-from perdure.job.states import FINAL, TRANSITIONS, RunState, State, Verb
+from perdure.job.states import FINAL, TRANSITIONS, EndName, RunState, RunStateName, State, StateName, Verb
 from perdure.job.views import Job, Run
 from perdure.kind import Kind
 from perdure.store.rows import FIRST_ID, LAST_ID, Ended, JobFilter, RunFilter, Spot
@@ -24,8 +24,44 @@ if TYPE_CHECKING:
     from perdure.app import Perdure
 
 
-_JOB_FILTERS = ("state", "queue", "kind", "owner", "tag", "business_key", "idempotency_key", "since", "until")
-_RUN_FILTERS = ("state", "kind", "owner", "since", "until")
+N = TypeVar("N")
+"""What a filter may be besides a value: None in a listing, where it means any; nothing in the verbs on many jobs."""
+
+
+class _Filters(TypedDict, Generic[N], total=False):
+    queue: str | N
+    kind: str | N
+    owner: str | N
+    tag: str | N
+    business_key: str | N
+    idempotency_key: str | N
+    since: datetime | N
+    until: datetime | N
+
+
+class JobFilters(_Filters[N], Generic[N], total=False):
+    """The filters of `app.jobs` (`JobFilters[None]`) and of the verbs on many jobs, for type checkers."""
+
+    state: StateName | State | Iterable[StateName | State] | N
+
+
+class EndedFilters(_Filters[Never], total=False):
+    """Those of `app.purge` and `app.archive`."""
+
+    state: Required[EndName | State | Iterable[EndName | State]]
+
+
+class RunFilters(TypedDict, total=False):
+    """Those of `app.runs`."""
+
+    state: RunStateName | RunState | Iterable[RunStateName | RunState] | None
+    kind: str | None
+    owner: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+_JOB_FILTERS, _RUN_FILTERS = tuple(JobFilters.__annotations__), tuple(RunFilters.__annotations__)
 
 
 def job_filters(filters: Mapping[str, Any]) -> list[JobFilter]:
@@ -63,8 +99,9 @@ def _checked(filters: Mapping[str, Any], known: tuple[str, ...]) -> tuple[dict[s
         if value is None or name in ("state", "since", "until"):
             continue
         if not isinstance(value, str):
-            hint = f"; write {name}={cast('Any', value).name!r}" if isinstance(value, Kind) else ""
-            raise refused(f"{name}=", "text", value, code="filter_invalid", hint=hint)
+            given = cast("Any", value)
+            hint = f"; write {name}={given.name!r}" if isinstance(value, Kind) else ""
+            raise refused(f"{name}=", "text", given, code="filter_invalid", hint=hint)
         plain[name] = value
     return plain, _floor(filters, "since", FIRST_ID), _floor(filters, "until", LAST_ID)
 

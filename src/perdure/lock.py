@@ -6,7 +6,7 @@ import secrets
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from perdure.checks import ABOVE_ZERO, KEY_LIMIT, check_name, check_number
+from perdure.checks import ABOVE_ZERO, KEY_LIMIT, Span, check_name, check_span
 from perdure.errors import LockNotHeld
 
 if TYPE_CHECKING:
@@ -19,12 +19,13 @@ class Lock:
     Work that takes longer than the lease must renew it, and stop when that fails: another process may hold it by then.
     """
 
-    def __init__(self, app: Perdure, name: str, ttl: float) -> None:
-        ttl = check_number(ttl, "ttl", ABOVE_ZERO, 10**10, must_be="seconds, more than 0", code="ttl_invalid")
+    def __init__(self, app: Perdure, name: str, ttl: Span) -> None:
+        must_be = "seconds, more than 0, or a timedelta"
+        ttl_s = check_span(ttl, "ttl", ABOVE_ZERO, 10**10, must_be=must_be, code="ttl_invalid")
         self.name = check_name(name, "the lock's name", KEY_LIMIT)
         self.owner = secrets.token_hex(16)
         self._app = app  # not its store: a lock kept at module level must follow the app to another database
-        self._ttl_us = max(1, round(ttl * 1_000_000))
+        self._ttl_us = max(1, round(ttl_s * 1_000_000))
 
     def acquire(self) -> bool:
         """Try once. False: someone else holds it."""

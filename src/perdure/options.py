@@ -6,16 +6,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypedDict, cast, get_args
 
 from perdure.checks import (
     KEY_LIMIT,
+    Span,
     check_choice,
     check_known,
     check_name,
     check_names,
-    check_number,
+    check_span,
     check_time,
     check_type,
     check_whole,
@@ -43,7 +44,7 @@ _CONFLICT, _UNTIL = get_args(Conflict), get_args(Until)
 class OptionFields(TypedDict, total=False):
     """The options of a job, for type checkers."""
 
-    delay: float | timedelta | None
+    delay: Span | None
     run_at: datetime | None
     priority: int
     queue: str
@@ -54,7 +55,7 @@ class OptionFields(TypedDict, total=False):
     principal: str | None
     params: Mapping[str, Any] | None
     retry: Retry | int
-    timeout: float | timedelta | None
+    timeout: Span | None
     unique: Unique | None
     tx: Any
 
@@ -89,7 +90,7 @@ class Unique:
 class Options(Lazy):
     """Checked options. What the database needs of them is computed once for all jobs enqueued with them."""
 
-    delay: float | timedelta | None = None
+    delay: Span | None = None
     run_at: datetime | None = None
     priority: int = 0
     queue: str = "default"
@@ -100,7 +101,7 @@ class Options(Lazy):
     principal: str | None = None
     params: Mapping[str, Any] | None = None
     retry: Retry | int = DEFAULT_RETRY
-    timeout: float | timedelta | None = None
+    timeout: Span | None = None
     unique: Unique | None = None
     tx: Any = None
 
@@ -257,6 +258,4 @@ def for_a_kind(options: OptionFields) -> OptionFields:
 
 
 def _seconds(value: object, what: str) -> float:
-    given = value.total_seconds() if isinstance(value, timedelta) else value
-    must_be = "seconds (a number, not negative) or a timedelta"
-    return check_number(given, what, 0, 10**10, must_be=must_be, code=f"{what}_invalid")
+    return check_span(value, what, 0, 10**10, code=f"{what}_invalid")

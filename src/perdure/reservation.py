@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from perdure.checks import ABOVE_ZERO, KEY_LIMIT, check_name, check_number
+from perdure.checks import ABOVE_ZERO, KEY_LIMIT, Span, check_name, check_span
 from perdure.clock import Micros, to_datetime
 from perdure.errors import InvalidOption, PerdureError, ReservationBusy, ReservationExpired, TransactionError
 from perdure.ids import ReservationId, RunId, to_uuid
@@ -23,6 +23,7 @@ from perdure.job.model import NewJob
 from perdure.job.states import State
 from perdure.job.views import Job
 from perdure.kind import Draft
+from perdure.names import public
 from perdure.store.protocols import Locked
 from perdure.store.reservation import ACTIVE, RELEASED, over
 from perdure.store.rows import EVERY_QUEUE, Claimer, ReservationRow, Until
@@ -49,6 +50,8 @@ LONGEST_PAUSE_S = 0.1
 RENEWALS = 3
 """How often `keep` renews within the time for which it is reserved."""
 LONGEST_S = 10**8
+INNER = frozenset(("looks", "reservation_id"))
+"""What a reservation has for the package's own parts; users are not shown it."""
 
 logger = logging.getLogger("perdure.worker")
 
@@ -66,14 +69,15 @@ class Reservation:
     the code of the block, which is not stopped. `check` tells it.
     """
 
-    def __init__(self, app: Perdure, queue: str, wait: float | None, expires: float, by: str | None) -> None:
-        must_be = "seconds, not negative, or None to wait for ever"
-        self._wait_s = math.inf if wait is None else check_number(wait, "wait", 0, LONGEST_S, must_be=must_be)
-        expires = check_number(expires, "expires", ABOVE_ZERO, LONGEST_S, must_be="seconds, more than 0")
+    def __init__(self, app: Perdure, queue: str, wait: Span | None, expires: Span, by: str | None) -> None:
+        must_be = "seconds, not negative, a timedelta, or None to wait for ever"
+        self._wait_s = math.inf if wait is None else check_span(wait, "wait", 0, LONGEST_S, must_be=must_be)
+        must_be = "seconds, more than 0, or a timedelta"
+        lasts_s = check_span(expires, "expires", ABOVE_ZERO, LONGEST_S, must_be=must_be)
         self.queue = check_name(queue, "queue")
         _check_not_own(self.queue)
         self._app = app
-        self._lasts_us = max(1, round(expires * 1_000_000))
+        self._lasts_us = max(1, round(lasts_s * 1_000_000))
         self._liveness = ProcLiveness()
         process = self._liveness.own()
         self._id = ReservationId(app.ids.new())
@@ -207,6 +211,9 @@ class Reservation:
     ) -> None:
         self.release()
 
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
+
 
 def _check_not_own(queue: str) -> None:
     ctx = current()
@@ -269,7 +276,7 @@ def record_of(row: ReservationRow) -> ReservationRecord:
 # -- one job, here and now -------------------------------------------------------------------------------------------
 
 
-def run_direct(app: Perdure, draft: Draft, wait: float | None, expires: float) -> Job:
+def run_direct(app: Perdure, draft: Draft, wait: Span | None, expires: Span) -> Job:
     """See `app.run_direct`."""
     if draft.options.tx is not None:
         raise InvalidOption("run_direct takes no tx=: the job runs at once, and not after your commit", option="tx")

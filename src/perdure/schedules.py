@@ -5,15 +5,15 @@ Only workers take instants that are due; everything here works in any process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from perdure.checks import check_known, check_name, check_time, check_type, check_whole
+from perdure.checks import Span, check_known, check_name, check_time, check_type, check_whole
 from perdure.clock import Micros, to_datetime
 from perdure.errors import (
     DatabaseBusy,
@@ -49,7 +49,7 @@ from perdure.schedule.definition import (
     switched,
     trigger_of,
 )
-from perdure.schedule.policy import CatchUp, Overlap, Policy, Span, planned
+from perdure.schedule.policy import CatchUp, Overlap, Policy, planned
 from perdure.schedule.trigger import Trigger
 from perdure.store.rows import Missed, ScheduleRow, SlotRow
 from perdure.store.template import archived
@@ -71,7 +71,7 @@ K = TypeVar("K", bound=Kind[..., Any, ..., Any])
 class ScheduleFields(TypedDict, total=False):
     """What a schedule may say besides its name, its cron expression and its arguments, for type checkers."""
 
-    every: timedelta | float | None
+    every: Span | None
     at: datetime | None
     tz: str | None
     start: datetime | None
@@ -88,11 +88,11 @@ class ScheduleFields(TypedDict, total=False):
     enabled: bool
     priority: int
     queue: str
-    tags: list[str]
+    tags: Sequence[str]
     principal: str | None
     params: Mapping[str, Any] | None
     retry: Retry | int
-    timeout: float | timedelta | None
+    timeout: Span | None
 
 
 _TIMING = ("every", "at", "tz", "start", "end")

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from perdure import JobFailed, KeyConflict, KindError, Perdure, State, TransactionError, WaitTimeout
+from perdure import InvalidPayload, JobFailed, KeyConflict, KindError, Perdure, State, TransactionError, WaitTimeout
 from perdure.aio import AsyncPerdure, AsyncQueues, AsyncTemplates
+from perdure.app import INNER
 from perdure.queues import Queues
 from perdure.templates import Templates
 from tests.app import by_hand
@@ -34,26 +35,12 @@ def verbs_of(cls: type) -> set[str]:
 DECLARATIONS = {"job", "schedule", "middleware", "worker", "testing", "close"}
 """What opens nothing or is called once. For a worker there is `async with app.worker().running()`."""
 
-STEPS = {
-    "draft",
-    "enqueue_arguments",
-    "aenqueue_draft",
-    "new_jobs",
-    "existing",
-    "newest",
-    "import_kinds",
-    "parts",
-    "looks",
-    "store_of",
-}
-"""Between the parts of the package."""
-
 NOT_ASYNC = {"lock", "transaction"}
 """Context managers; a transaction on SQLite keeps all other writers out and should not be awaited in."""
 
 
 def test_every_verb_has_its_coroutine() -> None:
-    assert verbs_of(AsyncPerdure) == verbs_of(Perdure) - DECLARATIONS - STEPS - NOT_ASYNC
+    assert verbs_of(AsyncPerdure) == verbs_of(Perdure) - DECLARATIONS - INNER - NOT_ASYNC
     assert verbs_of(AsyncQueues) == verbs_of(Queues)
     assert verbs_of(AsyncTemplates) == verbs_of(Templates)
 
@@ -77,6 +64,19 @@ def test_enqueue_and_look(app: Perdure, send: Any) -> None:
         assert [found async for found in app.aio.jobs(tag="x", limit=3)] == [named]
         assert [run async for run in app.aio.runs(job)] == []
         assert await app.aio.enqueue_many([]) == []
+
+    run(main)
+
+
+def test_many_of_a_kind(app: Perdure, send: Any) -> None:
+    async def main() -> None:
+        jobs = await send.aenqueue_many([{"to": "a"}, {"to": "b"}])
+        later = await send.options(delay=60).aenqueue_many([{"to": "c"}])
+        assert [job.payload["to"] for job in (*jobs, *later)] == ["a", "b", "c"]
+        assert [found async for found in app.aio.jobs()] == [*later, *jobs[::-1]]
+        with pytest.raises(InvalidPayload):
+            await send.aenqueue_many([{"to": "d"}, {"colour": "red"}])
+        assert len(list(app.jobs())) == 3
 
     run(main)
 

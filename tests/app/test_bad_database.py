@@ -85,6 +85,13 @@ def test_a_url_that_cannot_work_is_a_config_error(url: Any, code: str) -> None:
         ({"name": "\ud800"}, "config_invalid"),
         ({"auto_migrate": "no"}, "config_invalid"),
         ({"imports": "shop.jobs"}, "config_invalid"),
+        ({"imports": ["shop.jobs", 5]}, "config_invalid"),
+        ({"imports": 5}, "config_invalid"),
+        ({"lease_s": "60"}, "config_invalid"),
+        ({"lease_s": True}, "config_invalid"),
+        ({"listen_url": 5}, "config_invalid"),
+        ({"retention": "90d"}, "config_invalid"),
+        ({"allow_network_filesystem": 1}, "config_invalid"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(knobs: dict[str, Any], code: str, path: Path) -> None:

@@ -162,6 +162,8 @@ NOBODY = UUID(int=7)
 
 VERBS: dict[str, Case] = {
     "id that is none": (lambda w: w.app.get("nope"), InvalidInput, "id_invalid"),
+    "id that is only the end of one": (lambda w: w.app.get(str(w.job.id)[-8:]), InvalidInput, "id_invalid"),
+    "result by id": (lambda w: w.send.result(w.job.id), InvalidInput, "job_invalid"),
     "id as a number": (lambda w: w.app.cancel(5), InvalidInput, "id_invalid"),
     "nobody to cancel": (lambda w: w.app.cancel(NOBODY), JobNotFound, "job_not_found"),
     "nobody to wait for": (lambda w: w.app.wait(NOBODY, 0), JobNotFound, "job_not_found"),
@@ -328,7 +330,7 @@ UNSHOWABLE: dict[str, Callable[[World], object]] = {
     "aliases": lambda w: w.app.job(aliases=HUGE)(lambda: None),
     "url": lambda _: Perdure(HUGE).store,  # type: ignore[arg-type]
     "setting": lambda _: Perdure("jobs.db", lease_s=-HUGE),
-    "name": lambda _: Perdure("jobs.db", name=HUGE),
+    "name": lambda _: Perdure("jobs.db", name=HUGE),  # type: ignore[arg-type]
     "shy": lambda w: w.send.options(delay=Shy()),
 }
 
@@ -356,7 +358,7 @@ MISSPELT: dict[str, tuple[Callable[[World], object], str]] = {
     "conflict of Unique": (lambda w: w.unique(conflict="retrun"), '"return"'),
     "until": (lambda w: w.unique(until="forever"), '"ever"'),
     "backoff": (lambda w: w.app.job(name="x", retry=Retry(backoff="exponental")), '"exponential"'),  # type: ignore[arg-type]
-    "durability": (lambda _: Perdure("x.db", durability="ful"), '"full"'),
+    "durability": (lambda _: Perdure("x.db", durability="ful"), '"full"'),  # type: ignore[arg-type]
     "order": (lambda w: w.app.worker(order="round-robin"), '"round_robin"'),
     "to": (lambda w: w.app.move(w.job, to="frnt"), '"front"'),
     "state": (lambda w: w.app.jobs(state="complete"), '"completed"'),

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure import InvalidOption, JobNotFound, KeyConflict, LockNotHeld, Perdure, State, TransitionRefused
+from perdure import (
+    InvalidInput,
+    InvalidOption,
+    JobNotFound,
+    KeyConflict,
+    LockNotHeld,
+    Perdure,
+    State,
+    TransitionRefused,
+)
 from perdure.clock import ManualClock
 from tests.app import by_hand
 from tests.app.contents import contents
@@ -325,3 +335,50 @@ def test_a_lock_that_ran_out_can_be_taken(path: Path) -> None:
     clock.advance(seconds=60)
     assert (mine.held, mine.renew(), theirs.acquire(), mine.release()) == (False, False, True, False)
     app.close()
+
+
+# -- which job is meant ----------------------------------------------------------------------------------------------
+
+VERBS: dict[str, Callable[[Any, Any, Any], object]] = {
+    "cancel": lambda app, _, job: app.cancel(job),
+    "pause": lambda app, _, job: app.pause(job),
+    "resume": lambda app, _, job: app.resume(job),
+    "retry": lambda app, _, job: app.retry(job),
+    "retry as new": lambda app, _, job: app.retry(job, as_new=True),
+    "move": lambda app, _, job: app.move(job, to="front"),
+    "move before": lambda app, send, job: app.move(send.enqueue("a"), before=job),
+    "set_priority": lambda app, _, job: app.set_priority(job, 1),
+    "supersede": lambda app, send, job: app.supersede(job, send.new("a")),
+    "edit": lambda app, _, job: app.edit(job, queue="q"),
+    "delete": lambda app, _, job: app.delete(job),
+    "explain": lambda app, _, job: app.explain(job),
+    "wait": lambda app, _, job: app.wait(job, 0),
+    "wait of a kind": lambda _, send, job: send.wait(job, 0),
+    "templates.of": lambda app, _, job: app.templates.of(job),
+}
+LOOKS: dict[str, tuple[Callable[[Any, Any], object], object]] = {
+    "get": (lambda app, job: app.get(job), None),
+    "archived": (lambda app, job: app.archived(job), None),
+    "runs": (lambda app, job: list(app.runs(job)), []),
+    "logs": (lambda app, job: list(app.logs(job)), []),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_refuses_an_id_that_no_job_has(app: Perdure, send: Any, verb: str) -> None:
+    with pytest.raises(JobNotFound, match="there is no job 00000000-0000-0000-0000-000000000000"):
+        VERBS[verb](app, send, "0" * 32)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_at_an_id_that_no_job_has_finds_nothing(app: Perdure, look: str) -> None:
+    call, nothing = LOOKS[look]
+    assert call(app, "0" * 32) == nothing
+
+
+@pytest.mark.parametrize("wrong", ["abc", "", "0" * 31, "0" * 33, 5, b"abc"])
+@pytest.mark.parametrize("verb", [*VERBS, *LOOKS])
+def test_what_is_no_id_is_refused_by_all(app: Perdure, send: Any, verb: str, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="is not an id") as raised:
+        LOOKS[verb][0](app, wrong) if verb in LOOKS else VERBS[verb](app, send, wrong)
+    assert (type(raised.value), raised.value.code) == (InvalidInput, "id_invalid")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from perdure import InvalidPayload, JobFailed, JobNotFound, Perdure, Retry, State, WaitTimeout
+from perdure import InvalidPayload, JobFailed, JobNotFound, KindError, Perdure, Retry, State, WaitTimeout
 from perdure.clock import ManualClock
 from perdure.job.model import Failure
 from tests.app import by_hand
@@ -30,6 +30,62 @@ def test_the_result_comes_back_as_the_function_declares_it(app: Perdure) -> None
     by_hand.complete(app, ask.codec.encode_result(FinishStatus(date(2030, 1, 2), (1, 2))))
     assert ask.wait(job, 1) == FinishStatus(date(2030, 1, 2), (1, 2))
     assert app.wait(job, 1).result == ["2030-01-02", [1, 2]]
+
+
+def test_a_kind_reads_the_result_of_a_job_in_hand(app: Perdure) -> None:
+    @app.job
+    def ask() -> FinishStatus:
+        raise NotImplementedError
+
+    job = ask.enqueue()
+    by_hand.complete(app, ask.codec.encode_result(FinishStatus(date(2030, 1, 2), (1, 2))))
+    assert [ask.result(ended) for ended in app.jobs(kind="ask")] == [FinishStatus(date(2030, 1, 2), (1, 2))]
+    with pytest.raises(WaitTimeout, match=r"was queued when it was read.*ask\.wait\(job\)"):
+        ask.result(job)
+
+
+def test_a_job_that_failed_has_no_result_in_hand_either(app: Perdure, send: Any) -> None:
+    job = app.cancel(send.enqueue("a"))
+    with pytest.raises(JobFailed) as raised:
+        send.result(job)
+    assert raised.value.code == "job_cancelled"
+
+
+def test_the_result_of_a_job_of_another_kind_is_refused(app: Perdure, send: Any) -> None:
+    @app.job
+    def other() -> str:
+        return "a"
+
+    job = other.enqueue()
+    by_hand.complete(app, '"a"')
+    for ask, about in ((send.wait, job.id), (send.result, app.get(job))):
+        with pytest.raises(KindError, match="is of kind 'other', not 'send'") as raised:
+            ask(about)
+        assert raised.value.code == "kind_other"
+
+
+def test_a_kind_knows_its_jobs_under_its_older_names(app: Perdure) -> None:
+    @app.job(name="post")
+    def old() -> str:
+        return "a"
+
+    job = old.enqueue()
+    by_hand.complete(app, '"a"')
+    renamed = Perdure(app.url)
+
+    @renamed.job(name="mail", aliases=["post"])
+    def new() -> str:
+        return "b"
+
+    assert new.wait(job.id) == "a"
+    renamed.close()
+
+
+def test_a_time_to_wait_may_be_a_timedelta(app: Perdure, send: Any) -> None:
+    job = send.enqueue("a")
+    for wait in (app.wait, send.wait):
+        with pytest.raises(WaitTimeout, match="was queued after 0 s"):
+            wait(job, timedelta(0))
 
 
 def test_no_result_is_none(app: Perdure, send: Any) -> None:

@@ -37,6 +37,8 @@ SQLITE = ("sqlite",)
 EVERY = ("sqlite", "postgres", "mariadb")
 LATER = datetime(2040, 1, 1, tzinfo=UTC)
 NOBODY = UUID(int=7)
+ANY_APP: Any = Perdure
+"""For calls that a type checker refuses."""
 NEEDED = {
     "sqlite": "a sqlite3.Connection",
     "postgres": "a connection of psycopg (version 3) or psycopg2",
@@ -690,15 +692,15 @@ ROWS = [
         "an id that is none",
         lambda w: w.app.cancel("abc"),
         "id_invalid",
-        "'abc' is not an id. «Pass the job, its UUID, or the UUID as text (32 hexadecimal digits, with or "
-        "without the four dashes)».",
+        "'abc' is not an id; «pass the job, its UUID, or the UUID as text (32 hexadecimal digits, with or "
+        "without the four dashes)». Only the command line also takes the end of an id.",
     ),
     Row(
         "None for a job",
         lambda w: w.app.cancel(None),
         "id_invalid",
-        "None is not an id. «Pass the job, its UUID, or the UUID as text (32 hexadecimal digits, with or "
-        "without the four dashes)».",
+        "None is not an id; «pass the job, its UUID, or the UUID as text (32 hexadecimal digits, with or "
+        "without the four dashes)». Only the command line also takes the end of an id.",
     ),
     Row(
         "a job that is not there",
@@ -799,7 +801,7 @@ ROWS = [
         "patience as text",
         lambda w: w.app.wait(w.job, "5"),
         "timeout_invalid",
-        "timeout «must be seconds, not negative, or None to wait for ever», not '5'",
+        "timeout «must be seconds, not negative, a timedelta, or None to wait for ever», not '5'",
     ),
     # filters
     Row(
@@ -938,24 +940,24 @@ ROWS = [
         "a lock for no time",
         lambda w: w.app.lock("report", ttl=0),
         "ttl_invalid",
-        "ttl «must be seconds, more than 0», not 0",
+        "ttl «must be seconds, more than 0, or a timedelta», not 0",
     ),
     Row(
         "a negative wait for a queue",
         lambda w: w.app.reserve("gpu", wait=-1),
         "option_invalid",
-        "wait «must be seconds, not negative, or None to wait for ever», not -1",
+        "wait «must be seconds, not negative, a timedelta, or None to wait for ever», not -1",
     ),
     # settings and URLs
     Row(
         "a misspelt setting",
-        lambda w: Perdure(w.url, lease=5),
+        lambda w: ANY_APP(w.url, lease=5),
         "config_unknown",
         "there is no setting 'lease'; «did you mean 'lease_s'?»",
     ),
     Row(
         "a misspelt durability",
-        lambda w: Perdure(w.url, durability="ful"),
+        lambda w: ANY_APP(w.url, durability="ful"),
         "config_invalid",
         'durability must be "full" or "normal", not \'ful\'; «did you mean "full"?»',
     ),
@@ -967,13 +969,13 @@ ROWS = [
     ),
     Row(
         "a time-out as text",
-        lambda w: Perdure(w.url, busy_timeout_s="5"),
+        lambda w: ANY_APP(w.url, busy_timeout_s="5"),
         "config_invalid",
         "busy_timeout_s «must be a positive number», not '5'",
     ),
     Row(
         "a switch as text",
-        lambda w: Perdure(w.url, auto_migrate="yes"),
+        lambda w: ANY_APP(w.url, auto_migrate="yes"),
         "config_invalid",
         "auto_migrate «must be True, False or None», not 'yes'",
     ),
@@ -981,7 +983,7 @@ ROWS = [
         "a module without a list",
         lambda w: Perdure(w.url, imports="shop.jobs"),
         "config_invalid",
-        "imports «must be a list of names of modules, such as [\"shop.jobs\"]», not 'shop.jobs'",
+        "imports must be a list of names, not 'shop.jobs'; «write imports=['shop.jobs']»",
     ),
     Row(
         "a module that is not there",
@@ -992,7 +994,7 @@ ROWS = [
     ),
     Row(
         "a retention of some days",
-        lambda w: Perdure(w.url, retention=timedelta(days=5)),
+        lambda w: ANY_APP(w.url, retention=timedelta(days=5)),
         "config_invalid",
         "retention «must be Retention(…), such as Retention(completed=timedelta(days=30))», not "
         "datetime.timedelta(days=5)",

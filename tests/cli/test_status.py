@@ -269,7 +269,7 @@ def test_json_has_the_documented_keys(perdure: Perdure, rig: Rig, tmp_path: Path
         (documented,) = re.findall(rf"^\| `{question}` \| (.*) \|$", page, re.MULTILINE)
         if question != "hindrances":  # a file has none
             assert re.findall(r"`(\w+)`", documented) == list(rows[0])
-    assert found["failed"][0]["message"] == "no such address\nsecond line"
+    assert found["failed"][0]["error"] == "no such address\nsecond line"
     assert found["stuck"][0]["since"].endswith("Z")
 
 

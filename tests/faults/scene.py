@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Job, Perdure
+from perdure.job.states import StateName
 from perdure.ops.doctor import examine, is_healthy
 from tests.history import note, problems
 
@@ -56,7 +57,7 @@ def _relaxed(knobs: dict[str, Any]) -> dict[str, Any]:
     return {"durability": "normal", **knobs}
 
 
-def count(app: Perdure, state: str) -> int:
+def count(app: Perdure, state: StateName) -> int:
     """How many jobs are in this state."""
     return sum(1 for _ in app.jobs(state=state))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Perdure
+from perdure.job.states import StateName
 from perdure.ops.doctor import examine, is_healthy
 from tests import history
 from tests.faults.scene import ROOT, until
@@ -80,7 +81,7 @@ class Company:
         self.app.close()
 
 
-LIVE = ("queued", "running", "scheduled")
+LIVE: tuple[StateName, ...] = ("queued", "running", "scheduled")
 
 
 def heard(process: subprocess.Popen[str]) -> str:

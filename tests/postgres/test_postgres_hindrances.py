@@ -37,7 +37,7 @@ def test_a_transaction_with_a_snapshot_is_named_by_its_process(app: Perdure, oth
     assert f"pg_terminate_backend({pid})" in remedy(found)
     shown = status_json(status(app.store, app.clock.now())._replace(hindrances=[found]))["hindrances"]
     assert isinstance(shown, list)
-    assert list(shown[0]) == ["sort", "who", "seconds", "detail", "remedy"]
+    assert list(shown[0]) == ["sort", "who", "open_s", "detail", "remedy"]
     other.rollback()
     assert pid not in named(app)
 

@@ -6,7 +6,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -107,7 +107,7 @@ def test_the_more_durable_of_two_apps_decides_for_both(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("normal", 1)])
-def test_durability_is_what_was_asked_for(durability: str, level: int, path: Path) -> None:
+def test_durability_is_what_was_asked_for(durability: Literal["full", "normal"], level: int, path: Path) -> None:
     app = Perdure(path, durability=durability)
     with app.transaction() as tx:
         assert tx.execute("PRAGMA synchronous").fetchone() == (level,)

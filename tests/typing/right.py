@@ -6,9 +6,18 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from perdure import Draft, Job, JobContext, Perdure, Retry, Run, Unique
+from perdure import Draft, Job, JobContext, Perdure, Retention, Retry, Run, RunState, State, Unique
 
-app = Perdure("jobs.db", durability="full", busy_timeout_s=1.5)
+app = Perdure(
+    "jobs.db",
+    name="shop",
+    durability="full",
+    auto_migrate=None,
+    busy_timeout_s=1.5,
+    lease_s=30,
+    imports=["shop.jobs"],
+    retention=Retention(failed=timedelta(days=30)),
+)
 
 
 @app.job
@@ -37,6 +46,12 @@ async def watch(ctx: JobContext, path: str) -> None:
 @app.job(version=2, upgrades={1: lambda arguments: {**arguments, "loud": True}})
 def greet(name: str, loud: bool) -> list[int] | None:
     return [len(name)] if loud else None
+
+
+@app.schedule("0 7 * * *", tz="Europe/Berlin", overlap="queue", catch_up="all", misfire_grace=timedelta(minutes=5))
+@app.job(isolation="process", conflict="return", retry=Retry(backoff="linear"))
+def report(day: str = "") -> bytes:
+    return day.encode()
 
 
 def plain_calls(ctx: JobContext) -> list[Coroutine[Any, Any, Any]]:
@@ -102,6 +117,12 @@ async def coroutines(job: Job) -> None:
     assert_type(app.aio.jobs(state="queued"), AsyncIterator[Job])
     assert_type(await app.aio.wait(job, 1.5), Job)
     assert_type(await app.aio.cancel_all(queue="q", limit=5), int)
+    assert_type(await app.aio.retry_all(state=["failed", State.CANCELLED], since=datetime.now(UTC)), int)
+    assert_type(await app.aio.purge(state="failed", older_than=timedelta(days=1)), int)
+    assert_type(app.aio.runs(job, state=["lost", "failed"]), AsyncIterator[Run])
+    assert_type(await app.aio.edit(job, queue="other"), Job)
+    assert_type(await send.aenqueue_many([{"to": "a"}]), list[Job])
+    assert_type(await send.options(delay=1).aenqueue_many([{"to": "a"}]), list[Job])
 
 
 def results(job: Job) -> None:
@@ -111,6 +132,32 @@ def results(job: Job) -> None:
     assert_type(watch.wait(job), None)
     assert_type(greet.wait(job), list[int] | None)
     assert_type(app.wait(job, 0.5), Job)
+    assert_type(app.wait(job, timedelta(seconds=1)), Job)
+    assert_type(send.result(job), str)
+    assert_type(fetch.result(job), int)
+    assert_type(count.result(app.wait(job)), dict[str, int])
+    assert_type([greet.result(one) for one in app.jobs(kind="greet", state="completed")], list[list[int] | None])
+
+
+def children(ctx: JobContext) -> None:
+    assert_type(ctx.enqueue(send, "a", subject="b"), Job)
+    assert_type(ctx.enqueue(fetch, "u", tries=2), Job)
+    assert_type(ctx.enqueue(count, ["a"]), Job)
+    assert_type(ctx.enqueue(send.options(delay=5), to="a"), Job)
+    assert_type(ctx.enqueue(count.new(["a"])), Job)
+
+
+def filters(job: Job, named: list[State], kind: str | None) -> None:
+    assert_type(app.jobs(state=["failed", "parked"], kind=kind, tag="x", owner=None), Iterator[Job])
+    assert_type(app.jobs(state=named), Iterator[Job])
+    assert_type(app.jobs(state={State.FAILED, "parked"}), Iterator[Job])
+    assert_type(app.jobs(state=job.state, business_key="b", idempotency_key="k"), Iterator[Job])
+    assert_type(app.runs(state="timed_out", kind="send", until=datetime.now(UTC)), Iterator[Run])
+    assert_type(app.runs(state=[RunState.LOST, "failed"]), Iterator[Run])
+    assert_type(app.pause_all(state="queued", queue="mail", limit=1), int)
+    assert_type(app.resume_all(state=(State.PAUSED, "parked")), int)
+    assert_type(app.purge(state=["completed", "skipped"], kind="send"), int)
+    assert_type(app.archive(state=State.FAILED, to="table", older_than=timedelta(days=1)), int)
 
 
 def verbs(job: Job) -> None:
@@ -125,3 +172,6 @@ def verbs(job: Job) -> None:
     assert_type(app.cancel_all(kind="send"), int)
     with app.transaction() as tx, app.lock("x", ttl=60):
         assert_type(send.options(tx=tx).enqueue("a"), Job)
+    assert_type(app.edit(job, payload={"to": "b"}, tags=("x",), delay=None, timeout=5), Job)
+    with app.reserve("gpu", wait=timedelta(minutes=1), expires=600), app.lock("x", ttl=timedelta(minutes=1)):
+        assert_type(app.worker(["mail"], order="round_robin", poll_s=0.5, grace_s=5).run(until_idle=True), int)

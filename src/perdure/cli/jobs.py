@@ -239,7 +239,7 @@ def _took(run: Run) -> str:
 def _error(run: Run) -> str:
     if run.unreadable:
         return f"unreadable: {', '.join(run.unreadable)}"
-    return error_line(run.error_type, run.error_message)
+    return error_line(run.error_type, run.error)
 
 
 def job(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:

@@ -233,7 +233,7 @@ def _outstanding(found: Status, space: Space) -> Section:
 
 def _failed(found: Status, space: Space) -> Section:
     rows = [
-        (row.kind, number(row.jobs), length(found.at - row.last), error_line(row.error_type, row.message) or "-")
+        (row.kind, number(row.jobs), length(found.at - row.last), error_line(row.error_type, row.error) or "-")
         for row in found.failed
     ]
     yield from table(("kind", "jobs", "last", "error"), rows, space)

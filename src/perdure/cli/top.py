@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
     from perdure.app import Perdure
+    from perdure.job.states import StateName
     from perdure.job.views import Job
     from perdure.ops.progress import Working
     from perdure.queues import Queue
@@ -30,7 +31,7 @@ EVERY_S = 1.0
 _QUEUES, _NODES, _JOBS = 8, 5, 50
 _FRAME = 10
 """Lines that are not rows: the headings and heads of three tables, the first and the last line."""
-_IN_TROUBLE = ("failed", "parked", "paused")
+_IN_TROUBLE: Sequence[StateName] = ("failed", "parked", "paused")
 _KEYS = re.compile(rb"\x1b[\[O][A-D]|\x1b|[^\x1b]")
 _ARROWS = {b"A": "up", b"B": "down"}
 _HELP = "up/down choose   p pause or resume   r retry   c cancel   e explain   q quit"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class State(StrEnum):
@@ -55,6 +55,12 @@ class RunState(StrEnum):
     """Its node died."""
     RELEASED = "released"
     """Given back before it ended."""
+
+
+EndName = Literal["completed", "failed", "cancelled", "skipped"]
+StateName = Literal["paused", "blocked", "scheduled", "held", "queued", "running", "parked", EndName]
+RunStateName = Literal["running", "timed_out", "lost", "released", EndName]
+"""The states as texts, for type checkers; a test compares them with the enums."""
 
 
 class Verb(StrEnum):

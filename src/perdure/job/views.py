@@ -13,9 +13,12 @@ from perdure.errors import InvalidPayload, JobFailed
 from perdure.ids import JobId, to_uuid
 from perdure.job.model import Damage, JobView, NewJob, RunRow, json_of, priority_of, readable, row_of_new
 from perdure.job.states import FINAL, RunState, State
+from perdure.names import public
 from perdure.words_of_others import OF_A_JOB, refuse
 
 TAG_SEPARATOR = "\x1f"
+INNER = frozenset(("ended_well", "error_message", "fresh", "pruned", "read", "row"))
+"""What jobs and runs have for the package's own parts; users are not shown it."""
 
 T = TypeVar("T")
 R = TypeVar("R", JobView, RunRow)
@@ -249,6 +252,9 @@ class Job:
             """Only asked for what is not there."""
             refuse(self, name, OF_A_JOB, "a job")
 
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
+
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.kind} {self.state}>"
 
@@ -330,8 +336,14 @@ class Run:
     exit_code = _Column[int | None]()
     error_type = _Column[str | None]()
     error_message = _Column[str | None]()
+    """The column; users know it as `error`, like that of a job."""
     traceback = _Column[str | None]()
     log_path = _Column[str | None]()
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong in this attempt, or why it was stopped."""
+        return self.row.error_message
 
     @property
     def artifacts(self) -> list[str]:
@@ -346,6 +358,9 @@ class Run:
 
     def __hash__(self) -> int:
         return hash(self.row.id)
+
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.kind} attempt {self.attempt} {self.state}>"

@@ -40,7 +40,7 @@ JOB_KEYS = (
 )  # fmt: skip
 RUN_KEYS = (
     "id", "job_id", "kind", "state", "attempt", "life", "node_id", "started_at", "finished_at", "wait_ms",
-    "duration_ms", "exit_code", "error_type", "error_message", "traceback", "artifacts", "log_path", "metrics",
+    "duration_ms", "exit_code", "error_type", "error", "traceback", "artifacts", "log_path", "metrics",
 )  # fmt: skip
 _QUEUE_KEYS = (
     "name",

@@ -119,10 +119,10 @@ def remedy(found: Hindrance) -> str:
     """What it is, and what to do about it."""
     match found.sort:
         case "transaction":
-            what = f"server process {found.who} ({found.detail}) has a transaction open for {found.seconds} s"
+            what = f"server process {found.who} ({found.detail}) has a transaction open for {found.open_s} s"
             return f"{what}; end it there, or by SELECT pg_terminate_backend({found.who})"
         case "prepared":
-            what = f"prepared transaction {found.who!r} of {found.detail} has waited for {found.seconds} s"
+            what = f"prepared transaction {found.who!r} of {found.detail} has waited for {found.open_s} s"
             return f"{what}; COMMIT PREPARED or ROLLBACK PREPARED it"
         case "slot":
             what = f"nobody reads the {found.detail} replication slot {found.who!r}"

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from perdure.checks import check_choice, check_number, check_type, check_whole, refused
+from perdure.checks import Span, check_choice, check_span, check_type, check_whole
 from perdure.clock import Micros
 from perdure.job.model import Plan, json_of
 from perdure.schedule.trigger import Trigger
@@ -20,7 +20,6 @@ from perdure.store.rows import Missed
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "queue", "allow"]
-Span = timedelta | float
 
 COUNTED = 10_000
 """Instants of a stretch are counted up to here; a longer one is recorded without their number."""
@@ -181,8 +180,5 @@ def stretch(trigger: Trigger, first: Micros, last: Micros, reason: Reason, now: 
 
 
 def _span(value: object, what: str, least: float) -> int:
-    given = value.total_seconds() if isinstance(value, timedelta) else value
-    if not isinstance(given, (int, float)):
-        raise refused(what, "seconds (a number) or a timedelta", value, code="schedule_invalid")
     must_be = f"seconds from {least:g} to {_LONGEST_S:,}, or such a timedelta"
-    return round(check_number(given, what, least, _LONGEST_S, must_be=must_be, code="schedule_invalid") * _SECOND)
+    return round(check_span(value, what, least, _LONGEST_S, must_be=must_be, code="schedule_invalid") * _SECOND)

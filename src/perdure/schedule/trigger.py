@@ -23,9 +23,10 @@ from cronsim import CronSim, CronSimError
 
 from perdure.checks import (
     NAME_LIMIT,
+    Span,
     check_choice,
     check_known,
-    check_number,
+    check_span,
     check_time,
     check_type,
     check_whole,
@@ -110,7 +111,7 @@ class Trigger:
         cls,
         cron: str | None = None,
         *,
-        every: timedelta | float | None = None,
+        every: Span | None = None,
         at: datetime | None = None,
         tz: str | tzinfo | None = None,
         start: datetime | None = None,
@@ -426,9 +427,8 @@ def _never(cron: str) -> InvalidOption:
 
 
 def _interval(every: object) -> int:
-    seconds = every.total_seconds() if isinstance(every, timedelta) else every
     must_be = "seconds or a timedelta, from 1 second to 10 years"
-    return round(check_number(seconds, "every", 1, _LONGEST_S, must_be=must_be, code="every_invalid") * _SECOND)
+    return round(check_span(every, "every", 1, _LONGEST_S, must_be=must_be, code="every_invalid") * _SECOND)
 
 
 def _interval_in_words(micros: int) -> str:

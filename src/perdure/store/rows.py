@@ -498,7 +498,7 @@ class Failures(NamedTuple):
     jobs: int
     last: Micros
     example: JobId
-    message: str | None
+    error: str | None
 
 
 class StoredKind(NamedTuple):
@@ -546,13 +546,13 @@ class Stuck(NamedTuple):
 class Hindrance(NamedTuple):
     """What keeps a server from removing dead rows, so that its tables grow and every claim walks past them.
 
-    `sort`: a `transaction` that has been open for `seconds`, of the server process `who`; a `prepared` one of that
+    `sort`: a `transaction` that has been open for `open_s`, of the server process `who`; a `prepared` one of that
     name; a replication `slot` that nobody reads; or `dead_rows` in the table `who`. `detail` says more.
     """
 
     sort: str
     who: str
-    seconds: int
+    open_s: int
     detail: str
 
 

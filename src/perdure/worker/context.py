@@ -19,16 +19,17 @@ from contextvars import ContextVar
 from copy import copy
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, overload
 from uuid import UUID
 
 from perdure.checks import check_number
 from perdure.clock import Micros, to_datetime
-from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError
+from perdure.errors import InvalidInput, InvalidOption, KindError, PerdureError, shown
 from perdure.ids import to_uuid
 from perdure.job.model import Claim, NewJob, RunStats
 from perdure.job.views import Job, Run
-from perdure.kind import Bound, Draft, Kind
+from perdure.kind import Bound, Draft, Kind, P
+from perdure.names import public
 from perdure.payload.signature import field_names
 from perdure.store.rows import LogLine, SlotRow
 from perdure.text import short_id
@@ -45,6 +46,11 @@ LOG_LINES = 1_000
 """Captured lines kept of one run; of more, the newest."""
 LINE_LIMIT = 8_192
 METRICS_LIMIT = 16 * 1024
+INNER = frozenset((
+    "begun", "captured", "check_open", "children", "claim", "closed", "complete", "exc_info", "facts", "fit",
+    "fit_record", "keep", "metrics", "name", "started_ns", "stats", "stop", "take_notes",
+))  # fmt: skip
+"""What a context has for its worker; users are not shown it."""
 
 _current: ContextVar[JobContext | None] = ContextVar("perdure_job_context", default=None)
 job_logger = logging.getLogger("perdure.job")
@@ -231,7 +237,12 @@ class JobContext:
             self._artifacts.append(told)
             self._said = True
 
-    def enqueue(self, what: Draft | Kind[..., Any, ..., Any] | Bound[..., Any], /, *args: Any, **kwargs: Any) -> Job:
+    @overload
+    def enqueue(self, draft: Draft, /) -> Job: ...
+    @overload
+    def enqueue(self, kind: Bound[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
+    def enqueue(self, what: Any, /, *args: Any, **kwargs: Any) -> Job:
         """Enqueue another job in the transaction that completes this one, and only if it completes.
 
         `ctx.enqueue(send, to="a")`, `ctx.enqueue(send.options(delay=5), to="a")` or `ctx.enqueue(draft)`. Its id is
@@ -242,8 +253,13 @@ class JobContext:
             if args or kwargs:
                 raise InvalidInput("ctx.enqueue takes a draft, or a kind and its arguments; not both")
             draft = what
+        elif isinstance(what, Bound):
+            draft = cast("Bound[..., Any]", what).new(*args, **kwargs)
         else:
-            draft = what.new(*args, **kwargs)
+            raise InvalidInput(
+                f"ctx.enqueue takes a kind and its arguments, as in ctx.enqueue(send, to=…), not {shown(what)}",
+                code="draft_invalid",
+            )
         if draft.options.tx is not None:
             raise InvalidOption(
                 "ctx.enqueue takes no tx=: the job is written in the transaction that completes this one. Use"
@@ -320,10 +336,10 @@ class JobContext:
         """A copy of the record without this job's secrets; the record itself is not changed."""
         if self.claim.secrets is None:
             return record
-        shown = copy(record)
-        shown.msg, shown.args = self.fit(_text_of(record)), ()
-        shown.exc_info = shown.exc_text = shown.stack_info = None
-        return shown
+        redacted = copy(record)
+        redacted.msg, redacted.args = self.fit(_text_of(record)), ()
+        redacted.exc_info = redacted.exc_text = redacted.stack_info = None
+        return redacted
 
     def stats(self) -> RunStats:
         """What is recorded of the run besides its outcome."""
@@ -392,6 +408,9 @@ class JobContext:
         def __getattr__(self, name: str) -> Any:
             """Only asked for what is not there."""
             refuse(self, name, OF_A_CONTEXT, "the context of a job")
+
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
 
     def __repr__(self) -> str:
         return f"<JobContext {self.kind.name} {self.job_id} attempt {self.attempt}>"

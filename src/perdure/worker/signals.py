@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from perdure.errors import InvalidOption, shown
-
-Delay = float | timedelta
+from perdure.checks import Span, check_span
 
 
 class Signal(Exception):
@@ -24,17 +21,17 @@ class Fail(Signal):
 class RetryAfter(Signal):
     """This attempt failed; the next one, if any is left, comes after `delay` instead of the backoff."""
 
-    def __init__(self, delay: Delay, message: str = "the handler asked for another attempt") -> None:
+    def __init__(self, delay: Span, message: str = "the handler asked for another attempt") -> None:
         super().__init__(message)
-        self.delay_s = seconds(delay)
+        self.delay_s = _seconds(delay)
 
 
 class Snooze(Signal):
     """Not now: run the job again after `delay`. The attempt is given back."""
 
-    def __init__(self, delay: Delay) -> None:
-        super().__init__(f"snoozed for {seconds(delay):g} s")
-        self.delay_s = seconds(delay)
+    def __init__(self, delay: Span) -> None:
+        super().__init__(f"snoozed for {_seconds(delay):g} s")
+        self.delay_s = _seconds(delay)
 
 
 class Cancel(Signal):
@@ -77,10 +74,5 @@ class Interrupted(BaseException):
         self.at_checkpoint = at_checkpoint
 
 
-def seconds(delay: object) -> float:
-    value = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**10:
-        raise InvalidOption(
-            f"a delay must be seconds (a number, not negative) or a timedelta, not {shown(delay)}", code="delay_invalid"
-        )
-    return float(value)
+def _seconds(delay: Span) -> float:
+    return float(check_span(delay, "delay", 0, 10**10, code="delay_invalid"))

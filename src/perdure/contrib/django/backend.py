@@ -252,7 +252,7 @@ def _error(run: Run) -> Any:
         if hasattr(module, name):
             name = f"{module.__name__}.{name}"
     path = name if "." in name else "perdure.errors.JobFailed"  # a time-out, a lost node: no exception was raised
-    return base.TaskError(exception_class_path=path, traceback=run.traceback or f"{path}: {run.error_message}\n")
+    return base.TaskError(exception_class_path=path, traceback=run.traceback or f"{path}: {run.error}\n")
 
 
 # -- the app -----------------------------------------------------------------------------------------------------------
