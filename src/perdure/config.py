@@ -135,7 +135,9 @@ class Config:
             if not isinstance(value, kinds):
                 raise refused(knob, must_be, value, error=ConfigError)
         imports = cast("Any", self.imports)
-        if not isinstance(imports, _LISTS) or not all(isinstance(name, str) for name in imports):
+        if not isinstance(imports, _LISTS) or not all(
+            isinstance(name, str) for name in cast("tuple[Any, ...]", imports)
+        ):
             raise refused(
                 "imports", 'a list of names of modules, such as ["shop.jobs"]', self.imports, error=ConfigError
             )

@@ -63,10 +63,13 @@ def _checked(filters: Mapping[str, Any], known: tuple[str, ...]) -> tuple[dict[s
         if value is None or name in ("state", "since", "until"):
             continue
         if not isinstance(value, str):
-            hint = f"; write {name}={cast('Any', value).name!r}" if isinstance(value, Kind) else ""
-            raise refused(f"{name}=", "text", value, code="filter_invalid", hint=hint)
+            raise refused(f"{name}=", "text", value, code="filter_invalid", hint=_by_name(name, value))
         plain[name] = value
     return plain, _floor(filters, "since", FIRST_ID), _floor(filters, "until", LAST_ID)
+
+
+def _by_name(name: str, value: object) -> str:
+    return f"; write {name}={cast('Kind[..., Any, ..., Any]', value).name!r}" if isinstance(value, Kind) else ""
 
 
 def _floor(filters: Mapping[str, Any], name: str, otherwise: bytes) -> bytes:
