@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated
+from uuid import UUID
 
 from database import Base, Order, engine, session_factory
 from fastapi import Depends, FastAPI, HTTPException
@@ -56,7 +57,7 @@ async def orders(session: Session) -> dict[str, bool]:
 
 
 @api.get("/jobs/{job_id}")
-async def job(job_id: str, jobs: Jobs) -> dict[str, str]:
+async def job(job_id: UUID, jobs: Jobs) -> dict[str, str]:
     """What became of an order."""
     if (found := await jobs.aio.get(job_id)) is None:
         raise HTTPException(404)

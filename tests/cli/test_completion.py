@@ -25,6 +25,7 @@ def offered(perdure: Perdure, folder: Path, line: str, **environment: str) -> li
     [
         ("jobs --state fa", ["failed"]),
         ("jobs --state failed,pa", ["failed,paused", "failed,parked"]),
+        ("jobs --state failed,fa", []),
         ("runs --state failed,l", ["failed,lost"]),
         ("jobs --queue ", ["default", "mail", "night"]),
         ("queues pause ma", ["mail"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from perdure import Perdure as App
+from perdure.cli.filters import moment_of
 from perdure.cli.render import KNOWN
 from perdure.ids import IdFactory
 from perdure.ops import lookup
@@ -371,3 +373,13 @@ def test_following_runs_prints_their_starts_and_ends(here: App, folder: Path) ->
         going_on.send_signal(signal.SIGINT)
 
     assert tail_of(job.id) in line
+
+
+def test_a_time_without_a_zone_is_utc_wherever_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert moment_of("2026-01-31T12:00", "--since").isoformat() == "2026-01-31T12:00:00+00:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()

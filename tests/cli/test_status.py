@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from perdure.cli.status import screen, space_for
+from perdure.cli.status import Space, screen, space_for, table
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import IdFactory, to_uuid
 from perdure.job.model import Failure, RunStats
@@ -30,7 +30,7 @@ from perdure.store.rows import Notes, Turn
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.schedules import new_schedule
 from perdure.testing.contract.states import in_state
-from tests.cli.terminal import PROGRAM, SOURCE, Perdure, in_a_terminal, refusal, started, surroundings
+from tests.cli.terminal import PROGRAM, SOURCE, Perdure, in_a_terminal, refusal, session, started, surroundings
 
 QUESTIONS = [
     "What is stuck?",
@@ -174,6 +174,12 @@ def test_parked_jobs_are_stuck(perdure: Perdure, rig: Rig, tmp_path: Path) -> No
     assert stuck[2] == f"perdure explain {to_uuid(job_id)} --url jobs.db"
     by_environment = perdure("status", cwd=tmp_path, PERDURE_URL="jobs.db").out
     assert answer(by_environment, "What is stuck?")[2] == f"perdure explain {to_uuid(job_id)}", "nothing to repeat"
+
+
+def test_the_first_line_counts_all_that_are_stuck(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    for _ in range(2):
+        in_state(rig, State.PARKED, kind="send", queue=rig.queue)
+    assert perdure("status", "--url", "jobs.db", cwd=tmp_path).out.startswith("2 stuck, ")
 
 
 def test_how_long_is_too_long_can_be_said(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
@@ -337,6 +343,27 @@ def test_in_a_small_terminal_every_question_has_its_line_and_its_rows(rig: Rig, 
     assert len(lines) <= 24
     asked = [line[:12] for line in lines if line.startswith(("What", "How", "Are"))]
     assert asked == [each[:12] for each in [*QUESTIONS[:2], "What runs now?", *QUESTIONS[2:]]]
+
+
+def test_the_prompt_has_a_line_too(rig: Rig, tmp_path: Path) -> None:
+    for number in range(70):
+        rig.enqueue(kind=f"kind-{number}")
+    with session("status", "--url", "jobs.db", cwd=tmp_path) as terminal:
+        assert terminal.end() == 0
+    assert terminal.shown.count("\n") == 23
+
+
+def test_in_a_narrow_terminal_what_is_wrong_stays(rig: Rig) -> None:
+    in_state(rig, State.PARKED, kind="send", queue=rig.queue)
+    (heading,) = [one for one in lines_of(status(rig.store, SystemClock().now()), 20, 40) if "why" in one]
+    assert heading.split() == ["kind", "jobs", "why"]
+
+
+def test_texts_are_cut_and_numbers_are_not() -> None:
+    console = Console(width=23, file=StringIO())
+    console.print(*table(("kind", "runs"), [("a-long-name", "1,234,567,890")], Space(23)))
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines()[1] == "a-long-…  1,234,567,890"
 
 
 def test_a_large_terminal_is_used_as_a_whole(rig: Rig) -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import subprocess
+import termios
+from io import StringIO
 from pathlib import Path
+from select import select
+
+from rich.console import Console
 
 from perdure import Fail, JobContext, State
 from perdure import Perdure as App
 from perdure.cli.top import Top, keys_in
-from tests.cli.terminal import Perdure, refusal, session
+from tests.cli.terminal import PROGRAM, Perdure, refusal, session, surroundings
 
 UP, DOWN = "\x1b[A", "\x1b[B"
 
@@ -40,6 +48,7 @@ def test_queues_and_jobs_are_decided_about_by_key(tmp_path: Path) -> None:
         assert app.existing(failed).state is State.QUEUED
         terminal.press("p")  # it is gone from the screen: the queue is chosen again
         terminal.see("queue mail continues")
+        assert not app.queues.list()[0].paused
 
         assert app.pause(failed).state is State.PAUSED
         terminal.see("paused")
@@ -100,6 +109,65 @@ def test_what_a_key_cannot_do_is_said(tmp_path: Path) -> None:
     assert said[4].endswith("[retry_refused]")
     assert said[5] == f"send {job.id.hex[-8:]} is queued"
     app.close()
+
+
+def test_a_database_that_is_away_is_said_and_asked_again(tmp_path: Path) -> None:
+    app = App(tmp_path / "jobs.db", durability="normal")
+    app.store.upgrade()
+    app.queues.pause("mail")
+    top = Top(app)
+    (tmp_path / "jobs.db").rename(tmp_path / "away.db")
+    app.close()
+    (tmp_path / "jobs.db").mkdir()
+    top.look()
+    assert "[database_path]" in top.said
+    (tmp_path / "jobs.db").rmdir()
+    (tmp_path / "away.db").rename(tmp_path / "jobs.db")
+    top.look()
+    top.press("p")
+    assert top.said == "queue mail continues"
+    app.close()
+
+
+def test_the_rows_around_the_cursor_are_shown(tmp_path: Path) -> None:
+    app = App(tmp_path / "jobs.db", durability="normal")
+    for number in range(20):
+        app.queues.pause(f"queue-{number:02}")
+    top = Top(app)
+    top.look()
+    for _ in range(19):
+        top.press("down")
+    console = Console(width=80, file=StringIO())
+    console.print(top.screen(80, 24))
+    assert isinstance(console.file, StringIO)
+    assert "queue-19" in console.file.getvalue()
+    assert "queue-00" not in console.file.getvalue()
+    app.close()
+
+
+def test_the_keyboard_is_as_it_was(tmp_path: Path) -> None:
+    App(tmp_path / "jobs.db").store.upgrade()
+    terminal, other_end = pty.openpty()
+    before = termios.tcgetattr(other_end)
+    with subprocess.Popen(
+        [*PROGRAM, "top", "--url", "jobs.db"],
+        cwd=tmp_path,
+        env=surroundings({"TERM": "xterm"}),
+        stdin=other_end,
+        stdout=other_end,
+        stderr=other_end,
+    ) as top:
+        shown = b""
+        while b"q quit" not in shown:
+            shown += os.read(terminal, 4096)
+        assert termios.tcgetattr(other_end) != before
+        os.write(terminal, b"q")
+        while top.poll() is None:
+            if select([terminal], [], [], 0.1)[0]:
+                os.read(terminal, 4096)
+    assert termios.tcgetattr(other_end) == before
+    os.close(terminal)
+    os.close(other_end)
 
 
 def test_keys_come_as_bytes() -> None:

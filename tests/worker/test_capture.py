@@ -434,3 +434,36 @@ def test_a_worker_that_cannot_start_leaves_no_handler_behind(app: Perdure) -> No
     with pytest.raises(OSError, match="no"):
         app.worker(lifespan=lifespan).run(until_idle=True)
     assert logging.getLogger().handlers == before
+
+
+def test_a_line_of_a_child_below_the_level_of_its_logger_is_not_shown(console: Listener) -> None:
+    logger = logging.getLogger("shop.quiet")
+    logger.setLevel(logging.WARNING)
+    for level in (logging.INFO, logging.WARNING):
+        record = logging.makeLogRecord({"name": logger.name, "levelno": level, "msg": logging.getLevelName(level)})
+        capture.log_forwarded(capture.forwarded(record))
+    assert console.heard == ["WARNING"]
+
+
+def test_records_of_every_logger_know_their_job(app: Perdure) -> None:
+    known: list[Any] = []
+
+    class Reader(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            known.append(getattr(record, "perdure", None))
+
+    reader = Reader()
+
+    @app.job
+    def send() -> None:
+        log.warning("inside")
+
+    log.addHandler(reader)
+    try:
+        log.warning("before")
+        job = send.enqueue()
+        app.worker().run(until_idle=True)
+    finally:
+        log.removeHandler(reader)
+    assert known[0] is None
+    assert (known[1]["job_id"], known[1]["kind"], known[1]["attempt"]) == (str(job.id), "send", 1)

@@ -23,6 +23,7 @@ from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Failure
 from perdure.job.reports import Finish, TimedOut
 from perdure.store.rows import Claimer, Lane, NewNode
+from perdure.worker.lifecycle import logged_at_the_end
 from tests.worker.bodies import take_over
 
 ONCE = Retry(2, backoff="none")
@@ -669,3 +670,15 @@ def test_what_is_done_by_hand_is_told_with_the_principal(app: Perdure, lines: Li
     assert told[:3] == [("pause", user), ("cancel", "ann@example.org"), ("pause_queue", "ann@example.org")]
     assert sorted(told[3:]) == sorted([("cancel", f"job {by_a_job.id}"), ("cancel", "bob")])
     assert on_behalf.principal == "bob"
+
+
+def test_changes_of_many_jobs_that_are_rolled_back_are_not_told(app: Perdure, lines: Lines) -> None:
+    send = app.job(name="send")(lambda: None)
+    job = send.enqueue()
+    with pytest.raises(ZeroDivisionError), logged_at_the_end(lambda: True):
+        app.cancel(job)
+        raise ZeroDivisionError
+    assert lines.of("by_hand") == []
+    with logged_at_the_end(lambda: True):
+        app.cancel(send.enqueue())
+    assert lines.one("by_hand")[1]["verb"] == "cancel"

@@ -158,7 +158,8 @@ class Codec(Lazy):
         except Misfit as misfit:
             refusal = self._bad_result(str(_misfit(misfit)), "result_not_json")
         except PydanticSerializationError as error:
-            refusal = self._bad_result(str(error) if is_shown else "it cannot be written as JSON", "result_not_json")
+            problem = str(error) if is_shown else "it cannot be written as JSON"
+            refusal = self._bad_result(f"{problem}; return plain data, or nothing", "result_not_json")
         else:
             if len(raw) <= MAX_BYTES:
                 return raw.decode()
