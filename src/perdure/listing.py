@@ -99,7 +99,7 @@ def _checked(filters: Mapping[str, Any], known: tuple[str, ...]) -> tuple[dict[s
         if value is None or name in ("state", "since", "until"):
             continue
         if not isinstance(value, str):
-            given = cast("Any", value)
+            given: Any = value
             hint = f"; write {name}={given.name!r}" if isinstance(value, Kind) else ""
             raise refused(f"{name}=", "text", given, code="filter_invalid", hint=hint)
         plain[name] = value
