@@ -10,6 +10,7 @@ from perdure.errors import (
     ConfigError,
     DatabaseBusy,
     DatabaseUnavailable,
+    FlowNotFound,
     InvalidInput,
     InvalidOption,
     InvalidPayload,
@@ -17,6 +18,7 @@ from perdure.errors import (
     JobNotFound,
     KeyConflict,
     KindError,
+    LimitReached,
     LockNotHeld,
     PerdureError,
     ReservationBusy,
@@ -35,11 +37,15 @@ from perdure.version import __version__
 if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.config import Retention
+    from perdure.flow.planned import Outcome, Planned, each, previous
+    from perdure.flow.views import Flow
+    from perdure.job.flow import FlowState
     from perdure.job.model import Priority
     from perdure.job.retry import Retry
     from perdure.job.states import RunState, State
     from perdure.job.views import Job, Run
     from perdure.kind import Draft, Kind
+    from perdure.limit.rule import Limit, Rate
     from perdure.options import Unique, principal
     from perdure.payload.signature import Secret
     from perdure.worker.context import JobContext, current
@@ -53,6 +59,9 @@ __all__ = [
     "Done",
     "Draft",
     "Fail",
+    "Flow",
+    "FlowNotFound",
+    "FlowState",
     "InvalidInput",
     "InvalidOption",
     "InvalidPayload",
@@ -63,10 +72,15 @@ __all__ = [
     "KeyConflict",
     "Kind",
     "KindError",
+    "Limit",
+    "LimitReached",
     "LockNotHeld",
+    "Outcome",
     "Perdure",
     "PerdureError",
+    "Planned",
     "Priority",
+    "Rate",
     "ReservationBusy",
     "ReservationExpired",
     "Retention",
@@ -89,6 +103,8 @@ __all__ = [
     "WaitTimeout",
     "__version__",
     "current",
+    "each",
+    "previous",
     "principal",
 ]
 
@@ -97,11 +113,17 @@ _HOMES = {
     "Done": "perdure.worker.signals",
     "Draft": "perdure.kind",
     "Fail": "perdure.worker.signals",
+    "Flow": "perdure.flow.views",
+    "FlowState": "perdure.job.flow",
     "Job": "perdure.job.views",
     "JobContext": "perdure.worker.context",
     "Kind": "perdure.kind",
+    "Limit": "perdure.limit.rule",
+    "Outcome": "perdure.flow.planned",
     "Perdure": "perdure.app",
+    "Planned": "perdure.flow.planned",
     "Priority": "perdure.job.model",
+    "Rate": "perdure.limit.rule",
     "Retention": "perdure.config",
     "Retry": "perdure.job.retry",
     "RetryAfter": "perdure.worker.signals",
@@ -113,6 +135,8 @@ _HOMES = {
     "State": "perdure.job.states",
     "Unique": "perdure.options",
     "current": "perdure.worker.context",
+    "each": "perdure.flow.planned",
+    "previous": "perdure.flow.planned",
     "principal": "perdure.options",
 }
 

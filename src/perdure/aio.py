@@ -6,30 +6,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
 from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from perdure.app import JobLike, Perdure
 from perdure.checks import Span, check_list
 from perdure.clock import asked
 from perdure.enqueue import common_tx
+from perdure.flow.planned import FlowHandle, Planned
+from perdure.flow.views import Flow
+from perdure.flows import Flows
+from perdure.job.flow import NeedsName, OnFailure
 from perdure.job.views import Job
 from perdure.kind import Draft
+from perdure.limit.rule import Rule
+from perdure.limits import Hold, Limits
 from perdure.names import public
-from perdure.options import OptionFields
+from perdure.options import After, Conflict, OptionFields
 from perdure.queues import Queues
 from perdure.schedules import Schedules
 from perdure.store.rows import EVERY_QUEUE
 from perdure.store.transaction import is_async
 from perdure.templates import Templates
 from perdure.worker.lifecycle import is_logged, log_enqueued
+from perdure.workflow import Abandon, Batch, When, Workflow
 
 if TYPE_CHECKING:
     from perdure.reservation import Reservation
@@ -56,16 +63,24 @@ def _coroutine(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_As
 
     @wraps(verb)
     async def run(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        tx = kwargs.get("tx")
-        if tx is None:
-            return await asyncio.to_thread(verb, self.plain, *args, **kwargs)
-        if is_async(tx):
-            lent = _Lent(tx)
-            kwargs["tx"] = lent
-            return await lent.serve(lambda: verb(self.plain, *args, **kwargs))
-        return verb(self.plain, *args, **kwargs)
+        def call(tx: Any) -> T:
+            if tx is not None:
+                kwargs["tx"] = tx
+            return verb(self.plain, *args, **kwargs)
+
+        return await in_its_place(kwargs.get("tx"), call)
 
     return run
+
+
+async def in_its_place(tx: Any, verb: Callable[[Any], T]) -> T:
+    """Call what takes a transaction, or None, where that transaction can be used."""
+    if tx is None:
+        return await asyncio.to_thread(verb, None)
+    if is_async(tx):
+        lent = _Lent(tx)
+        return await lent.serve(lambda: verb(lent))
+    return verb(tx)
 
 
 _Question = tuple[Callable[[Any], Awaitable[Any]], Future[Any]]
@@ -148,6 +163,42 @@ class AsyncQueues(_Async[Queues]):
     list = _coroutine(Queues.list)
     pause = _coroutine(Queues.pause)
     resume = _coroutine(Queues.resume)
+    limit = _coroutine(Queues.limit)
+
+
+class AsyncLimits(_Async[Limits]):
+    """`app.limits` for coroutines."""
+
+    set = _coroutine(Limits.set)
+    reset = _coroutine(Limits.reset)
+    pause = _coroutine(Limits.pause)
+    resume = _coroutine(Limits.resume)
+    list = _coroutine(Limits.list)
+    show = _coroutine(Limits.show)
+
+    def declare(self, *limits: Rule) -> None:
+        """As `app.limits.declare`: it writes nothing."""
+        self.plain.declare(*limits)
+
+    def hold(self, name: str, *, key: object = None, weight: int = 1, wait: Span | None = None) -> AsyncHold:
+        """`async with app.aio.limits.hold("gpu", weight=2, wait=30): …`"""
+        return AsyncHold(self.plain.hold(name, key=key, weight=weight, wait=wait))
+
+
+class AsyncHold:
+    """A place of a limit for a block of a coroutine."""
+
+    def __init__(self, plain: Hold) -> None:
+        self._plain = plain
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._plain.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._plain.release)
 
 
 class AsyncSchedules(_Async[Schedules]):
@@ -180,6 +231,92 @@ class AsyncTemplates(_Async[Templates]):
     restore = _coroutine(Templates.restore)
     rename = _coroutine(Templates.rename)
     enqueue = _coroutine(Templates.enqueue)
+
+
+class AsyncFlows(_Async[Flows]):
+    """`app.flows` for coroutines."""
+
+    get = _coroutine(Flows.get)
+    graph = _coroutine(Flows.graph)
+    seal = _coroutine(Flows.seal)
+    jobs = _stepwise(Flows.jobs)
+    list = _stepwise(Flows.list)
+
+
+class AsyncWorkflow:
+    """`async with app.aio.workflow("nightly") as wf:` gives the `Workflow` itself: planning asks nobody. Only its end
+    writes."""
+
+    def __init__(self, plain: Workflow) -> None:
+        self._plain = plain
+
+    async def __aenter__(self) -> Workflow:
+        await asked(self._plain.app.clock)
+        return self._plain.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await in_its_place(self._plain.tx, self._plain.write)
+        else:
+            self._plain.__exit__(kind, error, trace)
+
+
+class AsyncBatch(FlowHandle):
+    """`app.batch` for coroutines: `async with app.aio.batch("import") as batch: await batch.add(…)`."""
+
+    def __init__(self, plain: Batch) -> None:
+        self.plain = plain
+
+    @property
+    def raw_id(self) -> bytes:
+        return self.plain.raw_id
+
+    @property
+    def name(self) -> str:
+        return self.plain.name
+
+    @property
+    def deduplicated(self) -> bool:
+        """True: another live batch has the key; what is added here is dropped."""
+        return self.plain.deduplicated
+
+    async def add(
+        self, draft: Draft[T], *, after: After = None, on: NeedsName | None = None, when: When = None
+    ) -> Planned[T]:
+        """See `Batch.add`."""
+        planned = self.plain.taken(draft, after, on, when)
+        if self.plain.is_full:
+            await in_its_place(self.plain.tx, self.plain.flush)
+        return planned
+
+    async def add_many(self, drafts: Iterable[Draft] | AsyncIterable[Draft]) -> None:
+        """Add all of these; a generator, also an asynchronous one, is read as it goes."""
+        if isinstance(drafts, AsyncIterable):
+            async for draft in drafts:
+                await self.add(draft)
+        else:
+            for draft in drafts:
+                await self.add(draft)
+
+    async def __aenter__(self) -> Self:
+        await in_its_place(self.plain.tx, self.plain.begin)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from perdure.worker.worker import finish_in_thread
+
+        failed = kind is not None
+        if failed and self.plain.tx is None:  # the task may be cancelled: the batch must not stay open for that
+            await finish_in_thread(lambda: self.plain.end(failed, None))
+        else:
+            await in_its_place(self.plain.tx, lambda tx: self.plain.end(failed, tx))
+
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
 
 
 class AsyncReservation:
@@ -246,7 +383,9 @@ class AsyncPerdure(_Async[Perdure]):
 
     def __init__(self, app: Perdure) -> None:
         super().__init__(app)
+        self.flows = AsyncFlows(app.flows)
         self.queues = AsyncQueues(app.queues)
+        self.limits = AsyncLimits(app.limits)
         self.schedules = AsyncSchedules(app.schedules)
         self.templates = AsyncTemplates(app.templates)
 
@@ -265,13 +404,50 @@ class AsyncPerdure(_Async[Perdure]):
             log_enqueued(jobs)
         return jobs
 
-    async def wait(self, job: JobLike, timeout: Span | None = None) -> Job:
+    @overload
+    async def wait(self, job: FlowHandle, timeout: Span | None = None) -> Flow: ...
+    @overload
+    async def wait(self, job: JobLike, timeout: Span | None = None) -> Job: ...
+
+    async def wait(self, job: JobLike | FlowHandle, timeout: Span | None = None) -> Job | Flow:
         looks = self.plain.looks(job, timeout)
         found, pause = await asyncio.to_thread(next, looks)
         while not found.is_final:
             await asyncio.sleep(pause)
             found, pause = await asyncio.to_thread(next, looks)
         return found
+
+    def workflow(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        conflict: Conflict = "raise",
+        on_failure: OnFailure = "continue",
+        at_once: int | None = None,
+        properties: Mapping[str, Any] | None = None,
+        tx: Any = None,
+    ) -> AsyncWorkflow:
+        settings: dict[str, Any] = {"key": key, "conflict": conflict, "on_failure": on_failure, "at_once": at_once}
+        return AsyncWorkflow(self.plain.workflow(name, **settings, properties=properties, tx=tx))
+
+    def batch(
+        self,
+        name: str,
+        *,
+        on_success: Draft | None = None,
+        on_failure: Draft | OnFailure | None = None,
+        on_end: Draft | None = None,
+        at_once: int | None = None,
+        key: str | None = None,
+        conflict: Conflict = "raise",
+        properties: Mapping[str, Any] | None = None,
+        abandon: Abandon = "cancel",
+        tx: Any = None,
+    ) -> AsyncBatch:
+        jobs: dict[str, Any] = {"on_success": on_success, "on_failure": on_failure, "on_end": on_end}
+        settings: dict[str, Any] = {"at_once": at_once, "key": key, "conflict": conflict, "properties": properties}
+        return AsyncBatch(self.plain.batch(name, **jobs, **settings, abandon=abandon, tx=tx))
 
     def reserve(
         self, queue: str = EVERY_QUEUE, *, wait: Span | None = 30.0, expires: Span = 600.0, by: str | None = None
@@ -288,10 +464,8 @@ class AsyncPerdure(_Async[Perdure]):
 
     get = _coroutine(Perdure.get)
     explain = _coroutine(Perdure.explain)
-    cancel = _coroutine(Perdure.cancel)
-    pause = _coroutine(Perdure.pause)
-    resume = _coroutine(Perdure.resume)
-    retry = _coroutine(Perdure.retry)
+    chain = _coroutine(Perdure.chain)
+    group = _coroutine(Perdure.group)
     move = _coroutine(Perdure.move)
     set_priority = _coroutine(Perdure.set_priority)
     supersede = _coroutine(Perdure.supersede)
@@ -305,3 +479,35 @@ class AsyncPerdure(_Async[Perdure]):
     purge = _coroutine(Perdure.purge)
     archive = _coroutine(Perdure.archive)
     archived = _coroutine(Perdure.archived)
+
+    @overload
+    async def cancel(self, job: FlowHandle, *, tx: Any = None) -> Flow: ...
+    @overload
+    async def cancel(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job: ...
+
+    async def cancel(self, job: Any, *, expect_version: int | None = None, tx: Any = None) -> Any:
+        return await in_its_place(tx, lambda tx: self.plain.cancel(job, expect_version=expect_version, tx=tx))
+
+    @overload
+    async def pause(self, job: FlowHandle, *, tx: Any = None) -> Flow: ...
+    @overload
+    async def pause(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job: ...
+
+    async def pause(self, job: Any, *, expect_version: int | None = None, tx: Any = None) -> Any:
+        return await in_its_place(tx, lambda tx: self.plain.pause(job, expect_version=expect_version, tx=tx))
+
+    @overload
+    async def resume(self, job: FlowHandle, *, tx: Any = None) -> Flow: ...
+    @overload
+    async def resume(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job: ...
+
+    async def resume(self, job: Any, *, expect_version: int | None = None, tx: Any = None) -> Any:
+        return await in_its_place(tx, lambda tx: self.plain.resume(job, expect_version=expect_version, tx=tx))
+
+    @overload
+    async def retry(self, job: FlowHandle, *, again: bool = False, tx: Any = None) -> Flow: ...
+    @overload
+    async def retry(self, job: JobLike, *, as_new: bool = False, again: bool = False, tx: Any = None) -> Job: ...
+
+    async def retry(self, job: Any, *, as_new: bool = False, again: bool = False, tx: Any = None) -> Any:
+        return await in_its_place(tx, lambda tx: self.plain.retry(job, as_new=as_new, again=again, tx=tx))

@@ -20,9 +20,11 @@ from perdure.checks import Span, check_choice, check_list, check_span, check_who
 from perdure.clock import Clock, asked
 from perdure.config import Config, Settings, resolve_url
 from perdure.enqueue import EditFields, common_tx, edited, new_job
-from perdure.errors import ConfigError, InvalidOption, PerdureError, WaitTimeout, shown
-from perdure.ids import IdFactory, JobId, ids_by, parse_id
+from perdure.errors import ConfigError, InvalidOption, JobNotFound, PerdureError, WaitTimeout, shown
+from perdure.flow.planned import FlowHandle, Planned
+from perdure.ids import FlowId, IdFactory, JobId, ids_by, parse_id
 from perdure.job import transitions
+from perdure.job.flow import FlowVerb, OnFailure
 from perdure.job.model import NewJob, Plan, rank_of
 from perdure.job.states import Verb
 from perdure.job.views import Job, Run
@@ -42,15 +44,18 @@ from perdure.listing import (
     refuse_none,
 )
 from perdure.names import public
-from perdure.options import OptionFields, Options, for_a_kind
+from perdure.options import Conflict, OptionFields, Options, for_a_kind
 from perdure.upkeep.archive import archive_of, archived_jobs, exit_to, find_archived
 from perdure.words_of_others import OF_AN_APP, refuse
-from perdure.worker.lifecycle import is_logged, log_enqueued, log_verb
+from perdure.worker.lifecycle import is_logged, log_enqueued, log_flow, log_verb
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from perdure.aio import AsyncPerdure
+    from perdure.flow.views import Flow
+    from perdure.flows import Flows
+    from perdure.limits import Limits
     from perdure.lock import Lock
     from perdure.ops.explain import Explanation
     from perdure.queues import Queues
@@ -60,16 +65,20 @@ if TYPE_CHECKING:
     from perdure.store.protocols import Store, StoreFactory
     from perdure.store.rows import LogLine
     from perdure.templates import Templates
-    from perdure.testing.kit import Kit
+    from perdure.testing.kit import Kit, KitBlock
     from perdure.worker.context import JobContext
     from perdure.worker.options import Parts, WorkerFields
     from perdure.worker.run import Middleware
     from perdure.worker.worker import Worker
+    from perdure.workflow import Abandon, Batch, Mode, Workflow
 
     M = TypeVar("M", bound=Middleware)
     K = TypeVar("K", bound=Kind[..., Any, ..., Any])
 
-JobLike = Job | UUID | str
+T = TypeVar("T")
+F = TypeVar("F")
+
+JobLike = Job | Planned[Any] | UUID | str
 End = Literal["front", "back"]
 
 FIRST_PAUSE_S = 0.002
@@ -78,7 +87,7 @@ LONGEST_PAUSE_S = 0.1
 
 INNER = frozenset((
     "aenqueue_draft", "clock", "declared_schedules", "draft", "enqueue_arguments", "existing", "ids", "import_kinds",
-    "kit", "looks", "middlewares", "new_jobs", "newest", "parts", "store_of",
+    "kit", "looks", "middlewares", "new_job", "new_jobs", "newest", "parts", "store_of",
 ))  # fmt: skip
 """What an app has for the package's own parts; users are not shown it."""
 
@@ -89,8 +98,13 @@ class Perdure(Lazy):
     """A job queue in one database.
 
     `url` is a path or a URL; without one it comes from the environment variable PERDURE_URL. `store` is your own
-    store for it, or a function that opens one: see docs/stores.md. The other arguments are the fields of `Config`.
-    Safe to share between threads, and to use in a process forked from the one that made it.
+    store for it, or a function that opens one: see docs/stores.md. `clock` and `ids` replace the machine's, for tests.
+    The other arguments are the fields of `Config`. Safe to share between threads, and to use in a process forked from
+    the one that made it.
+
+    Verbs on a job take a Job, or its id as UUID or text, and return the job as it is afterwards. TransitionRefused: the
+    job's state does not allow it; the message says what is possible. `tx`: do it in this transaction of yours.
+    `expect_version`: do it only if the job still has this version.
     """
 
     def __init__(
@@ -105,9 +119,11 @@ class Perdure(Lazy):
         self._url = url
         self._given_store = store
         self.config = Config.of(settings)
+        """All settings, checked."""
         self._given_clock = clock
         self._given_ids = ids
         self.kinds = Registry()
+        """The kinds declared on it, by name."""
         self.middlewares: tuple[Middleware, ...] = ()
         self.kit: Kit | None = None
         """The kit of the `testing()` block that the app is in."""
@@ -241,7 +257,7 @@ class Perdure(Lazy):
 
     async def aenqueue_draft(self, draft: Draft) -> Job:
         await asked(self.clock)
-        jobs = await self.store_of(draft.options.tx).aenqueue([self._new_job(draft)])
+        jobs = await self.store_of(draft.options.tx).aenqueue([self.new_job(draft)])
         if is_logged(logging.DEBUG):
             log_enqueued(jobs)
         return jobs[0]
@@ -292,14 +308,25 @@ class Perdure(Lazy):
 
         return pages(read, None)
 
-    def explain(self, job: JobLike) -> Explanation:
-        """Why the job is in its state, and what would change that."""
-        from perdure.ops.explain import explain
+    def explain(self, job: JobLike | FlowHandle) -> Explanation:
+        """Why the job, or flow, is in its state, and what would change that."""
+        from perdure.ops.explain import explain, explain_flow
 
-        return explain(self.store, self.existing(job), self.clock.now())
+        def of_flow() -> Explanation:
+            return explain_flow(self.store, self.flows.existing(meant_flow(job)).row, self.clock.now())
 
-    def wait(self, job: JobLike, timeout: Span | None = None) -> Job:
-        """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it continues."""
+        return self._either(job, lambda: explain(self.store, self.existing(meant_job(job)), self.clock.now()), of_flow)
+
+    @overload
+    def wait(self, job: FlowHandle, timeout: Span | None = None) -> Flow: ...
+    @overload
+    def wait(self, job: JobLike, timeout: Span | None = None) -> Job: ...
+
+    def wait(self, job: JobLike | FlowHandle, timeout: Span | None = None) -> Job | Flow:
+        """Wait until the job has ended, following its retries, and return it. WaitTimeout: it has not; it continues.
+
+        The same for a flow.
+        """
         looks = self.looks(job, timeout)
         found, pause = next(looks)
         while not found.is_final:
@@ -307,27 +334,40 @@ class Perdure(Lazy):
             found, pause = next(looks)
         return found
 
-    def looks(self, job: JobLike, timeout: Span | None) -> Iterator[tuple[Job, float]]:
-        """Polls the job: yields it as it is now and the pause before the next look. WaitTimeout: time is up.
+    def looks(self, job: JobLike | FlowHandle, timeout: Span | None) -> Iterator[tuple[Job | Flow, float]]:
+        """Polls the job or flow: yields it as it is now and the pause before the next look. WaitTimeout: time is up.
 
-        Polled, because any process may end the job.
+        Polled, because any process may end it.
         """
         limit = math.inf
         if timeout is not None:
             must_be = "seconds, not negative, a timedelta, or None to wait for ever"
             limit = check_span(timeout, "timeout", 0, math.inf, must_be=must_be, code="timeout_invalid")
-        current, pause = self.existing(job), FIRST_PAUSE_S
+        current = self._either(job, lambda: self.existing(meant_job(job)), lambda: self.flows.existing(meant_flow(job)))
+        pause = FIRST_PAUSE_S
         deadline = self.clock.boottime() + limit
         while True:
             left = deadline - self.clock.boottime()
-            current = self.newest(current)
+            current = self.newest(current) if isinstance(current, Job) else self.flows.existing(current)
             if left <= 0 and not current.is_final:
+                what = f"job {current.id} ({current.kind})" if isinstance(current, Job) else f"flow {current.id}"
                 raise WaitTimeout(
-                    f"job {current.id} ({current.kind}) was {current.state} after {limit:g} s; it continues: wait"
-                    " again, or look with app.get"
+                    f"{what} was {current.state} after {limit:g} s; it continues: wait again, or ask"
+                    f" app.explain({what.partition(' ')[0]}) what it waits for"
                 )
             yield current, min(pause, left)
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
+
+    def _either(self, what: JobLike | FlowHandle, of_job: Callable[[], T], of_flow: Callable[[], F]) -> T | F:
+        """For the job that is meant, or else for the flow: an id may be of either."""
+        if isinstance(what, FlowHandle):
+            return of_flow()
+        try:
+            return of_job()
+        except JobNotFound:
+            if isinstance(what, (UUID, str)) and self.store.flow(FlowId(parse_id(what))) is not None:
+                return of_flow()
+            raise
 
     def existing(self, job: JobLike, tx: Any = None) -> Job:
         from perdure.store.rows import not_found
@@ -346,25 +386,88 @@ class Perdure(Lazy):
 
     # -- decide ------------------------------------------------------------------------------------------------------
 
-    def cancel(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job:
-        """End a waiting job as cancelled; ask a running one to stop. Cancelling twice changes nothing."""
-        return self._change(job, Verb.CANCEL, transitions.cancel, expect_version, tx)
+    @overload
+    def cancel(self, job: FlowHandle, *, tx: Any = None) -> Flow: ...
+    @overload
+    def cancel(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job: ...
 
-    def pause(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job:
-        """Set a waiting job aside until it is resumed."""
-        return self._change(job, Verb.PAUSE, transitions.pause, expect_version, tx)
+    def cancel(self, job: JobLike | FlowHandle, *, expect_version: int | None = None, tx: Any = None) -> Job | Flow:
+        """End a waiting job as cancelled; ask a running one to stop. Cancelling twice changes nothing.
 
-    def resume(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job:
-        """Let a paused or parked job continue."""
-        return self._change(job, Verb.RESUME, transitions.resume, expect_version, tx)
+        Of a flow: all members, those of flows inside it too; the first hundreds at once, the others by the workers.
+        """
+        return self._either(
+            job,
+            lambda: self._change(meant_job(job), Verb.CANCEL, transitions.cancel, expect_version, tx),
+            lambda: self._change_flow(meant_flow(job), "cancel", expect_version, tx),
+        )
 
-    def retry(self, job: JobLike, *, as_new: bool = False, tx: Any = None) -> Job:
-        """Run a failed or cancelled job again, as a new life of it; with `as_new`, any ended job, as a new one."""
+    @overload
+    def pause(self, job: FlowHandle, *, tx: Any = None) -> Flow: ...
+    @overload
+    def pause(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job: ...
+
+    def pause(self, job: JobLike | FlowHandle, *, expect_version: int | None = None, tx: Any = None) -> Job | Flow:
+        """Set a waiting job aside until it is resumed; of a flow, all members that have not started."""
+        return self._either(
+            job,
+            lambda: self._change(meant_job(job), Verb.PAUSE, transitions.pause, expect_version, tx),
+            lambda: self._change_flow(meant_flow(job), "pause", expect_version, tx),
+        )
+
+    @overload
+    def resume(self, job: FlowHandle, *, tx: Any = None) -> Flow: ...
+    @overload
+    def resume(self, job: JobLike, *, expect_version: int | None = None, tx: Any = None) -> Job: ...
+
+    def resume(self, job: JobLike | FlowHandle, *, expect_version: int | None = None, tx: Any = None) -> Job | Flow:
+        """Let a paused or parked job continue; of a flow, all its members."""
+        return self._either(
+            job,
+            lambda: self._change(meant_job(job), Verb.RESUME, transitions.resume, expect_version, tx),
+            lambda: self._change_flow(meant_flow(job), "resume", expect_version, tx),
+        )
+
+    @overload
+    def retry(self, job: FlowHandle, *, again: bool = False, tx: Any = None) -> Flow: ...
+    @overload
+    def retry(self, job: JobLike, *, as_new: bool = False, again: bool = False, tx: Any = None) -> Job: ...
+
+    def retry(
+        self, job: JobLike | FlowHandle, *, as_new: bool = False, again: bool = False, tx: Any = None
+    ) -> Job | Flow:
+        """Run a failed or cancelled job again, under its id and with all its attempts; what it did before stays on
+        record. With `as_new`: any ended job, as a new job with a new id.
+
+        Of a flow: the members that failed or were cancelled run again, those skipped because of them wait again, and
+        what completed stays. Refused where a job that waited for the flow's end has started, unless `again`: then that
+        one gets a new life too.
+        """
+
+        def of_flow() -> Flow:
+            if as_new:
+                raise InvalidOption("as_new= is for single jobs; a flow is retried in its place")
+            flow = self.flows.retry(meant_flow(job), again=again, tx=tx)
+            return self._flow_logged("retry", flow, tx)
+
+        return self._either(job, lambda: self._retry(meant_job(job), as_new=as_new, tx=tx), of_flow)
+
+    def _retry(self, job: JobLike, *, as_new: bool, tx: Any) -> Job:
         if as_new:
             new_id = JobId(self.ids.new())
             again = self.store_of(tx).retry_as_new(job_id_of(job), new_id, self.clock.now())
             return self._logged(Verb.RETRY, again, tx, retry_of=str(again.retry_of))
         return self._by_hand(Verb.RETRY, job, lambda: self.store_of(tx).retry(job_id_of(job), self.clock.now()), tx)
+
+    def _change_flow(self, flow: FlowHandle | UUID | str, verb: FlowVerb, expect_version: int | None, tx: Any) -> Flow:
+        if expect_version is not None:
+            raise InvalidOption("expect_version= is for single jobs; a flow has no version")
+        return self._flow_logged(verb, self.flows.change(flow, verb, tx), tx)
+
+    def _flow_logged(self, verb: str, flow: Flow, tx: Any) -> Flow:
+        if is_logged(logging.INFO):
+            log_flow(verb, flow, in_transaction=tx is not None or self.store.in_transaction)
+        return flow
 
     def move(
         self,
@@ -376,7 +479,8 @@ class Perdure(Lazy):
         expect_version: int | None = None,
         tx: Any = None,
     ) -> Job:
-        """Give a waiting job another place among the jobs of its queue and priority."""
+        """Give a waiting job another place among the jobs of its queue and priority: `before` or `after` one of them,
+        or `to="front"` or `to="back"`."""
         from perdure.store.rows import Place
 
         if to is not None:
@@ -504,11 +608,118 @@ class Perdure(Lazy):
         left = checked_limit(limit)
         return islice(archived_jobs(self.store, archive_of(self.config, at)), left)
 
+    # -- flows -------------------------------------------------------------------------------------------------------
+
+    @lazy
+    def flows(self) -> Flows:
+        """Chains, groups, batches and workflows: get, list, jobs, graph, seal."""
+        from perdure.flows import Flows
+
+        return Flows(self)
+
+    def workflow(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        conflict: Conflict = "raise",
+        on_failure: OnFailure = "continue",
+        at_once: int | None = None,
+        properties: Mapping[str, Any] | None = None,
+        tx: Any = None,
+    ) -> Workflow:
+        """A graph of jobs: `with app.workflow("nightly") as wf: rows = wf.add(fetch.new(day)); …`.
+
+        Written in one transaction at the end of the block, yours with `tx=`: all of it or nothing. `key`: no other live
+        flow has it; if one has, KeyConflict, or with conflict="return" that one counts. `on_failure`: what a failed
+        member does to the others ("continue", "stop", "cancel", "pause", "skip"). See docs/flows.md.
+        """
+        from perdure.workflow import Settings, Workflow
+
+        return Workflow(self, "workflow", Settings(name, on_failure, key, conflict, at_once, properties), tx)
+
+    def chain(
+        self,
+        *drafts: Draft,
+        name: str | None = None,
+        key: str | None = None,
+        conflict: Conflict = "raise",
+        properties: Mapping[str, Any] | None = None,
+        tx: Any = None,
+    ) -> Flow:
+        """Enqueue jobs that run one after the other, each after the success of the one before.
+
+        `app.chain(fetch.new(day), scrub.new(rows=previous), store.new(rows=previous))`: `previous` is the result of the
+        job before. If one fails, the rest is skipped.
+        """
+        from perdure.workflow import chained
+
+        flow = chained(self, drafts, name, key=key, conflict=conflict, properties=properties, tx=tx)
+        return flow.write(tx)
+
+    def group(
+        self,
+        drafts: Iterable[Draft],
+        *,
+        name: str | None = None,
+        mode: Mode = "parallel",
+        on_failure: OnFailure = "continue",
+        at_once: int | None = None,
+        key: str | None = None,
+        conflict: Conflict = "raise",
+        properties: Mapping[str, Any] | None = None,
+        tx: Any = None,
+    ) -> Flow:
+        """Enqueue jobs that are counted together, in one transaction. For many, or a generator, see `batch`.
+
+        mode="sequential": one after the other, in this order. `on_failure`: "continue": the others go on; "stop": those
+        that have not started are skipped; "cancel": and those that run are asked to stop; "pause": those that have not
+        started are paused; "skip": the others go on, and the group does not fail for it.
+        """
+        from perdure.workflow import grouped
+
+        settings: dict[str, Any] = {"on_failure": on_failure, "at_once": at_once, "key": key, "conflict": conflict}
+        return grouped(self, drafts, name, mode, **settings, properties=properties, tx=tx).write(tx)
+
+    def batch(
+        self,
+        name: str,
+        *,
+        on_success: Draft | None = None,
+        on_failure: Draft | OnFailure | None = None,
+        on_end: Draft | None = None,
+        at_once: int | None = None,
+        key: str | None = None,
+        conflict: Conflict = "raise",
+        properties: Mapping[str, Any] | None = None,
+        abandon: Abandon = "cancel",
+        tx: Any = None,
+    ) -> Batch:
+        """Many jobs, counted together: `with app.batch("import", on_success=report.new()) as batch: batch.add(…)`.
+
+        Members are written 1,000 at a time and run while the block goes on; it is sealed at its end. If the block ends
+        with an exception, the batch is cancelled; with abandon="keep" it stays open, to be sealed or cancelled by hand.
+        `on_success`, `on_failure`, `on_end`: jobs that run when all members have ended so; `on_failure` may also be a
+        policy, as in `group`.
+        """
+        from perdure.workflow import new_batch
+
+        jobs: dict[str, Any] = {"on_success": on_success, "on_failure": on_failure, "on_end": on_end}
+        settings: dict[str, Any] = {"at_once": at_once, "key": key, "conflict": conflict, "properties": properties}
+        return new_batch(self, name, **jobs, **settings, abandon=abandon, tx=tx)
+
     # -- the rest ----------------------------------------------------------------------------------------------------
 
     @lazy
+    def limits(self) -> Limits:
+        """Limits and rates: set, pause, show, hold."""
+        from perdure.limits import Limits
+
+        return Limits(self)
+
+    @lazy
     def queues(self) -> Queues:
-        """Whole queues: list, pause, resume."""
+        """Whole queues: list, pause, resume, limit."""
         from perdure.queues import Queues
 
         return Queues(self)
@@ -646,7 +857,7 @@ class Perdure(Lazy):
         from perdure.worker.options import Parts
 
         self.import_kinds()
-        parts = Parts(self.store, self.kinds, self.clock, self.ids, self._new_job, self.middlewares)
+        parts = Parts(self.store, self.kinds, self.clock, self.ids, self.new_job, self.middlewares)
         return parts._replace(owner=self.owner, declared=self._declared, retention=self.config.retention)
 
     def _declared(self) -> Sequence[Definition]:
@@ -667,7 +878,7 @@ class Perdure(Lazy):
                     code="imports_failed",
                 ) from error
 
-    def _new_job(self, draft: Draft) -> NewJob:
+    def new_job(self, draft: Draft) -> NewJob:
         now = self.clock.now()  # before the id, whose time since= compares with created_at
         return new_job(*draft, JobId(self.ids.new()), now)
 
@@ -697,17 +908,18 @@ class Perdure(Lazy):
         state: Mapping[str, Any] | None = None,
         url: str | os.PathLike[str] | None = None,
         tx: Any = None,
-    ) -> AbstractContextManager[Kit]:
+    ) -> KitBlock:
         """`with app.testing() as t:` uses a temporary file and a clock that does not move, for this whole process.
 
         The app's own database is not touched. When the block ends, the app has its database, clock and ids again. Kinds
         and middleware declared inside stay declared: a module is imported once. `start`: the time at the beginning, now
         by default; `state`: what handlers find as `ctx.state`. `url`: a database for tests, which is emptied. `tx`: a
-        connection or session whose transaction the test rolls back, and the jobs with it. See docs/testing.md.
+        connection or session whose transaction the test rolls back, and the jobs with it; an asynchronous one with
+        `async with app.testing(tx=…) as t:`. See docs/testing.md.
         """
-        from perdure.testing.kit import testing
+        from perdure.testing.kit import KitBlock
 
-        return testing(self, start, state, None if url is None else resolve_url(url), tx)
+        return KitBlock(self, start, state, None if url is None else resolve_url(url), tx)
 
     def close(self) -> None:
         """Close the app's connections. They are opened again on the next use."""
@@ -734,4 +946,14 @@ class Perdure(Lazy):
 def job_id_of(job: JobLike) -> JobId:
     if isinstance(job, Job):
         return job.row.id
-    return JobId(parse_id(job))
+    return JobId(job.raw_id if isinstance(job, Planned) else parse_id(job))
+
+
+def meant_job(what: JobLike | FlowHandle) -> JobLike:
+    assert not isinstance(what, FlowHandle)
+    return what
+
+
+def meant_flow(what: JobLike | FlowHandle) -> FlowHandle | UUID | str:
+    assert not isinstance(what, (Job, Planned))
+    return what

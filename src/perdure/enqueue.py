@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from perdure.checks import KEY_LIMIT, Span, check_known, check_name
 from perdure.clock import Micros
-from perdure.errors import InvalidInput, InvalidOption, TransitionRefused, shown
+from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, Problem, TransitionRefused, shown
+from perdure.flow.planned import MOST_REFERENCES, references_in, refers, tree_of
 from perdure.ids import JobId
 from perdure.job.model import NewJob, Plan
+from perdure.job.references import refs_text, waiting_for
 from perdure.job.states import State
 from perdure.job.transitions import waiting_state
 from perdure.job.views import Job
 from perdure.kind import Draft, Kind
+from perdure.limit.rule import is_fixed, needs
 from perdure.options import Options, Unique, principal
+from perdure.payload.signature import MISSING
 from perdure.store.rows import Edit
 
 if TYPE_CHECKING:
@@ -54,20 +58,59 @@ def new_job(
     now: Micros,
 ) -> NewJob:
     """The job of a draft (`new_job(*draft, id, now)`). Raises InvalidPayload or InvalidOption."""
-    payload, secrets = kind.codec.encode(arguments)
+    refs = None
+    try:
+        payload, secrets = kind.codec.encode(arguments)
+    except InvalidPayload:
+        if not refers(arguments):
+            raise
+        payload, secrets, refs = _encoded_in_part(kind, arguments)
     asker = principal.get()
-    if plan.direct and asker is None:
+    if plan.direct and asker is None and refs is None:
         return NewJob(job_id, plan, payload, secrets, now, now, _QUEUED)
     if plan.principal is None and asker is not None:
         plan = plan._replace(principal=check_name(asker, "principal", KEY_LIMIT), plain=False, direct=False)
+    if options.rules:
+        plan = limited(plan, options, payload)
     run_at = options.start_at(now)
-    state = _SCHEDULED if run_at > now else _QUEUED
+    state = _SCHEDULED if run_at > now else (_QUEUED if plan.limit_key is None else _HELD)
+    new = NewJob(job_id, plan, payload, secrets, now, run_at, state)
+    if refs is not None or options.edges:
+        new = waiting_for(new, options.edges, refs)
     if options.idempotency_key is None and options.business_key is None and options.unique is None:
-        return NewJob(job_id, plan, payload, secrets, now, run_at, state)
-    return _keyed(NewJob(job_id, plan, payload, secrets, now, run_at, state), kind, options)
+        return new
+    return _keyed(new, kind, options)
 
 
-_QUEUED, _SCHEDULED = State.QUEUED.value, State.SCHEDULED.value
+def _encoded_in_part(kind: Kind[..., Any, ..., Any], arguments: Mapping[str, Any]) -> tuple[str, str | None, str]:
+    """Arguments of which some are references: the others as they are stored, and the references.
+
+    Those are validated when the job runs.
+    """
+    referring = {name: value for name, value in arguments.items() if refers(value)}
+    signature = kind.codec.signature
+    missing = [Problem(repr(name), MISSING) for name in sorted(signature.required.difference(arguments))]
+    if problems := [*missing, *signature.unknown(referring)]:
+        raise signature.refusal(problems)
+    if (many := sum(1 for _ in references_in(list(referring.values())))) > MOST_REFERENCES:
+        raise InvalidPayload(
+            f"a {kind.name} job would take {many:,} results as arguments, the limit is {MOST_REFERENCES:,}; put those"
+            " jobs into a batch or group, and read them with ctx.results(…)",
+            code="payload_too_large",
+        )
+    refs = refs_text({name: tree_of(value) for name, value in referring.items()}, None)
+    assert refs is not None
+    rest = {name: value for name, value in arguments.items() if name not in referring}
+    payload, secrets = kind.codec.part.encode(rest)
+    return payload, secrets, refs
+
+
+_QUEUED, _HELD, _SCHEDULED = State.QUEUED.value, State.HELD.value, State.SCHEDULED.value
+
+
+def limited(plan: Plan, options: Options, payload: str) -> Plan:
+    """The plan of a job with these arguments: with the keys of its limits, where these depend on them."""
+    return plan if is_fixed(options.rules) else plan._replace(limit_key=needs(options.rules, plan.kind, payload))
 
 
 def _keyed(new: NewJob, kind: Kind[..., Any, ..., Any], options: Options) -> NewJob:
@@ -144,6 +187,8 @@ def edited(app: Perdure, job: Job, changes: EditFields, store: Store) -> Edit | 
         kind = app.kinds.get(job.kind)
         payload, secrets = kind.codec.encode(changes["payload"])
         row = row._replace(payload=payload, secrets=secrets, kind_version=kind.version)
+        if live.limit_key is not None and not is_fixed(kind.defaults.rules):
+            row = row._replace(limit_key=needs(kind.defaults.rules, kind.name, payload))
     row = row._replace(
         params=options.params_json if "params" in changes else row.params,
         principal=options.principal if "principal" in changes else row.principal,
@@ -155,6 +200,8 @@ def edited(app: Perdure, job: Job, changes: EditFields, store: Store) -> Edit | 
         kind_version=row.kind_version,
         run_at=options.start_at(now) if {"run_at", "delay"} & changes.keys() else live.run_at,
         timeout_ms=options.timeout_ms if "timeout" in changes else live.timeout_ms,
+        limit_key=row.limit_key,
+        held_by=None,
         updated_at=now,
         version=live.version + 1,
     )

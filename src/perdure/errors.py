@@ -8,10 +8,12 @@ PerdureError
 │   └── InvalidOption       an option that is unknown or has an impossible value
 ├── KeyConflict             a key that is already taken
 ├── JobNotFound             no job has this id
+├── FlowNotFound            no flow has this id
 ├── TransitionRefused       the job's state does not allow this
 ├── JobFailed               `wait` saw the job end without a result
 ├── WaitTimeout             `wait` gave up; the job continues
 ├── LockNotHeld             a named lease that is not, or no longer, ours
+├── LimitReached            a place of a limit could not be had in time; nothing is held
 ├── ScheduleError           a schedule that is unknown, or cannot be what is asked of it
 ├── TemplateError           a template that is unknown, archived, changed meanwhile, or does not fit its kind
 ├── ReservationBusy         the queue could not be had for direct work in time; nothing is reserved
@@ -79,11 +81,15 @@ class PerdureError(Exception):
     ) -> None:
         super().__init__(message if remedy is None else f"{message}; {remedy.python}")
         self.code = code or self.default_code
+        """Stable, for programs; docs/errors.md lists all."""
         self.option = option
+        """The option or setting that is wrong. None: it is about none."""
         self.remedy = remedy
+        """What to do next, for a program and for someone at a terminal. None: the message says it."""
 
     @property
     def message(self) -> str:
+        """The text, without the code that `str()` puts behind it."""
         return str(self.args[0])
 
     def __str__(self) -> str:
@@ -120,8 +126,11 @@ class InvalidPayload(InvalidInput):
 
     default_code = "payload_invalid"
     kind: str | None = None
+    """The name of the kind. None: the arguments are of no kind."""
     problems: Sequence[Problem] = ()
+    """What is wrong, one for each argument: `place`, `wrong` and `value`, as texts."""
     parameters: str = ""
+    """The signature, as text."""
 
 
 class InvalidOption(InvalidInput):
@@ -136,6 +145,10 @@ class KeyConflict(PerdureError):
 
 class JobNotFound(PerdureError, LookupError):
     default_code = "job_not_found"
+
+
+class FlowNotFound(PerdureError, LookupError):
+    default_code = "flow_not_found"
 
 
 class TransitionRefused(PerdureError):
@@ -154,6 +167,10 @@ class WaitTimeout(PerdureError, TimeoutError):
 
 class LockNotHeld(PerdureError):
     default_code = "lock_not_held"
+
+
+class LimitReached(PerdureError):
+    default_code = "limit_reached"
 
 
 class ScheduleError(PerdureError):

@@ -24,6 +24,7 @@ JobId = NewType("JobId", bytes)
 RunId = NewType("RunId", bytes)
 NodeId = NewType("NodeId", bytes)
 ReservationId = NewType("ReservationId", bytes)
+FlowId = NewType("FlowId", bytes)
 
 _IDS_PER_MS = 1 << 12
 _LAST_MS = (1 << 48) - 1

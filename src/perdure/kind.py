@@ -4,7 +4,7 @@ through its app."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import WRAPPER_ASSIGNMENTS, partial, update_wrapper
 from typing import (
     TYPE_CHECKING,
@@ -24,10 +24,11 @@ from typing import (
 )
 
 from perdure.checks import NAME_LIMIT, Span, check_choice, check_list, check_name, check_names, check_whole
-from perdure.errors import InvalidInput, InvalidPayload, KindError, WaitTimeout, shown
+from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, KindError, WaitTimeout, shown
 from perdure.job.model import Plan
 from perdure.job.views import Job
 from perdure.lazy import Lazy, lazy
+from perdure.limit.rule import Rule, name_for
 from perdure.names import public
 from perdure.options import OptionFields, Options, for_a_job
 from perdure.payload.signature import call_of, innermost
@@ -50,14 +51,24 @@ R = TypeVar("R")
 C = TypeVar("C")
 """What a direct call returns: the result, or a coroutine of it."""
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
+    D_co = WithDefault("D_co", covariant=True, default=Any)
+else:
+    D_co = TypeVar("D_co", covariant=True)
+
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 Isolation = Literal["process"]
 INNER = frozenset(("codec", "defaults", "draft", "is_async", "load", "names", "place", "upgraded", "upgrades"))
 """What a kind has for the package's own parts; users are not shown it."""
 
 
-class Draft(NamedTuple):
-    """A job that is not enqueued yet: made by `new`, taken by `app.enqueue_many` and `app.supersede`."""
+class Draft(NamedTuple, Generic[D_co]):
+    """A job that is not enqueued yet: made by `new`, taken by `app.enqueue_many`, `app.supersede` and flows.
+
+    `Draft[int]` is one of a function that returns an int; `Draft` alone is any.
+    """
 
     kind: Kind[..., Any, ..., Any]
     arguments: Mapping[str, Any]
@@ -123,15 +134,18 @@ class Bound(Generic[P, R]):
     def _drafts(self, arguments: Iterable[Mapping[str, Any]]) -> list[Draft]:
         return [self.draft(one) for one in check_list(arguments, "a list of arguments, one dict each")]
 
-    def new(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """A job for `app.enqueue_many` or `app.supersede`. Its arguments are checked when it is enqueued."""
+    def new(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
+        """A job for `app.enqueue_many`, `app.supersede` or a flow. Its arguments are checked when it is enqueued."""
         return self.draft(self._kind.codec.bind(args, kwargs))
 
     def options(self, **changes: Unpack[OptionFields]) -> Bound[P, R]:
         """The same kind with other options, for one or more jobs."""
-        return Bound(self._kind, self._options.changed(for_a_job(changes)))
+        options = self._options.changed(for_a_job(changes))
+        if changes.get("limit") is not None or changes.get("rate") is not None:
+            self._kind.app.kinds.require_declared(options.rules, self._kind.name)
+        return Bound(self._kind, options)
 
-    def draft(self, arguments: Mapping[str, Any]) -> Draft:
+    def draft(self, arguments: Mapping[str, Any]) -> Draft[R]:
         """Like `new`, from arguments by name."""
         return Draft(self._kind, arguments, self._options, self._plan)
 
@@ -147,13 +161,19 @@ class Kind(Bound[P, R], Lazy, Generic[P, R, Q, C]):
         self, app: Perdure, function: Callable[Q, C], declared: Declaration, defaults: Options, context_type: type
     ) -> None:
         self.app = app
+        """The app that it was declared on."""
         self.function: Callable[Q, C] = _checked_function(function)
+        """The function itself, without middleware and time-out."""
         function = self.function
         self.name = _name_of(function) if declared.name is None else declared.name
+        """What its jobs are stored under."""
         self.aliases = declared.aliases
+        """Earlier names, whose jobs it runs too."""
         self.version = declared.version
+        """Of its arguments; raised with `upgrades=`."""
         self.upgrades = declared.upgrades
         self.isolation = declared.isolation
+        """process: each job runs in a child process. None: in a thread, or on the event loop."""
         self.defaults = defaults
         self._context_type = context_type
         self.is_async = is_coroutine_function(function)
@@ -324,11 +344,17 @@ def _given(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(given)
 
 
+def _meaning(rule: Rule) -> tuple[object, ...]:
+    return rule.sort, rule.most, rule.per_us, rule.burst
+
+
 class Registry:
     """The kinds of one app by name and alias."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, Kind[..., Any, ..., Any]] = {}
+        self._rules: dict[str, tuple[Rule, str]] = {}
+        """The limits by name, and who declared each first: a kind, or the app itself ("")."""
 
     def add(self, kind: Kind[..., Any, ..., Any]) -> None:
         """Add a kind. The same name from two places is refused; the same place again is a module reload."""
@@ -340,8 +366,59 @@ class Registry:
                     " another name with @app.job(name=…)",
                     code="kind_duplicate",
                 )
+        self._add_rules(kind.defaults.rules, kind.name)
         for name in kind.names:
             self._kinds[name] = kind
+
+    def declare_limits(self, rules: Sequence[Rule]) -> None:
+        """Limits that no kind names."""
+        for rule in rules:
+            if rule.name is None:
+                raise InvalidOption("a limit that belongs to no kind needs a name", code="limit_rule_invalid")
+        self._add_rules(rules, "")
+
+    def _add_rules(self, rules: Sequence[Rule], source: str) -> None:
+        """The same name with another meaning is refused, unless it is the same source again (a reload)."""
+        for rule in rules:
+            name = name_for(rule, source)
+            known, declared_by = self._rules.get(name, (rule, source))
+            if _meaning(known) != _meaning(rule) and declared_by != source:
+                raise KindError(
+                    f"limit {name!r} is declared twice with different numbers: {known} by {declared_by or 'the app'},"
+                    f" and {rule} by {source or 'the app'}; declare it once, as in API = Limit({name!r}, 5)",
+                    code="limit_conflict",
+                )
+        self._rules |= {name_for(rule, source): (rule, source) for rule in rules}
+
+    def require_declared(self, rules: Sequence[Rule], kind: str) -> None:
+        """Refuse a limit of a single job that no worker would tell the database of."""
+        for rule in rules:
+            name = name_for(rule, kind)
+            known = self._rules.get(name)
+            if known is None or _meaning(known[0]) != _meaning(rule):
+                what = "is not declared" if known is None else f"is declared as {known[0]}"
+                raise InvalidOption(
+                    f"limit {name!r} {what}; a limit of a single job must be that of a kind (@app.job(limit=…)), or be"
+                    " declared once with app.limits.declare(…), so that workers know it",
+                    code="limit_undeclared",
+                )
+
+    def rule(self, name: str) -> Rule | None:
+        """What this limit means to the code. None: this code does not declare it; that of another program may."""
+        known = self._rules.get(name)
+        return None if known is None else known[0]
+
+    def rules(self) -> list[tuple[str, Rule, list[str]]]:
+        """All limits and rates with their names, and the kinds that have them; those of the app itself have none."""
+        users: dict[str, list[str]] = {name: [] for name in self._rules}
+        for kind in self:
+            for rule in kind.defaults.rules:
+                users[name_for(rule, kind.name)].append(kind.name)
+        return [
+            (name, rule, users[name])
+            for name, (rule, source) in sorted(self._rules.items())
+            if users[name] or not source
+        ]
 
     def get(self, name: str) -> Kind[..., Any, ..., Any]:
         kind = self.find(name)

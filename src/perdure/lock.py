@@ -23,7 +23,9 @@ class Lock:
         must_be = "seconds, more than 0, or a timedelta"
         ttl_s = check_span(ttl, "ttl", ABOVE_ZERO, 10**10, must_be=must_be, code="ttl_invalid")
         self.name = check_name(name, "the lock's name", KEY_LIMIT)
+        """Whoever asks for the same name wants the same lock."""
         self.owner = secrets.token_hex(16)
+        """This object, among all that want the lock; random."""
         self._app = app  # not its store: a lock kept at module level must follow the app to another database
         self._ttl_us = max(1, round(ttl_s * 1_000_000))
 
@@ -41,6 +43,7 @@ class Lock:
 
     @property
     def held(self) -> bool:
+        """It is ours now, by the database. Asked each time."""
         return self._app.store.lock_holder(self.name, self._app.clock.now()) == self.owner
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, TypedDict, cast, get_args
+from uuid import UUID
 
 from perdure.checks import (
     KEY_LIMIT,
@@ -23,10 +24,15 @@ from perdure.checks import (
     refused,
 )
 from perdure.clock import Micros
-from perdure.errors import InvalidOption
+from perdure.errors import InvalidOption, shown
+from perdure.flow.planned import Awaited, Reference
+from perdure.ids import parse_id
+from perdure.job.flow import Edge, NeedsName
 from perdure.job.model import PRIORITY_LIMIT, Plan, rank_of
 from perdure.job.retry import Retry
+from perdure.job.views import Job
 from perdure.lazy import Lazy, lazy
+from perdure.limit.rule import Limit, Rate, Rule, is_fixed, listed, needs
 from perdure.store.rows import EVERY_QUEUE
 from perdure.words_of_others import OPTIONS
 
@@ -34,15 +40,19 @@ PARAMS_LIMIT = 64 * 1024
 DEFAULT_RETRY = Retry()
 
 principal: ContextVar[str | None] = ContextVar("perdure.principal", default=None)
-"""For whom jobs are enqueued in this context, unless an option says otherwise, and who decides about jobs by hand."""
+"""Who is at work in this thread or task: `principal.set("ann")`. Jobs enqueued then are for this principal, unless an
+option says otherwise, and what is done to jobs by hand is logged with it."""
 
+AwaitedLike = Job | Awaited | UUID | str
+After = AwaitedLike | tuple[AwaitedLike, NeedsName] | Sequence[AwaitedLike | tuple[AwaitedLike, NeedsName]] | None
+"""What a job waits for: jobs and flows, by themselves or by id, each perhaps with the end it must have."""
 Conflict = Literal["raise", "return"]
 Until = Literal["final", "ever"]
-_CONFLICT, _UNTIL = get_args(Conflict), get_args(Until)
+_CONFLICT, _UNTIL, _NEEDS = get_args(Conflict), get_args(Until), get_args(NeedsName)
 
 
 class OptionFields(TypedDict, total=False):
-    """The options of a job, for type checkers."""
+    """The options of a job, for `@app.job(…)`, `kind.options(…)` and `app.enqueue(…)`; explained in docs/jobs.md."""
 
     delay: Span | None
     run_at: datetime | None
@@ -57,6 +67,10 @@ class OptionFields(TypedDict, total=False):
     retry: Retry | int
     timeout: Span | None
     unique: Unique | None
+    limit: Limit | Sequence[Limit] | None
+    rate: Rate | Sequence[Rate] | None
+    after: After
+    on: NeedsName | None
     tx: Any
 
 
@@ -103,6 +117,10 @@ class Options(Lazy):
     retry: Retry | int = DEFAULT_RETRY
     timeout: Span | None = None
     unique: Unique | None = None
+    limit: Limit | Sequence[Limit] | None = None
+    rate: Rate | Sequence[Rate] | None = None
+    after: After = None
+    on: NeedsName | None = None
     tx: Any = None
 
     def __post_init__(self) -> None:
@@ -121,7 +139,7 @@ class Options(Lazy):
         object.__setattr__(self, "tags", check_names(self.tags, "tags", _check_tag, of="texts", code="tags_invalid"))
         object.__setattr__(self, "retry", Retry.of(self.retry))
         self.start_at(Micros(0))
-        _ = self.params_json, self.timeout_ms
+        _ = self.params_json, self.timeout_ms, self.rules, self.edges
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
         """These options with some replaced. An unknown name is refused."""
@@ -137,8 +155,18 @@ class Options(Lazy):
         return Micros(now + round(_seconds(self.delay, "delay") * 1_000_000))
 
     @lazy
+    def edges(self) -> tuple[Edge, ...]:
+        """What the job waits for."""
+        return edges_of(self.after, self.on)
+
+    @lazy
     def policy(self) -> Retry:
         return Retry.of(self.retry)
+
+    @lazy
+    def rules(self) -> tuple[Rule, ...]:
+        """The limits and rates together."""
+        return listed(self.limit, self.rate)
 
     @lazy
     def timeout_ms(self) -> int | None:
@@ -180,8 +208,9 @@ class Options(Lazy):
     def plan(self, names: tuple[str, ...], version: int, owner: str) -> Plan:
         """What all jobs of this kind with these options share. `names[0]` is the kind's current name."""
         policy = self.policy
-        plain = (self.params_json, self.stored, self.principal, self.timeout_ms) == (None,) * 4
+        plain = (self.params_json, self.stored, self.principal, self.timeout_ms) == (None,) * 4 and not self.rules
         unbound = (self.idempotency_key, self.business_key, self.unique, self.delay, self.run_at) == (None,) * 5
+        unbound = unbound and not self.edges
         return Plan(
             kind=names[0],
             kind_version=version,
@@ -194,7 +223,7 @@ class Options(Lazy):
             max_attempts=policy.max_attempts,
             as_new_job=int(policy.as_new_job),
             timeout_ms=self.timeout_ms,
-            limit_key=None,
+            limit_key=needs(self.rules, names[0], "{}") if is_fixed(self.rules) else None,
             tags=tuple(self.tags),
             conflict=self.conflict,
             names=names,
@@ -225,6 +254,52 @@ def check_queue(value: object) -> str:
     return name
 
 
+def edges_of(after: Any, on: NeedsName | None) -> tuple[Edge, ...]:
+    """What `after=` and `on=` say: each job or flow once. InvalidOption: they are no such thing."""
+    if on is not None:
+        check_choice(on, "on", _NEEDS, code="on_invalid")
+    if after is None:
+        if on is not None:
+            raise InvalidOption(f"on={on!r} without after=: say what the job waits for", code="on_invalid")
+        return ()
+    listed: list[Any] = [after] if isinstance(after, str) or _is_pair(after) or not _is_listed(after) else [*after]
+    edges: dict[bytes, Edge] = {}
+    for one in listed:
+        what, needs = one if _is_pair(one) else (one, on or "success")
+        edge = Edge(awaited_id(what), check_choice(needs, "on", _NEEDS, code="on_invalid"))
+        if edges.setdefault(edge.depends_on, edge) != edge:
+            raise InvalidOption(
+                f"after= names {shown(what)} twice, with different ends; name it once", code="after_invalid"
+            )
+    return tuple(edges.values())
+
+
+def _is_listed(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, Reference)
+
+
+def _is_pair(value: object) -> bool:
+    """(job, "end"). A tuple of two jobs is none."""
+    if not isinstance(value, tuple) or len(cast("tuple[object, ...]", value)) != 2:
+        return False
+    what, needs = cast("tuple[object, object]", value)
+    return isinstance(needs, str) and (needs in _NEEDS or not isinstance(what, str))
+
+
+def awaited_id(what: object) -> bytes:
+    """The id of a job or flow that a job waits for."""
+    match what:
+        case Job():
+            return what.row.id
+        case Awaited():
+            return what.raw_id
+        case UUID() | str():
+            return parse_id(what)
+        case _:
+            must_be = 'jobs, flows or ids of them, or pairs as in (job, "end")'
+            raise refused("after", must_be, what, code="after_invalid")
+
+
 def _are_texts(values: object) -> bool:
     return isinstance(values, Iterable) and all(isinstance(name, str) for name in cast("Iterable[object]", values))
 
@@ -248,7 +323,7 @@ def for_a_job(options: OptionFields) -> OptionFields:
 
 def for_a_kind(options: OptionFields) -> OptionFields:
     """Refuse what only a single job can have."""
-    for name in ("tx", "idempotency_key", "run_at"):
+    for name in ("tx", "idempotency_key", "run_at", "after", "on"):
         if options.get(name) is not None:
             raise InvalidOption(
                 f"{name}= belongs to a single job, not to a kind; pass it with .options({name}=…)",

@@ -1,4 +1,4 @@
-"""`app.queues`: list, pause and resume whole queues. Calls the store."""
+"""`app.queues`: list, pause, resume and limit whole queues. Calls the store."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from perdure.checks import check_name
+from perdure.checks import check_name, check_whole
 from perdure.clock import to_datetime
+from perdure.limit.rule import AT_MOST
 from perdure.store.rows import QueueRow
 from perdure.worker.lifecycle import log_queue
 
@@ -32,6 +33,8 @@ class Queue:
     more_live: bool = False
     reserved_until: datetime | None = None
     """When the reservation of the queue ends, unless it is renewed; `app.reservations()` tells whose it is."""
+    concurrency: int | None = None
+    """How many of its jobs may run at once, over all workers. None: no limit."""
 
     @property
     def paused(self) -> bool:
@@ -43,7 +46,7 @@ class Queue:
 
 
 class Queues:
-    """List, pause and resume queues. The name `*` means all queues."""
+    """List, pause, resume and limit queues. The name `*` means all queues."""
 
     def __init__(self, app: Perdure) -> None:
         self._app = app
@@ -62,9 +65,19 @@ class Queues:
         if self._app.store.pause_queue(check_name(name, "queue"), None):
             log_queue("resume", name, in_transaction=self._app.store.in_transaction)
 
+    def limit(self, name: str, concurrency: int | None) -> None:
+        """How many jobs of this queue may run at once, over all workers; None lifts the limit. `*` counts all jobs.
+
+        Running jobs are not stopped. A repeat changes nothing.
+        """
+        if concurrency is not None:
+            check_whole(concurrency, "concurrency", 1, AT_MOST, code="concurrency_invalid")
+        if self._app.store.limit_queue(check_name(name, "queue"), concurrency):
+            log_queue("limit", name, in_transaction=self._app.store.in_transaction)
+
 
 def _queue(row: QueueRow) -> Queue:
     paused_at = None if row.paused_at is None else to_datetime(row.paused_at)
     reserved_until = None if row.reserved_until is None else to_datetime(row.reserved_until)
     more = (row.more_queued, row.more_live)
-    return Queue(row.name, paused_at, row.queued, row.running, row.live, *more, reserved_until)
+    return Queue(row.name, paused_at, row.queued, row.running, row.live, *more, reserved_until, row.concurrency)

@@ -75,6 +75,7 @@ class Reservation:
         must_be = "seconds, more than 0, or a timedelta"
         lasts_s = check_span(expires, "expires", ABOVE_ZERO, LONGEST_S, must_be=must_be)
         self.queue = check_name(queue, "queue")
+        """Its name; `*` for every queue."""
         _check_not_own(self.queue)
         self._app = app
         self._lasts_us = max(1, round(lasts_s * 1_000_000))
@@ -83,12 +84,14 @@ class Reservation:
         self._id = ReservationId(app.ids.new())
         now, until = app.clock.now(), self._until()
         self.by = check_name(by, "by", KEY_LIMIT) if by is not None else _holder(process.host, process.pid)
+        """Who holds it, for people."""
         self._row = ReservationRow(self._id, self.queue, self.by, ACTIVE, now, None, *until, **process._asdict())
         self._held = until
         self._is_used = self._is_taken = False
 
     @property
     def id(self) -> UUID:
+        """As `app.reservations()` and `perdure reservations` list it."""
         return to_uuid(self._id)
 
     @property
@@ -281,6 +284,8 @@ def run_direct(app: Perdure, draft: Draft, wait: Span | None, expires: Span) -> 
     if draft.options.tx is not None:
         raise InvalidOption("run_direct takes no tx=: the job runs at once, and not after your commit", option="tx")
     new = app.new_jobs([draft])[0]
+    if new.state == State.HELD:  # direct work is limited by its reservation alone
+        new = new._replace(state=State.QUEUED.value, plan=new.plan._replace(limit_key=None))
     if new.state != State.QUEUED:
         raise InvalidOption(
             f"run_direct runs a job now, and this one would be {new.state}; leave out delay= and run_at=, or"

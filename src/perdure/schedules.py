@@ -5,6 +5,7 @@ Only workers take instants that are due; everything here works in any process.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from perdure.checks import Span, check_known, check_name, check_time, check_type, check_whole
 from perdure.clock import Micros, to_datetime
+from perdure.enqueue import limited
 from perdure.errors import (
     DatabaseBusy,
     InvalidOption,
@@ -54,6 +56,7 @@ from perdure.schedule.trigger import Trigger
 from perdure.store.rows import Missed, ScheduleRow, SlotRow
 from perdure.store.template import archived
 from perdure.templates import job_from_template
+from perdure.worker.lifecycle import is_logged, log_schedule, log_verb
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -202,7 +205,7 @@ class Schedules:
                 changed = switched(changed, None if definition.enabled else BY_HAND, now)
             return changed
 
-        return self._changed(name, change, definition.trigger)
+        return self._changed("put", name, change, definition.trigger)
 
     def enable(self, name: str) -> Schedule:
         """Switch it on. What was planned meanwhile is recorded as missed (`disabled`)."""
@@ -212,25 +215,26 @@ class Schedules:
                 return _schedule(row)
             changed, missed = enabled_again(row, self._app.clock.now())
             if self._app.store.save_schedule(changed, row.version, missed):
+                self._log("enable", name)
                 return _schedule(changed)
         raise _outrun(name)
 
     def disable(self, name: str, *, cancel_pending: bool = False) -> Schedule:
         """Switch it off: no instant is taken any more. `cancel_pending`: its jobs that wait are cancelled, too."""
-        return self._switch_off(name, BY_HAND, cancel_pending=cancel_pending)
+        return self._switch_off("disable", name, BY_HAND, cancel_pending=cancel_pending)
 
     def remove(self, name: str, *, cancel_pending: bool = False) -> Schedule:
         """Switch it off for good: it is not listed any more. Its slots and jobs stay as a record."""
-        return self._switch_off(name, REMOVED, cancel_pending=cancel_pending)
+        return self._switch_off("remove", name, REMOVED, cancel_pending=cancel_pending)
 
-    def _switch_off(self, name: str, reason: str, *, cancel_pending: bool) -> Schedule:
+    def _switch_off(self, verb: str, name: str, reason: str, *, cancel_pending: bool) -> Schedule:
         self._existing(name)
 
         def change(row: ScheduleRow | None, now: Micros) -> ScheduleRow:
             assert row is not None  # schedules are never deleted
             return row if row.disabled_reason == reason else switched(row, reason, now)
 
-        switched_off = self._changed(name, change)
+        switched_off = self._changed(verb, name, change)
         if cancel_pending:
             self._cancel_pending(switched_off.id.bytes)
         return switched_off
@@ -239,7 +243,9 @@ class Schedules:
         store, now = self._app.store, self._app.clock.now()
         while pending := store.pending_of(schedule_id, CANCELLED_AT_ONCE):
             for job_id in pending:
-                store.change(job_id, Verb.CANCEL, transitions.cancel, now)
+                job = store.change(job_id, Verb.CANCEL, transitions.cancel, now)
+                if is_logged(logging.INFO):
+                    log_verb(Verb.CANCEL, job, in_transaction=store.in_transaction)
 
     def rename(self, name: str, to: str) -> Schedule:
         """Call it something else. Its id, its slots and its next instant stay."""
@@ -252,10 +258,13 @@ class Schedules:
             assert row is not None
             return row._replace(name=wanted, updated_at=now, version=row.version + 1)
 
-        return self._changed(name, change)
+        return self._changed("rename", name, change, to=wanted)
 
-    def _changed(self, name: str, change: Any, trigger: Trigger | None = None) -> Schedule:
-        """Write what `change` makes of the row as it is now. `trigger`: what will be planned afterwards."""
+    def _changed(self, verb: str, name: str, change: Any, trigger: Trigger | None = None, **facts: str) -> Schedule:
+        """Write what `change` makes of the row as it is now, and log it with these facts if it has really changed.
+
+        `trigger`: what will be planned afterwards.
+        """
         store = self._app.store
         for _ in range(ROUNDS):
             row, now = store.schedule(name), self._app.clock.now()
@@ -265,8 +274,13 @@ class Schedules:
             if row is not None and _is_same(row, changed):
                 return _schedule(row)
             if store.save_schedule(changed, None if row is None else row.version):
+                self._log(verb, name, **facts)
                 return _schedule(changed)
         raise _outrun(name)
+
+    def _log(self, verb: str, name: str, **facts: str) -> None:
+        """Only what is done here: what workers declare when they start goes to the store by another way."""
+        log_schedule(verb, name, in_transaction=self._app.store.in_transaction, **facts)
 
     def _take_due(self, row: ScheduleRow, now: Micros) -> bool:
         """Before the timing changes: what is due by the old one must not be lost. False: nothing was."""
@@ -380,7 +394,10 @@ class Schedules:
             raise ScheduleError(
                 f"schedule {row.name!r} cannot be understood ({error}); put it again", code="schedule_invalid"
             ) from error
-        return self._app.store.take_slot(row.id, slot, now)
+        job = self._app.store.take_slot(row.id, slot, now)
+        if not job.deduplicated:
+            self._log("trigger", row.name, job_id=str(job.id))
+        return job
 
     # Last, because inside the class the name hides the type.
     def list(self, *, all: bool = False) -> list[Schedule]:
@@ -410,7 +427,8 @@ def definition_of(
     definition = _timed(app, name, cron, target, fields)
     draft = target.options(**_of_the_job(fields)).draft(payload or {})
     encoded, secrets = target.codec.encode(draft.arguments)
-    definition = definition._replace(payload=encoded, secrets=secrets, plan=plan_json(draft.plan))
+    plan = limited(draft.plan, draft.options, encoded)
+    definition = definition._replace(payload=encoded, secrets=secrets, plan=plan_json(plan))
     return _with_usual_limit(definition, draft.plan.timeout_ms)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perdure.store.protocols import Store
 
 DESCRIPTION_LIMIT = 1000
-OF_ONE_JOB = ("tx", "idempotency_key", "business_key", "unique", "delay", "run_at")
+OF_ONE_JOB = ("tx", "idempotency_key", "business_key", "unique", "delay", "run_at", "after", "on")
 """The options that a template cannot have; `enqueue` takes them."""
 
 

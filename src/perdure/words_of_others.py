@@ -1,5 +1,5 @@
 """What users of Celery, RQ, Huey and others write, and what it is called here. Used for the hints of errors, by `kind`,
-`app`, `options`, `payload`, `job/views`, `worker/context` and the command line."""
+`app`, `options`, `payload`, `job/views`, `worker/context`, `contrib/django` and the command line."""
 
 from __future__ import annotations
 
@@ -106,6 +106,29 @@ OF_A_CONTEXT: Mapping[str, str] = {
     **dict.fromkeys(("update_state", "set_progress", "meta"), "ctx.progress(done, total, note)"),
     **dict.fromkeys(("is_aborted", "is_cancelled"), "ctx.should_stop, or ctx.checkpoint()"),
     "logger": "ctx.log",
+}
+
+
+_AFTER = "run_after=, a datetime such as timezone.now() + timedelta(seconds=10)"
+
+OPTIONS_IN_DJANGO: Mapping[str, str] = {
+    **OPTIONS,
+    **dict.fromkeys(("countdown", "eta", "at", "delay", "run_at"), _AFTER),
+    **dict.fromkeys(("queue", "routing_key", "exchange"), "queue_name="),
+    **dict.fromkeys(("bind", "context", "pass_context"), "takes_context=True in @task"),
+}
+"""For `using` of a task of Django's, which names some of them otherwise."""
+
+OF_A_DJANGO_TASK: Mapping[str, str] = {
+    **dict.fromkeys(("delay", "send", "defer", "kiq", "push", "perform_async"), "{name}.enqueue(…)"),
+    **dict.fromkeys(
+        ("apply_async", "send_with_options", "configure", "options", "set"),
+        "{name}.using(run_after=…, queue_name=…).enqueue(…)",
+    ),
+    **dict.fromkeys(("schedule", "enqueue_in", "enqueue_at"), "{name}.using(run_after=…).enqueue(…)"),
+    **dict.fromkeys(("apply", "call_local"), "{name}.call(…), which runs it here and now"),
+    **dict.fromkeys(("update_state", "request"), "perdure.current() in the function, and ask that"),
+    "AsyncResult": "{name}.get_result(id)",
 }
 
 

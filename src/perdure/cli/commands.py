@@ -74,8 +74,16 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
             ("runs 3fa2c1d0", "runs --state failed --since 1d", "runs --follow"),
         ),
         Entry("logs", "jobs", "Print what a job has logged.", ("logs 3fa2c1d0 --follow",)),
+        Entry(
+            "flows",
+            "flows",
+            "List chains, groups, batches and workflows.",
+            ("flows --state running", "flows --name nightly"),
+        ),
+        Entry("flow", "flows", "Show a flow and draw its graph.", ("flow 77b0e912", "flow 77b0e912 --json")),
     ),
     "Decide about jobs": (
+        Entry("seal", "flows", "Close an open batch: no more members come.", ("seal 77b0e912",)),
         Entry(
             "retry",
             "control",
@@ -124,8 +132,22 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "queues",
             "queues",
-            "List queues and what is in them; pause and resume them.",
-            ("queues", "queues pause mail", "queues resume mail"),
+            "List queues and what is in them; pause, resume and limit them.",
+            ("queues", "queues pause mail", "queues resume mail", "queues limit mail 40"),
+        ),
+        Entry(
+            "limits",
+            "limits",
+            "List limits and rates; show, set, reset and pause them.",
+            (
+                "limits",
+                "limits show tenant",
+                "limits set tenant 10",
+                "limits set tenant 50 --key acme",
+                "limits reset tenant",
+                "limits pause tenant --key acme",
+                "limits resume tenant --key acme",
+            ),
         ),
         Entry(
             "reserve",
@@ -210,6 +232,7 @@ _OTHER_NAMES: dict[str, str] = {
     "perdure top": "monitor dashboard flower",
     "perdure job ID": "show get view describe",
     "perdure explain ID": "why",
+    "perdure flows": "workflows workflow batches batch groups chains chain dag dags pipelines",
     "perdure nodes": "ps workers processes",
     "perdure reserve": "exclusive direct hold",
     "perdure retry": "requeue rerun redo again redrive",
@@ -247,6 +270,9 @@ MEANINGS: dict[tuple[str, str], str] = {
     **{("schedules", name): "perdure trigger NAME" for name in ("trigger", "run", "fire")},
     ("schedules", "backfill"): "perdure backfill NAME",
     **{("queues", name): "perdure queues" for name in ("list", "ls", "show", "status")},
+    **{("limits", name): "perdure limits" for name in ("list", "ls", "status")},
+    **{("limits", name): "perdure limits show NAME" for name in ("get", "view", "keys")},
+    **{("limits", name): "perdure limits set NAME NUMBER" for name in ("put", "raise", "change", "update")},
     **{("queues", name): "perdure queues pause" for name in ("stop", "hold", "close")},
     **{("queues", name): "perdure queues resume" for name in ("start", "continue", "unpause", "open")},
 }

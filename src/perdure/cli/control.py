@@ -20,13 +20,17 @@ from perdure.text import counted
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.flow.views import Flow
     from perdure.job.states import State as JobState
     from perdure.job.states import Verb
     from perdure.job.views import Job
 
-    Change = Callable[[Job], Job]
+    Change = Callable[[Any], Any]
 
 AsNew = Annotated[bool, typer.Option("--as-new", help="As a new job; the old one stays as it ended. Takes ids.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="Of flows: jobs that waited for the end, and have run, run once more too.")
+]
 To = Annotated[str | None, typer.Option("--to", metavar="front|back", help="To an end of its priority.")]
 Before = Annotated[str | None, typer.Option("--before", metavar="ID", help="Right before this job.")]
 After = Annotated[str | None, typer.Option("--after", metavar="ID", help="Right after this job.")]
@@ -96,6 +100,7 @@ def retry(
     ids: JobNames = None,
     *,
     as_new: AsNew = False,
+    again: Again = False,
     filters: dict[str, Any],
     limit: Limit = None,
     yes: Yes = False,
@@ -103,7 +108,7 @@ def retry(
     app: App = None,
     json: Json = False,
 ) -> None:
-    """Run failed or cancelled jobs again.
+    """Run failed or cancelled jobs again, or what failed in a flow.
 
     Those named, or all that fit the filters. With filters it takes failed ones, or with --state cancelled those; it
     shows what it would touch, and asks.
@@ -111,7 +116,7 @@ def retry(
     if as_new and not ids:
         raise typer.BadParameter("--as-new takes jobs by id, not by filter")
     request = Request("retry", ids or (), filters, limit, yes, json)
-    _change(request, lambda perdure: lambda job: perdure.retry(job, as_new=as_new), url, app)
+    _change(request, lambda perdure: lambda job: perdure.retry(job, as_new=as_new, again=again), url, app)
 
 
 def delete(ids: JobNames = None, *, yes: Yes = False, url: Url = None, app: App = None, json: Json = False) -> None:
@@ -145,9 +150,16 @@ def _ended(jobs: Sequence[Job]) -> list[Job]:
     return [job for job in jobs if job.is_final]
 
 
-def _change(request: Request, change_of: Callable[[Perdure], Change], url: str | None, app: str | None) -> None:
-    from perdure.ops.lookup import find_jobs
+def _named(perdure: Perdure, ids: Sequence[str]) -> list[Job | Flow]:
+    """The jobs and flows with these ids."""
+    from perdure.job.views import Job
+    from perdure.ops.lookup import find_either
 
+    found = find_either(perdure.store, ids)
+    return [one if isinstance(one, Job) else perdure.flows.view(one) for one in found]
+
+
+def _change(request: Request, change_of: Callable[[Perdure], Change], url: str | None, app: str | None) -> None:
     if request.ids and (request.filters or request.limit):
         raise typer.BadParameter("name jobs by id or choose them with filters, not both")
     if not request.ids and not request.filters:
@@ -156,19 +168,20 @@ def _change(request: Request, change_of: Callable[[Perdure], Change], url: str |
         )
     with existing_app(url, app) as perdure:
         if request.ids:
-            _each(request.verb, find_jobs(perdure.store, request.ids), change_of(perdure), json=request.json)
+            _each(request.verb, _named(perdure, request.ids), change_of(perdure), json=request.json)
         else:
             _change_chosen(perdure, request)
 
 
-def _each(verb: str, found: Sequence[Job], change: Change, *, json: bool, refused: int = 0) -> None:
+def _each(verb: str, found: Sequence[Job | Flow], change: Change, *, json: bool, refused: int = 0) -> None:
     """Change one after the other; a refusal is printed, and the others are changed. Exits with 2 then.
 
     `refused`: how many there were before.
     """
-    from perdure.ops.forms import job_json
+    from perdure.job.views import Job
+    from perdure.ops.forms import flow_json, job_json
 
-    changed: list[Job] = []
+    changed: list[Job | Flow] = []
     for job in found:
         try:
             now = change(job)
@@ -180,9 +193,9 @@ def _each(verb: str, found: Sequence[Job], change: Change, *, json: bool, refuse
             continue
         changed.append(now)
         if not json:
-            print(visible(_result(verb, job, now)))
+            print(visible(_result(verb, job, now) if isinstance(job, Job) else _flow_result(verb, now)))
     if json:
-        print_json(list(map(job_json, changed)))
+        print_json([job_json(one) if isinstance(one, Job) else flow_json(one) for one in changed])
     if refused:
         raise typer.Exit(2)
 
@@ -202,6 +215,13 @@ def _result(verb: str, before: Job, now: Job) -> str:
     if now.state == "running":
         return f"{now.id} {now.kind}: running, asked to stop"
     return f"{now.id} {now.kind}: {before.state} → {now.state}"
+
+
+def _flow_result(verb: str, now: Any) -> str:
+    from perdure.ops.graph import standing
+
+    done = {"cancel": "asked to stop", "pause": "paused", "resume": "resumed", "retry": "runs again"}[verb]
+    return f"{now.id} {now.sort} {now.name}: {done}; {standing(now)}"
 
 
 def _change_chosen(perdure: Perdure, request: Request) -> None:

@@ -64,7 +64,7 @@ def find_app(url: str | None, app: str | None) -> tuple[Perdure, str]:
 
 def no_app(what: str) -> ConfigError:
     """The error for someone who named no app, with those that are here, or how to get one."""
-    hint = _hint_apps_here() or "; perdure init writes one to begin with"
+    hint = _hint_django() or _hint_apps_here() or "; perdure init writes one to begin with"
     return ConfigError(
         f"{what}, set {APP_VARIABLE}, or write app under [tool.perdure] in pyproject.toml{hint}", code="app_not_found"
     )
@@ -195,6 +195,13 @@ def _hint_apps_here() -> str:
     return f"; found here: {', '.join(found[:_SHOWN])}{more}"
 
 
+def _hint_django() -> str:
+    """For the folder of a Django project, whose settings name the database."""
+    return (
+        "; for the tasks of this Django project write python manage.py perdure …" if Path("manage.py").exists() else ""
+    )
+
+
 def only_app_here() -> str | None:
     """The app in the working directory. None: there is none, or more than one."""
     found = _apps_here()
@@ -205,7 +212,7 @@ def hint_databases_here() -> str:
     """A hint that names database files and apps in the working directory. Empty: none was seen."""
     files = sorted(file.name for file in islice(Path().glob("*.db"), _FILES))
     found = [f"--url {name}" for name in files[:_SHOWN]] + [f"--app {name}" for name in _apps_here()[:_SHOWN]]
-    return f"; found here: {', '.join(found)}" if found else ""
+    return _hint_django() or (f"; found here: {', '.join(found)}" if found else "")
 
 
 def _apps_here() -> list[str]:

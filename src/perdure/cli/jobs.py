@@ -314,7 +314,7 @@ def _fields(job: Job) -> Iterator[tuple[str, str | None]]:
         at = getattr(job, f"{name}_at")
         yield name, None if at is None else f"{moment(at)} ({ago(at)})"
     yield "due", f"{moment(job.run_at)} ({ago(job.run_at)})" if job.state == "scheduled" else None
-    for name in ("parent_id", "retry_of", "root_id", "superseded_by", "successor", "node_id"):
+    for name in ("flow_id", "parent_id", "retry_of", "root_id", "superseded_by", "successor", "node_id"):
         linked = getattr(job, name)
         yield name.removesuffix("_id").replace("_", " "), None if linked is None else str(linked)
     for name, reason in job.unreadable.items():
@@ -346,18 +346,26 @@ def _print_traceback(runs: Sequence[Run]) -> None:
 
 
 def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False) -> None:
-    """Say why a job is not running, or how it ended: in one sentence, with the facts and what to do."""
+    """Say why a job, or a flow, is not running, or how it ended: in one sentence, with the facts and what to do."""
+    from perdure.ids import to_uuid
+    from perdure.job.flow import FlowRow
     from perdure.ops.explain import explain as explanation_of
-    from perdure.ops.lookup import find_job
+    from perdure.ops.explain import explain_flow
+    from perdure.ops.lookup import find_either
 
     with existing_database(url, app) as store:
-        job = find_job(store, id)
-        found = explanation_of(store, job, current_time())
+        (job,) = find_either(store, [id])
+        if isinstance(job, FlowRow):
+            found = explain_flow(store, job, current_time())
+            what, name, said = "flow", to_uuid(job.id), f"{job.sort} {job.name} is {job.state}: {found.why}"
+        else:
+            found = explanation_of(store, job, current_time())
+            what, name, said = "job", job.id, _explained(job, found.why)
     remedy = None if found.remedy is None else completed(found.remedy, url, app)
     if json:
         print_json(
             {
-                "id": str(job.id),
+                "id": str(name),
                 "state": found.state.value,
                 "why": found.why,
                 "next": found.next,
@@ -366,8 +374,8 @@ def explain(id: JobName, *, url: Url = None, app: App = None, json: Json = False
             }
         )
         return
-    print(one_line(sentence(_explained(job, found.why))) + "\n")
-    print_fields([("job", str(job.id)), *found.facts, ("next", remedy or f"{found.next}.")])
+    print(one_line(sentence(said)) + "\n")
+    print_fields([(what, str(name)), *found.facts, ("next", remedy or f"{found.next}.")])
 
 
 def _explained(job: Job, why: str) -> str:

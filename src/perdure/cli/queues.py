@@ -31,7 +31,7 @@ New = Annotated[bool, typer.Option("--new", help="Also a queue that no job has u
 
 @queues.callback()
 def list_queues(context: typer.Context, url: Url = None, app: App = None, json: Json = False) -> None:
-    """List queues and what is in them; pause and resume them."""
+    """List queues and what is in them; pause, resume and limit them."""
     if context.invoked_subcommand is not None:
         return
     from perdure.ops.forms import queue_json
@@ -68,6 +68,31 @@ def resume(name: Name, *, url: Url = None, app: App = None, json: Json = False) 
         check_used(perdure, name, new=False)
         perdure.queues.resume(name)
         _print_state(perdure, name, json=json)
+
+
+@queues.command(cls=Command)
+def limit(
+    name: Name,
+    most: Annotated[str, typer.Argument(metavar="NUMBER", help="How many of its jobs at once, or 'none'.")],
+    *,
+    new: New = False,
+    url: Url = None,
+    app: App = None,
+    json: Json = False,
+) -> None:
+    """Run at most so many jobs of this queue at once, over all workers."""
+    if most != "none" and not (most.isascii() and most.isdigit() and int(most) > 0):
+        raise InvalidOption(
+            f"NUMBER must be a whole number from 1 on, or none; not {most!r}", code="concurrency_invalid"
+        )
+    with existing_app(url, app) as perdure:
+        check_used(perdure, name, new=new)
+        perdure.queues.limit(name, None if most == "none" else int(most))
+        if json:
+            _print_state(perdure, name, json=json)
+            return
+    what = "all queues" if name == EVERY_QUEUE else visible(f"queue {name}")
+    print(f"{what}: no limit" if most == "none" else f"{what}: at most {int(most):,} jobs at once")
 
 
 def check_used(perdure: Perdure, name: str, *, new: bool) -> None:
@@ -116,8 +141,9 @@ def _row(queue: Queue) -> tuple[str, ...]:
     if queue.paused:
         state = f"paused {ago(queue.paused_at)}"
     others = queue.live - queue.queued - queue.running
+    running = str(queue.running) if queue.concurrency is None else f"{queue.running} of {queue.concurrency}"
     more = queue.more_live and not queue.more_queued
-    return name, state, _number(queue.queued, queue.more_queued), str(queue.running), _number(others, more)
+    return name, state, _number(queue.queued, queue.more_queued), running, _number(others, more)
 
 
 def _number(count: int, more: bool) -> str:

@@ -143,24 +143,37 @@ def screen(found: Status, space: Space) -> Group:
 
 
 def _parts(found: Status, space: Space) -> list[RenderableType]:
-    parts: list[RenderableType] = [_summary(found), *_reserved(found, space)]
-    parts += _schedules(found, space)
-    parts += _hindrances(found, space)
+    parts: list[RenderableType] = [_summary(found), *_notices(found, space)]
     if not found.is_complete:
-        parts.append(
-            line("There may be more than is counted: of the oldest jobs, the newest runs and failures.", "magenta")
-        )
+        text = "There may be more than is counted: of the oldest jobs, the newest runs and failures."
+        parts.append(line(text, "magenta", fold=space.airy))
     is_below_a_table = True
-    for question, answer, none in _QUESTIONS:
+    for number, (question, answer, none) in enumerate(_QUESTIONS):
         given = list(answer(found, space))
         blank = "\n" if space.airy and (given or is_below_a_table) else ""
-        if given:
+        if given and number >= space.tables:
+            parts.append(_in_one_line(question, "no room for the answer; --json has it"))
+        elif given:
             more = given.pop() if not space.airy and _says_more(given[-1]) else ""  # there is no line for it
             parts += [line(f"{blank}{question}{more}", "bold", fold=space.airy), *given]
         elif none:
             parts.append(_in_one_line(blank + question, none))
         is_below_a_table = bool(given) or (is_below_a_table and not none)
-    return parts
+    return parts[: space.lines]
+
+
+def _notices(found: Status, space: Space) -> list[RenderableType]:
+    """What is told before any question; where there is too little room in one line, which names the commands."""
+    sources = (_reserved, _schedules, _limits, _hindrances)
+    told = [part for source in sources for part in source(found, space)]
+    if not space.is_joined or len(told) < 2:
+        return told
+    counts = {"reservations": found.reservations, "schedules": found.schedules, "limits": found.limits}
+    commands = [f"{command} ({len(rows)})" for command, rows in counts.items() if rows]
+    texts = [f"perdure {', '.join(commands)}"] if commands else []
+    if found.hindrances:
+        texts.append("dead rows: --json")
+    return [line(f"See {'; '.join(texts)}", "magenta", fold=False)]
 
 
 def _says_more(part: RenderableType) -> bool:
@@ -213,6 +226,24 @@ def _running(found: Status, space: Space) -> Section:
         for one in said
     ]
     return table(("job", "kind", "try", "for", "progress"), rows, space)
+
+
+def _flows(found: Status, space: Space) -> Section:
+    from perdure.flow.views import Flow
+    from perdure.ops.graph import standing
+
+    shown = [Flow(row, found.at) for row in found.flows]
+    rows = [
+        (
+            short_id(flow.raw_id),
+            flow.sort,
+            flow.name,
+            length(found.at - flow.row.created_at),
+            standing(flow).removeprefix("running").lstrip(",: "),
+        )
+        for flow in shown
+    ]
+    return table(("flow", "sort", "name", "for", "members"), rows, space)
 
 
 def _outstanding(found: Status, space: Space) -> Section:
@@ -299,6 +330,15 @@ def _schedules(found: Status, space: Space) -> Section:
     yield from hints(["perdure schedules"], space)
 
 
+def _limits(found: Status, space: Space) -> Section:
+    """Those that are paused, which keeps jobs waiting until somebody decides."""
+    if found.limits:
+        names = [limit.name for limit in found.limits]
+        text = f"{'Limit' if len(names) == 1 else 'Limits'} {_few(names)} {'is' if len(names) == 1 else 'are'} paused."
+        yield line(text, "magenta", fold=space.airy)
+        yield from hints([f"perdure limits resume {quote(names[0])}"] if len(names) == 1 else ["perdure limits"], space)
+
+
 def _hindrances(found: Status, space: Space) -> Section:
     """What makes the tables of a server grow; nothing where all is well."""
     from perdure.ops.status import remedy
@@ -317,12 +357,13 @@ _QUESTIONS: tuple[tuple[str, Callable[[Status, Space], Section], str], ...] = (
     ("What is stuck?", _stuck, "Nothing."),
     ("What failed in the last 24 hours, and why?", _failed, "Nothing."),
     ("What runs now?", _running, ""),
+    ("Which flows have not ended?", _flows, ""),
     ("What is outstanding?", _outstanding, "Nothing: no job waits or runs."),
     ("What ran in the last hour?", _ran, "Nothing."),
     ("How long do jobs take?", _durations, "No run has completed."),
     ("Are there duplicates?", _duplicates, "None."),
 )
-"""Each with the answer of those that find nothing. What runs now is not asked where nothing does."""
+"""Each with the answer of those that find nothing. What runs now, and which flows, is not asked where nothing does."""
 
 
 class Space(NamedTuple):
@@ -336,17 +377,37 @@ class Space(NamedTuple):
     """With blank lines, and long lines folded."""
     options: str = ""
     """What the commands in hints need, to be about the same database."""
+    is_joined: bool = False
+    """What is told above the questions takes one line."""
+    tables: int = len(_QUESTIONS)
+    """How many questions, from the first on, are answered by a table; the others say that there is an answer."""
+    lines: int | None = None
+    """After how many lines it ends, whatever comes then; only where each part is one line."""
 
 
 def space_for(found: Status, width: int, height: int, options: str) -> Space:
     """Room for all questions at once on a screen of this size, as much of it as can be used: blank lines go first, then
-    rows, then hints; but a few rows are worth more than either."""
-    for hinted, least in ((3, _AIRY_ROWS), (1, _HINTED_ROWS), (0, 1)):
-        space = Space(width, 1, hinted, airy=hinted == 3, options=options)
+    rows, then hints; but a few rows are worth more than either.
+
+    Never more lines than the screen has: where a row for each is too much, what is told above the questions goes into
+    one line, then the answers go, the last ones first; and of a few lines the first ones stay.
+    """
+    spaces = list(_smaller_and_smaller(Space(width, 1, options=options)))
+    for least, space in spaces:
         rows = bisect_right(range(1, _MOST_ROWS), height, key=partial(_height_with, found, space))
         if rows >= least:
             return space._replace(rows=rows)
-    return Space(width, 1, 0, airy=False)
+    return spaces[-1][1]._replace(lines=height)
+
+
+def _smaller_and_smaller(space: Space) -> Iterator[tuple[int, Space]]:
+    """Each with how many rows it has to have room for; otherwise the next one is better."""
+    yield _AIRY_ROWS, space
+    yield _HINTED_ROWS, space._replace(hints=1, airy=False)
+    space = space._replace(hints=0, airy=False)
+    yield 1, space
+    for tables in reversed(range(len(_QUESTIONS) + 1)):
+        yield 1, space._replace(is_joined=True, tables=tables)
 
 
 def _height_with(found: Status, space: Space, rows: int) -> int:
@@ -354,25 +415,29 @@ def _height_with(found: Status, space: Space, rows: int) -> int:
 
 
 def _height(parts: Sequence[RenderableType], width: int) -> int:
-    """How many lines these take. Hints are never folded."""
+    """How many lines these take on a screen. Hints are printed as they are, and the terminal folds them."""
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    out = Console(width=width)
     lines = 0
     for part in parts:
         if isinstance(part, Table):
             lines += part.row_count + 1
+        elif isinstance(part, Text) and part.overflow == "ignore":
+            lines += sum(max(1, -(-each.cell_len // width)) for each in part.split("\n"))
         elif isinstance(part, Text):
-            folded = [1 if part.no_wrap else max(1, -(-len(one) // width)) for one in part.plain.split("\n")]
-            lines += sum(folded)
+            lines += len(part.wrap(out, width))
     return lines
 
 
 def line(text: str, style: str = "", *, fold: bool = True) -> RenderableType:
-    """Folded where it is too long, or cut."""
+    """Folded where it is too long, or one line that is cut."""
     from rich.text import Text
 
-    return Text(visible(text), style=style, no_wrap=not fold, overflow="fold" if fold else "ellipsis")
+    shown = visible(text) if fold else visible(text).replace("\n", " ")
+    return Text(shown, style=style, no_wrap=not fold, overflow="fold" if fold else "ellipsis")
 
 
 def hints(commands: Iterable[str], space: Space) -> Section:
@@ -392,7 +457,7 @@ def table(columns: Sequence[str], found: Sequence[Sequence[str]], space: Space) 
 
     if not found:
         return
-    shown = [[visible(cell) for cell in row] for row in found[: space.rows]]
+    shown = [[visible(cell).replace("\n", " ") for cell in row] for row in found[: space.rows]]
     sizes = [max(map(cell_len, column)) for column in zip(columns, *shown, strict=True)]
     wanted = _fitting(columns, sizes, space.width)
     left_out = [column.strip() for number, column in enumerate(columns) if number not in wanted]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="The database: a path, sqlite:///path or postgresql://…")
+    str | None, typer.Option("--url", metavar="URL", help="The database: a path, postgresql://… or mysql://…")
 ]
 App = Annotated[
     str | None, typer.Option("--app", metavar="MODULE:APP", help="The Perdure app to use, such as shop.jobs:app")

@@ -269,7 +269,10 @@ class Top:
             (one.job, length(now - one.since), "" if one.progress is None else progress_text(one.progress))
             for one in self._working
         ]
-        rows += [(job, ago(job.finished_at or job.queued_at), error_line(None, job.error)) for job in self._troubled]
+        rows += [
+            (job, ago(job.finished_at or job.queued_at), error_line(job.error_type, job.error))
+            for job in self._troubled
+        ]
         return [
             (
                 (

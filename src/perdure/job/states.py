@@ -143,8 +143,8 @@ TRANSITIONS: dict[Verb, Move] = {
     Verb.ENQUEUE: Move(_states(), LANDING - {State.PAUSED}),
     Verb.PROMOTE: Move(_states(State.SCHEDULED), LANDING),
     Verb.UNBLOCK: Move(_states(State.BLOCKED), LANDING),
-    Verb.ADMIT: Move(_states(State.HELD), LANDING),
-    Verb.CLAIM: Move(_states(State.QUEUED, State.PARKED), _RUNNING),
+    Verb.ADMIT: Move(_states(State.HELD, State.PARKED), LANDING),
+    Verb.CLAIM: Move(_states(State.QUEUED, State.HELD, State.PARKED), _RUNNING),
     Verb.COMPLETE: Move(_RUNNING, _states(State.COMPLETED)),
     Verb.FAIL: Move(_RUNNING, LANDING | {State.FAILED, State.CANCELLED}),
     Verb.TIME_OUT: Move(_RUNNING, LANDING | {State.FAILED, State.CANCELLED}),
@@ -155,7 +155,9 @@ TRANSITIONS: dict[Verb, Move] = {
     Verb.SKIP: Move(LIVE, _states(State.SKIPPED, State.CANCELLED)),
     Verb.PAUSE: Move(WAITING, _states(State.PAUSED)),
     Verb.RESUME: Move(_states(State.PAUSED, State.PARKED), LANDING - {State.PAUSED}),
-    Verb.PARK: Move(_states(State.QUEUED, State.SCHEDULED, State.RUNNING), _states(State.PARKED, State.CANCELLED)),
+    Verb.PARK: Move(
+        _states(State.QUEUED, State.HELD, State.SCHEDULED, State.RUNNING), _states(State.PARKED, State.CANCELLED)
+    ),
     Verb.RESCUE: Move(_RUNNING, LANDING | {State.FAILED, State.CANCELLED}),
     Verb.SUPERSEDE: Move(LIVE, _states(State.CANCELLED, State.RUNNING)),
     Verb.RETRY: Move(_states(State.FAILED, State.CANCELLED), LANDING - {State.PAUSED}),

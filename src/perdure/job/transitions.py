@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, assert_never
 from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId, to_uuid
+from perdure.job.flow import UNMET
 from perdure.job.model import NO_STATS, Failure, LiveJob, OutcomeRow, RunClosing, RunStats, Successor, Transition
 from perdure.job.reports import Cancelled, Completed, Failed, Finish, Released, Skipped, Snoozed, TimedOut, Unreadable
 from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Suspicion, Verb
@@ -58,6 +59,7 @@ def land(live: LiveJob, now: Micros) -> LiveJob:
         deadline_at=None,
         cancel_requested=0,
         park_reason=None,
+        held_by=None,
         updated_at=now,
         version=live.version + 1,
     )
@@ -73,12 +75,16 @@ def promote(live: LiveJob, now: Micros) -> Transition | None:
     return None if live.run_at > now else Transition(Verb.PROMOTE, live, after=land(live, now))
 
 
-def unblock(live: LiveJob, now: Micros) -> Transition:
-    """One of the jobs this one waits for has ended. A job that is paused, or waits for more, keeps its state."""
-    row = live._replace(waits_for=max(0, live.waits_for - 1))
-    if live.state != State.BLOCKED or row.waits_for:
-        return Transition(Verb.UNBLOCK, live, after=row._replace(updated_at=now, version=live.version + 1))
-    return Transition(Verb.UNBLOCK, live, after=land(row, now))
+def unblock(live: LiveJob, now: Micros, met: int = 1) -> Transition:
+    """So many of those that this job waits for have ended as needed. A job that is paused, or waits for more, keeps its
+    state. One that waits for nothing more could have started since now."""
+    row = live._replace(waits_for=max(0, live.waits_for - met), updated_at=now, version=live.version + 1)
+    if row.waits_for:
+        return Transition(Verb.UNBLOCK, live, after=row)
+    row = row._replace(queued_at=now)
+    if live.state != State.BLOCKED:
+        return Transition(Verb.UNBLOCK, live, after=row)
+    return Transition(Verb.UNBLOCK, live, after=row._replace(state=waiting_state(row, now).value))
 
 
 def claim(row: Sequence[Any], run_id: RunId, node_id: NodeId, now: Micros, lease_us: int) -> LiveJob:
@@ -88,8 +94,8 @@ def claim(row: Sequence[Any], run_id: RunId, node_id: NodeId, now: Micros, lease
     """
     limit = row[_TIMEOUT]
     deadline_at = None if limit is None else now + limit * 1000 + lease_us
-    # From `state` on; a _replace of these ten fields costs four times as much.
-    changed = (_RUNNING, row[_STARTED] or now, row[_ATTEMPTS] + 1, node_id, run_id, now, deadline_at, None, now)
+    # From `state` on; a _replace of these eleven fields costs four times as much.
+    changed = (_RUNNING, row[_STARTED] or now, row[_ATTEMPTS] + 1, node_id, run_id, now, deadline_at, None, None, now)
     return LiveJob._make((*row[:_FIRST_CLAIMED], *changed, row[_VERSION] + 1))
 
 
@@ -195,6 +201,11 @@ def skip(live: LiveJob, reason: str | None, now: Micros, stats: RunStats = NO_ST
     failure = Failure("Skipped", reason) if reason else None
     state = State.CANCELLED if live.cancel_requested else State.SKIPPED
     return end(Verb.SKIP, live, state, now, run_state=RunState.SKIPPED, failure=failure, stats=stats)
+
+
+def unmet(live: LiveJob, why: str, now: Micros, error_type: str = UNMET) -> Transition:
+    """What the job waited for ended otherwise than it needs, its condition does not hold, or its flow has stopped."""
+    return end(Verb.SKIP, live, State.SKIPPED, now, failure=Failure(error_type, why))
 
 
 def cancel(live: LiveJob, now: Micros) -> Transition | None:

@@ -29,7 +29,7 @@ _STATES = frozenset(state.value for state in State)
 _RUN_STATES = frozenset(state.value for state in RunState)
 
 
-class _Column(Generic[T]):
+class Column(Generic[T]):
     """The column of the same name in the view's row, as it is, or converted by `read`."""
 
     def __init__(self, read: Callable[[Any], T] | None = None) -> None:
@@ -52,11 +52,11 @@ class _Column(Generic[T]):
         """For type checkers: without it a view would not look frozen. `__setattr__` comes first."""
 
 
-def _time(micros: Micros | None) -> datetime | None:
+def time_of(micros: Micros | None) -> datetime | None:
     return None if micros is None else to_datetime(micros)
 
 
-def _uuid(value: bytes | None) -> UUID | None:
+def uuid_of(value: bytes | None) -> UUID | None:
     return None if value is None else to_uuid(value)
 
 
@@ -162,53 +162,55 @@ class Job:
     def id(self) -> UUID:
         return to_uuid(self._new.id if self._new is not None else _NO_ID if "id" in self._damage else self.row.id)
 
-    kind = _Column[str]()
-    kind_version = _Column[int]()
-    owner = _Column[str]()
-    queue = _Column[str]()
-    state = _Column(State)
-    version = _Column[int]()
+    kind = Column[str]()
+    kind_version = Column[int]()
+    owner = Column[str]()
+    queue = Column[str]()
+    state = Column(State)
+    version = Column[int]()
     """Rises with every change of the job; for `expect_version=`."""
-    position = _Column[int]()
+    position = Column[int]()
     """Opaque: only the order among jobs of one queue and priority has a meaning."""
-    principal = _Column[str | None]()
-    idempotency_key = _Column[str | None]()
-    business_key = _Column[str | None]()
+    principal = Column[str | None]()
+    idempotency_key = Column[str | None]()
+    business_key = Column[str | None]()
 
-    attempts = _Column[int]()
-    max_attempts = _Column[int]()
-    crashes = _Column[int]()
-    life = _Column[int]()
+    attempts = Column[int]()
+    max_attempts = Column[int]()
+    crashes = Column[int]()
+    life = Column[int]()
     """1 at first; each retry by hand adds 1."""
-    error = _Column[str | None]()
+    error = Column[str | None]()
     """While live, the error of the last attempt; after the end, why the job ended that way."""
-    error_type = _Column[str | None]()
-    park_reason = _Column[str | None]()
-    cancel_requested = _Column(bool)
-    waits_for = _Column[int]()
+    error_type = Column[str | None]()
+    park_reason = Column[str | None]()
+    cancel_requested = Column(bool)
+    waits_for = Column[int]()
     """How many jobs have to end before this one may start."""
 
-    created_at = _Column(to_datetime)
-    queued_at = _Column(to_datetime)
-    run_at = _Column(to_datetime)
-    started_at = _Column(_time)
-    finished_at = _Column(_time)
-    scheduled_for = _Column(_time)
+    created_at = Column(to_datetime)
+    queued_at = Column(to_datetime)
+    run_at = Column(to_datetime)
+    started_at = Column(time_of)
+    finished_at = Column(time_of)
+    scheduled_for = Column(time_of)
 
-    template_id = _Column(_uuid)
+    template_id = Column(uuid_of)
     """The template it was made from, at `template_version`; `app.templates.of(job)` shows it."""
-    template_version = _Column[int | None]()
-    retry_of = _Column(_uuid)
-    root_id = _Column(_uuid)
+    template_version = Column[int | None]()
+    retry_of = Column(uuid_of)
+    root_id = Column(uuid_of)
     """The first job of a chain of retries; None for a job that is no retry."""
-    parent_id = _Column(_uuid)
-    schedule_id = _Column(_uuid)
+    parent_id = Column(uuid_of)
+    flow_id = Column(uuid_of)
+    """The chain, group, batch or workflow that it belongs to."""
+    schedule_id = Column(uuid_of)
     """The schedule that has made it, for the instant `scheduled_for`."""
-    superseded_by = _Column(_uuid)
-    successor = _Column(_uuid)
+    superseded_by = Column(uuid_of)
+    successor = Column(uuid_of)
     """The job that continues this one's work (`Retry(as_new_job=True)`)."""
-    node_id = _Column(_uuid)
-    run_id = _Column(_uuid)
+    node_id = Column(uuid_of)
+    run_id = Column(uuid_of)
     """The open run, while the job is running."""
 
     @property
@@ -321,24 +323,24 @@ class Run:
     def id(self) -> UUID:
         return to_uuid(_NO_ID if "id" in self._damage else self.row.id)
 
-    job_id = _Column(to_uuid)
-    kind = _Column[str]()
-    state = _Column(RunState)
-    node_id = _Column(to_uuid)
-    attempt = _Column[int]()
-    life = _Column[int]()
-    started_at = _Column(to_datetime)
-    finished_at = _Column(_time)
-    wait_ms = _Column[int]()
+    job_id = Column(to_uuid)
+    kind = Column[str]()
+    state = Column(RunState)
+    node_id = Column(to_uuid)
+    attempt = Column[int]()
+    life = Column[int]()
+    started_at = Column(to_datetime)
+    finished_at = Column(time_of)
+    wait_ms = Column[int]()
     """How long the job was ready to start before it started."""
-    duration_ms = _Column[int | None]()
+    duration_ms = Column[int | None]()
     """By the monotonic clock of the node that ran it."""
-    exit_code = _Column[int | None]()
-    error_type = _Column[str | None]()
-    error_message = _Column[str | None]()
+    exit_code = Column[int | None]()
+    error_type = Column[str | None]()
+    error_message = Column[str | None]()
     """The column; users know it as `error`, like that of a job."""
-    traceback = _Column[str | None]()
-    log_path = _Column[str | None]()
+    traceback = Column[str | None]()
+    log_path = Column[str | None]()
 
     @property
     def error(self) -> str | None:

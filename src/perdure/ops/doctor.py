@@ -17,6 +17,8 @@ from uuid import UUID
 from perdure.clock import Micros
 from perdure.errors import InvalidInput
 from perdure.ids import to_uuid
+from perdure.limit.key import needs_of, shown
+from perdure.limit.room import Sort
 from perdure.store.protocols import Store, clock_of
 
 
@@ -77,7 +79,21 @@ def _checks(table: str) -> Iterator[Check]:
         yield Check(name, Severity(severity), explanation, repair[0] if repair else None, _CONFIRM.get(name))
 
 
-_CONFIRM: dict[str, Confirm] = {"unreadable_payload": not_objects, "unreadable_result": not_json}
+def first_would_fit(line: Sequence[object]) -> bool:
+    """True if the first of a line, by what it needs of the key, would fit in what is left of it. A rate should open."""
+    key, needs, in_use, most, sort = line
+    if most is None or sort not in (None, Sort.AT_ONCE):
+        return True
+    room, taken = int(cast("int", most)), int(cast("int", in_use))
+    weight = next((need.weight for need in needs_of(cast("str | None", needs)) if need.key == key), 0)
+    return min(weight, room) <= room - taken
+
+
+_CONFIRM: dict[str, Confirm] = {
+    "unreadable_payload": not_objects,
+    "unreadable_result": not_json,
+    "line_asleep": first_would_fit,
+}
 
 CHECKS = tuple(
     _checks("""
@@ -154,6 +170,21 @@ held_without_limit violation land_again
 park_reason_disagrees violation land_again
     A job is parked for no known reason, or has a reason without being parked; the repair puts it back to where it
     waits, and a node that cannot run it parks it again.
+# limits
+permit_without_run violation free_permits
+    A permit is held by no running job, so its limit has less room than it should; the repair frees it.
+run_without_permit violation
+    A job runs without the permit of its limit, so more may run at once than allowed; it is put right when its run ends.
+over_limit info
+    More is in use of a key than its limit allows: the limit fell while they ran, and nothing starts until enough have
+    ended.
+line_asleep violation wake_lines
+    Jobs stand in line although their limit has room, and nobody is going to look at them; the repair wakes the line.
+key_opens_never warning reopen_keys
+    A limit opens further away than a whole window from now, as after the clock was set back, so its line waits too
+    long; a worker sees to it within a minute, and so does the repair.
+in_line_not_held violation land_again
+    A job stands in the line of a limit but does not wait for one; the repair puts it where it belongs.
 # keys
 business_key_without_job violation free_business_keys
     A business key is held by a job that is not there, so nobody can use it; the repair frees it.
@@ -189,9 +220,25 @@ edge_without_job violation recount_waits
     A dependency names a job that is not there, so what waits for it waits for ever; the repair removes the dependency
     and counts anew.
 edge_on_ended_job violation recount_waits
-    A job still waits for one that has ended; the repair removes the dependency and counts anew.
+    A job still waits for a job or flow that has ended; the repair lets it go on, or skips it if it needed another end.
 waits_for_differs violation recount_waits
     A job waits for more or fewer jobs than it depends on, so it starts too late or too early; the repair counts anew.
+dependents_not_flagged violation recount_waits
+    A job does not know that others wait for it, so its end would not let them go on; the repair tells it.
+flow_sum_differs violation recount_flows
+    The members of a flow that have ended and those that have not are not all its members, so it ends too early or
+    never; the repair counts them anew.
+flow_not_ended warning end_flows
+    All members of a flow have ended, but the flow has not; a worker sees to it within its lease, and so does the
+    repair.
+flow_ended_too_early violation
+    A flow has ended, but some of its members have not; what waited for its end may have started too early.
+flow_open_long info
+    A flow is open, and nobody has added to it for a day; it ends only when it is sealed: perdure seal ID, or perdure
+    cancel ID.
+todo_stuck warning
+    Work on many jobs (dependents, or a whole flow) was begun more than five minutes ago and is not done; start a
+    worker.
 superseded_by_missing warning
     The job that took another one's place is not there; unless it was deleted or old enough to go, its work was lost:
     restore it from a backup.
@@ -222,8 +269,8 @@ time_backwards warning
     A job or run ended or started more than a minute before it could have; unless the clock was set back, rows were
     changed by hand.
 unreadable_payload violation
-    A job's payload, secrets, params or options are not a JSON object, so no node can run it as it was meant; cancel it
-    and enqueue it again.
+    A job's payload, secrets, params, options or references are not a JSON object, so no node can run it as it was
+    meant; cancel it and enqueue it again.
 unreadable_result violation
     A job's result is not JSON, so nobody can read it; the job has ended all the same.
 outcome_without_job violation remove_orphan_outcomes
@@ -240,9 +287,10 @@ _OF_LIVE = re.findall(
     r"\w+",
     """live_without_job ended_and_live live_copy_differs running_without_run running_without_node
     running_on_unknown_node running_on_stopped_node running_half_claimed waiting_but_held pause_disagrees
-    block_disagrees queued_too_early overdue held_without_limit park_reason_disagrees business_key_without_job
+    block_disagrees queued_too_early overdue held_without_limit park_reason_disagrees permit_without_run
+    run_without_permit over_limit line_asleep key_opens_never in_line_not_held business_key_without_job
     business_key_of_ended_job business_key_not_its_own business_key_not_reserved queue_missing queue_counter_behind
-    edge_without_job edge_on_ended_job waits_for_differs""",
+    edge_without_job edge_on_ended_job waits_for_differs dependents_not_flagged""",
 )
 QUICK = tuple(check for check in CHECKS if check.name in _OF_LIVE)
 """Those that read only jobs that live, however many have ended."""
@@ -252,7 +300,7 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be. `examples`: a few ids of jobs, or names of queues or templates."""
+    """Something that is not as it should be. `examples`: a few ids of jobs, or names of queues, templates or limits."""
 
     name: str
     severity: Severity
@@ -295,4 +343,6 @@ def _finding(check: Check, rows: Sequence[tuple[object, ...]]) -> Finding | None
 def _text(example: object) -> str:
     if isinstance(example, bytes) and len(example) == 16:
         return str(to_uuid(example))
-    return str(example) if isinstance(example, (str, UUID)) else repr(example)
+    if isinstance(example, str):
+        return shown(example)
+    return str(example) if isinstance(example, UUID) else repr(example)

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from shlex import quote
 from typing import NamedTuple
 
 from perdure.clock import Micros
-from perdure.ids import to_uuid
+from perdure.ids import FlowId, JobId, to_uuid
+from perdure.job.flow import UNMET, EdgeRow, EdgeState, FlowRow, FlowState, Needs
 from perdure.job.states import Park, State
 from perdure.job.views import Job
+from perdure.limit import key as limit_key
 from perdure.ops.progress import progress_of, progress_text
 from perdure.ops.workers import Crew, about, crew_for, kind_of, name_of, silence, summary
 from perdure.store.protocols import Store
-from perdure.store.rows import EVERY_QUEUE, NodeRow, QueueHold
-from perdure.text import counted, distance, first_line, length, moment
+from perdure.store.rows import EVERY_QUEUE, LINE_COUNTED, KeyState, NodeRow, QueueHold
+from perdure.text import counted, distance, first_line, length, moment, short_id
 
 START_A_WORKER = "perdure worker MODULE:APP"
 """The command line fills in the app, which only the caller may know."""
@@ -29,7 +31,7 @@ class Explanation(NamedTuple):
     `remedy` is the command that helps, where someone has to do something. None: nobody has to.
     """
 
-    state: State
+    state: State | FlowState
     why: str
     next: str
     facts: Facts = ()
@@ -70,6 +72,20 @@ def closure(gate: QueueHold, now: Micros) -> Explanation | None:
     return None
 
 
+def full(gate: QueueHold) -> Explanation | None:
+    """What keeps more jobs of a queue from starting, because of `app.queues.limit`. None: it has room, or no limit."""
+    if gate.concurrency is None or gate.running < gate.concurrency:
+        return None
+    jobs = "all queues together are" if gate.name == EVERY_QUEUE else f"queue {gate.name!r} is"
+    return Explanation(
+        State.QUEUED,
+        f"{jobs} limited to {counted(gate.concurrency, 'job')} at once, and {gate.running:,}"
+        f" {'runs' if gate.running == 1 else 'run'}",
+        f"It starts when enough of them have ended; app.queues.limit({gate.name!r}, NUMBER) lets more run (None: all)",
+        remedy=f"perdure queues limit {quote(gate.name)} none",
+    )
+
+
 _SHOWN = 5
 
 COUNTED = 10_000
@@ -91,7 +107,11 @@ def queued(store: Store, job: Job, now: Micros) -> Explanation:
     for gate in gates:
         if closed := closure(gate, now):
             return closed._replace(facts=facts)
-    return (_shortage(job, crew, now) or _in_line(job, ahead, crew))._replace(facts=facts)
+    return (_shortage(job, crew, now) or _first_full(gates) or _in_line(job, ahead, crew))._replace(facts=facts)
+
+
+def _first_full(gates: Iterable[QueueHold]) -> Explanation | None:
+    return next((limited for gate in gates if (limited := full(gate))), None)
 
 
 def at_least(ahead: int) -> str:
@@ -168,28 +188,96 @@ def scheduled(store: Store, job: Job, now: Micros) -> Explanation:
 
 
 def blocked(store: Store, job: Job, now: Micros) -> Explanation:
-    ids = store.waited_for(job.row.id, _SHOWN)
-    others = [store.get(other) for other in ids]
-    named = ", ".join(str(to_uuid(other)) for other in ids)
+    edges = store.waited_for(job.row.id, COUNTED_EDGES)
+    left = [edge for edge in edges if edge.state == EdgeState.WAITING]
+    named = [_awaited(store, edge) for edge in left[:_SHOWN]]
     facts = [
-        ("blocked by", f"{to_uuid(other)} ({'gone' if found is None else f'{found.kind}, {found.state}'})")
-        for other, found in zip(ids, others, strict=True)
+        ("waits for", f"{what} {to_uuid(edge.depends_on)} ({state}): its {edge.needs}") for edge, what, state in named
     ]
-    if job.waits_for > len(ids):
-        facts.append(("blocked by", f"{job.waits_for - len(ids)} more"))
-    why, then = f"it waits for {counted(job.waits_for, 'job')} to end ({named})", "It is queued when they have ended"
+    if job.waits_for > len(named):
+        facts.append(("waits for", f"{job.waits_for - len(named)} more"))
+    names = ", ".join(f"{what} {short_id(edge.depends_on)}" for edge, what, _ in named)
+    more = ", …" if job.waits_for > len(named) else ""
+    of = f"{job.waits_for:,} of {len(edges):,}: " if 1 < len(edges) < COUNTED_EDGES else ""
+    why = f"it waits for {of}{names or 'others'}{more}"
+    they = "it has" if job.waits_for == 1 else "they have"
+    then = f"It is queued when {they} ended"
+    if any(edge.needs != Needs.END for edge in left):
+        then += " as it needs, and skipped if not"
     if job.row.run_at > now:
         facts.append(("run_at", f"{moment(job.row.run_at)} ({distance(job.row.run_at, now)})"))
-        then += f", and not before {moment(job.row.run_at)}"
+        then += f"; not before {moment(job.row.run_at)}"
     return Explanation(State.BLOCKED, why, then, (*facts, *gate_facts(store.queue_holds(job.queue), now)))
 
 
-def held(store: Store, job: Job) -> Explanation:
+COUNTED_EDGES = 1_000
+
+
+def _awaited(store: Store, edge: EdgeRow) -> tuple[EdgeRow, str, str]:
+    """What an edge leads to, as people call it, and its state."""
+    found = store.get(JobId(edge.depends_on))
+    if found is not None:
+        return edge, found.kind, found.state.value
+    flow = store.flow(FlowId(edge.depends_on))
+    return (edge, "job", "gone") if flow is None else (edge, f"{flow.sort} {flow.name}", flow.state)
+
+
+def held(store: Store, job: Job, now: Micros) -> Explanation:
     live = store.live(job.row.id)
-    limit = None if live is None else live.limit_key
-    why = "it waits for a permit" + (f" of limit {limit!r}" if limit else "")
-    facts = (("held by", f"limit {limit}" if limit else "a limit"),)
-    return Explanation(State.HELD, why, "It is queued when one is free", facts)
+    if live is None or live.held_by is None:
+        names = ", ".join(limit_key.shown(key) for key in limit_key.keys_of(None if live is None else live.limit_key))
+        why = f"it needs a permit of {names or 'a limit'}, and no worker has looked for one yet"
+        if not crew_for(store, job, now).awake:
+            return Explanation(State.HELD, why, "Start a worker", remedy=START_A_WORKER)
+        gates = store.queue_holds(job.queue)
+        shut = next((closed for gate in gates if (closed := closure(gate, now))), None) or _first_full(gates)
+        if shut is not None:
+            return shut._replace(state=State.HELD)
+        return Explanation(State.HELD, why, "The next worker with room does")
+    key = live.held_by
+    state, ahead = store.key_state(key, now), store.line_ahead(live)
+    before = f"{ahead:,}+ before it" if ahead >= LINE_COUNTED else f"{ahead} before it"
+    if state.paused_at is None:
+        return _in_line_of(_key_named(store, key), state, before, now)
+    limit = limit_key.name_of(key)
+    paused_whole = any(one.name == limit and one.paused_at is not None for one in store.limits())
+    return _limit_is_paused(key, None if paused_whole else limit_key.value_of(key), state.paused_at, before)
+
+
+def _limit_is_paused(key: str, value: str | None, paused_at: Micros, before: str) -> Explanation:
+    """`value`: only this value of the limit is paused; None: all of it."""
+    limit = limit_key.name_of(key)
+    argument = "" if value is None else f", key={value!r}"
+    option = "" if value is None else f" --key {quote(value)}"
+    return Explanation(
+        State.HELD,
+        f"it waits for a permit of {limit_key.shown(key)}, which is paused since {moment(paused_at)}",
+        f"app.limits.resume({limit!r}{argument}) lets it continue",
+        (("in line", before),),
+        f"perdure limits resume {quote(limit)}{option}",
+    )
+
+
+def _key_named(store: Store, key: str) -> str:
+    """A key as people call it: that of a flow which lets only so many of its members run at once, by the flow."""
+    flow_id = limit_key.flow_of(key)
+    flow = None if flow_id is None else store.flow(FlowId(flow_id))
+    return limit_key.shown(key) if flow is None else f"{flow.sort} {flow.name} {to_uuid(flow.id)} (at_once)"
+
+
+def _in_line_of(name: str, state: KeyState, before: str, now: Micros) -> Explanation:
+    facts = (("in line", before),)
+    if state.most is None:
+        return Explanation(State.HELD, f"it waited for a permit of {name}", "A worker lets its line go now", facts)
+    holders = ", ".join(short_id(holder) for holder in state.holders[:_SHOWN])
+    users = [f"jobs {holders}{', …' if len(state.holders) > _SHOWN else ''}"] if holders else []
+    if state.blocks:
+        users.append(f"{counted(state.blocks, 'block')} of code (app.limits.hold)")
+    by = f" by {' and '.join(users)}" if users else ""
+    why = f"it waits for a permit of {name}: {state.in_use} of {state.most} in use{by}, {before}"
+    if state.opens_at is not None:
+        return Explanation(State.HELD, why, f"The next opening is {distance(state.opens_at, now)}", facts)
+    return Explanation(State.HELD, why, "It starts when enough of them have ended", facts)
 
 
 def paused(store: Store, job: Job) -> Explanation:
@@ -296,6 +384,8 @@ def ended(job: Job) -> Explanation:
         return Explanation(job.state, f"job {job.superseded_by} took its place", "That one continues", facts)
     if job.successor is not None:
         return Explanation(job.state, f"job {job.successor} continues its work", "Look there", facts)
+    if job.state == State.SKIPPED and job.error_type == UNMET:
+        return _unmet(job, facts)
     why = f"it {'failed' if job.state == State.FAILED else f'was {job.state}'} {attempts}"
     if job.error:
         why += f" with {': '.join(part for part in (job.error_type, first_line(job.error)) if part)}"
@@ -303,6 +393,61 @@ def ended(job: Job) -> Explanation:
         again = "app.retry(job, as_new=True) runs it as a new job"
         return Explanation(job.state, why, again, facts, f"perdure retry {job.id} --as-new")
     return Explanation(job.state, why, "app.retry(job) opens a new life", facts, f"perdure retry {job.id}")
+
+
+def _unmet(job: Job, facts: Facts) -> Explanation:
+    """It never ran: what it waited for ended otherwise, or its condition did not hold."""
+    why = f"it was skipped: {first_line(job.error or 'what it waited for ended otherwise')}"
+    flow_id = job.row.flow_id
+    if flow_id is None:
+        again = "app.retry(job, as_new=True) runs it as a new job, which waits for nothing"
+        return Explanation(job.state, why, again, facts, f"perdure retry {job.id} --as-new")
+    flow = to_uuid(flow_id)
+    then = "If the flow failed, app.retry(flow) runs again what failed, and this one waits for it again"
+    return Explanation(job.state, why, then, (*facts, ("flow", str(flow))), f"perdure flow {flow}")
+
+
+def explain_flow(store: Store, row: FlowRow, now: Micros) -> Explanation:
+    """Why the flow is where it is."""
+    state = FlowState(row.state)
+    facts: list[tuple[str, str]] = [("sort", row.sort), ("name", row.name)]
+    if row.key is not None:
+        facts.append(("key", row.key))
+    so_far = " so far" if row.sealed_at is None and state is FlowState.RUNNING else ""
+    facts.append(("members", f"{row.total:,}{so_far}"))
+    ends = (f"{getattr(row, name):,} {name}" for name in ("completed", "failed", "cancelled", "skipped"))
+    facts.append(("ended", ", ".join(ends)))
+    if state is not FlowState.RUNNING:
+        return _ended_flow(row, state, tuple(facts))
+    facts.append(("running", f"{row.running:,}"))
+    flow = f"perdure flow {to_uuid(row.id)}"
+    if row.cancel_requested_at is not None:
+        why, then = f"it was cancelled at {moment(row.cancel_requested_at)}", "It ends when its members have"
+        return Explanation(state, why, then, tuple(facts))
+    if row.paused_at is not None:
+        why = f"it is paused since {moment(row.paused_at)}"
+        resume = f"perdure resume {to_uuid(row.id)}"
+        return Explanation(state, why, "app.resume(flow) lets it continue", tuple(facts), resume)
+    left = row.total - row.ended
+    if row.sealed_at is None:
+        why = f"it is open since {moment(row.created_at)} ({distance(row.created_at, now)}): more members may come"
+        if row.filled_by is not None:
+            filler = store.get(row.filled_by)
+            is_now = "gone" if filler is None else f"{filler.kind}, {filler.state}"
+            return Explanation(state, why, f"The end of job {to_uuid(row.filled_by)} ({is_now}) seals it", tuple(facts))
+        seal = f"perdure seal {to_uuid(row.id)}"
+        return Explanation(state, why, "Whoever fills it seals it; else app.flows.seal(flow) does", tuple(facts), seal)
+    why = f"{left:,} of {counted(row.total, 'member')} {'has' if left == 1 else 'have'} not ended"
+    return Explanation(state, why, "It ends with the last of them", tuple(facts), flow if row.failed else None)
+
+
+def _ended_flow(row: FlowRow, state: FlowState, facts: Facts) -> Explanation:
+    facts = facts if row.finished_at is None else (*facts, ("ended at", moment(row.finished_at)))
+    if state is FlowState.COMPLETED:
+        return Explanation(state, "nothing of it failed, and nothing was cancelled", "Nothing more happens", facts)
+    what = f"{counted(row.failed, 'member')} failed" if row.failed else f"{counted(row.cancelled, 'member')} cancelled"
+    then = "app.retry(flow) runs those again that failed or were cancelled, and what was skipped because of them"
+    return Explanation(state, what, then, facts, f"perdure retry {to_uuid(row.id)}")
 
 
 def explain(store: Store, job: Job, now: Micros) -> Explanation:
@@ -346,7 +491,7 @@ def _explained(store: Store, job: Job, now: Micros) -> Explanation:
         case State.BLOCKED:
             return blocked(store, job, now)
         case State.HELD:
-            return held(store, job)
+            return held(store, job, now)
         case State.PAUSED:
             return paused(store, job)
         case State.PARKED:

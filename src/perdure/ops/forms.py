@@ -15,6 +15,7 @@ from perdure.ids import to_uuid
 from perdure.job.model import json_of
 
 if TYPE_CHECKING:
+    from perdure.flow.views import Flow, Graph
     from perdure.job.views import Job, Run
     from perdure.kind import Kind
     from perdure.ops.doctor import Finding
@@ -35,7 +36,7 @@ JOB_KEYS = (
     "attempts", "max_attempts", "crashes", "life", "result", "error_type", "error", "park_reason", "cancel_requested",
     "waits_for", "created_at", "queued_at", "run_at", "started_at", "finished_at", "idempotency_key", "business_key",
     "principal", "template_id", "template_version", "parent_id", "root_id", "retry_of", "superseded_by", "successor",
-    "schedule_id", "scheduled_for",
+    "schedule_id", "scheduled_for", "flow_id",
     "node_id", "run_id", "version",
 )  # fmt: skip
 RUN_KEYS = (
@@ -48,6 +49,7 @@ _QUEUE_KEYS = (
     "paused_at",
     "reserved",
     "reserved_until",
+    "concurrency",
     "queued",
     "running",
     "live",
@@ -64,6 +66,16 @@ _SCHEDULE_KEYS = (
 )  # fmt: skip
 _SLOT_KEYS = ("scheduled_for", "status", "job_id", "node_id", "taken_at", "previous", "following")
 _MISSED_KEYS = ("first", "last", "count", "reason", "recorded_at")
+_FLOW_KEYS = (
+    "id", "sort", "name", "key", "owner", "state", "total", "added", "completed", "failed", "cancelled", "skipped",
+    "running", "waiting", "progress", "success_rate", "on_failure", "at_once", "attempt", "attempts", "run_ms",
+    "wait_ms", "parent_id", "filled_by", "properties", "principal", "cancel_requested", "created_at", "sealed_at",
+    "paused_at", "finished_at", "eta",
+)  # fmt: skip
+_FLOW_IN_STATUS = (
+    "id", "sort", "name", "total", "added", "completed", "failed", "cancelled", "skipped", "running", "paused_at",
+    "created_at", "eta",
+)  # fmt: skip
 _FINDING_KEYS = ("name", "severity", "explanation", "count", "examples", "repair")
 _QUESTIONS = ("outstanding", "failed", "stuck", "durations", "duplicates", "ran")
 _INSTANTS = ("since", "last")
@@ -72,6 +84,26 @@ _INSTANTS = ("since", "last")
 def job_json(job: Job) -> dict[str, object]:
     """What cannot be read is null, and the key `unreadable`, which whole rows do not have, says why."""
     return _readable(job, JOB_KEYS)
+
+
+def flow_json(flow: Flow) -> dict[str, object]:
+    return _read(flow, _FLOW_KEYS)
+
+
+def graph_json(graph: Graph) -> dict[str, object]:
+    """A flow with its jobs, the flows inside it, and what waits for what."""
+    return {
+        "flow": flow_json(graph.flow),
+        "jobs": [
+            {"id": str(job.id), "kind": job.kind, "state": job.state.value, "error": job.error} for job in graph.jobs
+        ],
+        "inner": list(map(graph_json, graph.inner)),
+        "edges": [
+            {"depends_on": str(edge.depends_on), "job": str(edge.job), "needs": edge.needs, "state": edge.state}
+            for edge in graph.edges
+        ],
+        "more": graph.more,
+    }
 
 
 def run_json(run: Run) -> dict[str, object]:
@@ -225,6 +257,7 @@ def missed_json(missed: MissedSlots) -> dict[str, object]:
 def status_json(found: Status) -> dict[str, object]:
     """What is going on; the keys of each row are its fields in the store."""
     rows = {name: [_row_json(row._asdict()) for row in getattr(found, name)] for name in _QUESTIONS}
+    from perdure.flow.views import Flow
     from perdure.ops.status import remedy
 
     reserved = [reservation_json(row) for row in found.reservations]
@@ -232,8 +265,10 @@ def status_json(found: Status) -> dict[str, object]:
     hindrances = [{**row._asdict(), "remedy": remedy(row)} for row in found.hindrances]
     about = {"at": _instant(found.at), "complete": found.is_complete}
     running = [_working_json(one) for one in found.running]
-    others = {"running": running, "reservations": reserved, "schedules": schedules, "hindrances": hindrances}
-    return {**about, **rows, **others}
+    flows = [_read(Flow(row, found.at), _FLOW_IN_STATUS) for row in found.flows]
+    limits = [{"name": row.name, "paused_at": _instant(row.paused_at)} for row in found.limits if row.paused_at]
+    others = {"running": running, "reservations": reserved, "schedules": schedules, "flows": flows, "limits": limits}
+    return {**about, **rows, **others, "hindrances": hindrances}
 
 
 def _working_json(one: Working) -> dict[str, object]:

@@ -7,11 +7,12 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, JobNotFound, shown
-from perdure.ids import JobId, parse_id
-from perdure.store.rows import JobFilter, Spot, not_found
+from perdure.ids import FlowId, JobId, parse_id, to_uuid
+from perdure.store.rows import LAST_ID, JobFilter, Spot, not_found
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
+    from perdure.job.flow import FlowRow
     from perdure.job.states import State
     from perdure.job.views import Job
     from perdure.store.protocols import Store
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 SHORTEST_TAIL = 4
 LOOKED_THROUGH = 10_000
 """A tail is looked for among this many of the newest jobs; older ones are found by their whole id."""
+FLOWS_LOOKED_THROUGH = 1_000
 AT_ONCE = 10_000
 """How many are chosen at once: exactly those that were counted, and their ids are kept meanwhile."""
 _WHOLE = 32
@@ -40,6 +42,34 @@ def find_jobs(store: Store, texts: Sequence[str]) -> list[Job]:
     tails = {text: _tail(text) for text in texts}
     found = _by_tail(store, {tail for tail in tails.values() if len(tail) < _WHOLE})
     return [_whole(store, text) if len(tail) == _WHOLE else _only(text, found[tail]) for text, tail in tails.items()]
+
+
+def find_either(store: Store, texts: Sequence[str]) -> list[Job | FlowRow]:
+    """The jobs and flows with these ids, or whose ids end so; a job first. All of them or an error."""
+    try:
+        return list(find_jobs(store, texts))
+    except JobNotFound:
+        flows = {text: flow for text in texts if (flow := find_flow(store, text)) is not None}
+        if not flows:
+            raise
+    jobs = iter(find_jobs(store, [text for text in dict.fromkeys(texts) if text not in flows]))
+    return [flows.get(text) or next(jobs) for text in dict.fromkeys(texts)]
+
+
+def find_flow(store: Store, text: str) -> FlowRow | None:
+    """The flow with this id, or, of the newest 1,000 that are not inside others, the one whose id ends with this. None:
+    there is none. InvalidInput: there are several."""
+    tail = _tail(text)
+    if len(tail) == _WHOLE:
+        return store.flow(FlowId(parse_id(text.strip())))
+    found = [flow for flow in store.flows(None, None, LAST_ID, FLOWS_LOOKED_THROUGH) if flow.id.hex().endswith(tail)]
+    if len(found) > 1:
+        listed = ", ".join(f"{to_uuid(flow.id)} ({flow.name})" for flow in found[:_CANDIDATES])
+        raise InvalidInput(
+            f"{len(found)} flows have an id that ends with {shown(text)}: {listed}; give more of it",
+            code="id_ambiguous",
+        )
+    return found[0] if found else None
 
 
 class Choice(NamedTuple):

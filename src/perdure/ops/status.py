@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.clock import Micros, to_micros
 from perdure.ids import id_floor
+from perdure.job.flow import FlowRow, FlowState
 from perdure.ops.progress import Working, working
 from perdure.store.protocols import Store
 from perdure.store.rows import (
+    LAST_ID,
     Duplicates,
     Durations,
     Failures,
     Hindrance,
+    LimitState,
     Outstanding,
     Ran,
     ReservationRow,
@@ -79,6 +82,10 @@ class Status(NamedTuple):
     schedules: Sequence[Troubled] = ()
     running: Sequence[Working] = ()
     """Jobs that run now, the newest first, with their progress; no more than `RUNNING_SHOWN`."""
+    flows: Sequence[FlowRow] = ()
+    """Flows that have not ended, the newest first, without those inside others; no more than `RUNNING_SHOWN`."""
+    limits: Sequence[LimitState] = ()
+    """Limits that are paused."""
     hindrances: Sequence[Hindrance] = ()
     """What keeps the server from removing dead rows."""
 
@@ -104,8 +111,24 @@ def status(store: Store, now: Micros, stuck_after_us: int = STUCK_AFTER_US) -> S
         reservations=held,
         schedules=in_trouble,
         running=working(store, RUNNING_SHOWN),
+        flows=_flows(store),
+        limits=_paused_limits(store),
         hindrances=hindrances,
     )
+
+
+def _flows(store: Store) -> Sequence[FlowRow]:
+    try:
+        return store.flows(FlowState.RUNNING.value, None, LAST_ID, RUNNING_SHOWN)
+    except NotImplementedError:
+        return ()
+
+
+def _paused_limits(store: Store) -> Sequence[LimitState]:
+    try:
+        return [limit for limit in store.limits() if limit.paused_at is not None]
+    except NotImplementedError:
+        return ()
 
 
 def _hindrances(store: Store) -> Sequence[Hindrance]:
@@ -127,6 +150,10 @@ def remedy(found: Hindrance) -> str:
         case "slot":
             what = f"nobody reads the {found.detail} replication slot {found.who!r}"
             return f"{what}; start its reader, or SELECT pg_drop_replication_slot({found.who!r})"
+        case "standby":
+            where = f" ({found.detail})" if found.detail else ""
+            what = f"standby {found.who!r}{where} has had a query or transaction open for {found.open_s} s or more"
+            return f"{what} and hot_standby_feedback on; end it there, or set hot_standby_feedback = off there"
         case _:
             what = f"table {found.who} has {int(found.detail):,} dead rows"
             return f"{what}; see what else is named here, and that autovacuum is on, or VACUUM it"

@@ -189,14 +189,16 @@ def new_slot(
         row = filled(row, template)
         origin = origin._replace(template_id=template.id, template_version=template.version)
     run_at = max(now, Micros(planned.at + policy.delay_us(row.id, planned.at)))
+    plan = policy.applied_to(plan_of(row.plan))
+    at_once = State.QUEUED if plan.limit_key is None else State.HELD
     job = NewJob(
         job_id,
-        policy.applied_to(plan_of(row.plan)),
+        plan,
         row.payload,
         row.secrets,
         now,
         run_at,
-        (State.SCHEDULED if run_at > now else State.QUEUED).value,
+        (State.SCHEDULED if run_at > now else at_once).value,
         origin=origin,
     )
     return NewSlot(*around, job, planned.overlap)

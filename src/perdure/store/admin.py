@@ -9,7 +9,7 @@ from typing import Any, cast
 from perdure.clock import Micros
 from perdure.ids import NodeId
 from perdure.job.model import readable
-from perdure.store.engine import Call, Op
+from perdure.store.engine import Call, Op, Tell
 from perdure.store.rows import NewNode, NodeRow, QueueRow
 from perdure.store.write import ring
 
@@ -75,7 +75,10 @@ def beat(node_id: NodeId, now: Micros) -> Op[bool]:
 def stop(node_id: NodeId, reason: str, now: Micros, seen_beat: int | None = None) -> Op[bool]:
     """Declare a node stopped. With `seen_beat`, only if it has not beaten since. False: nothing was changed."""
     params = {"node_id": node_id, "reason": reason, "now": now, "beat": seen_beat}
-    return (yield Call("stop_node", params)).changed == 1
+    stopped = (yield Call("stop_node", params)).changed == 1
+    if stopped:
+        yield Tell("look_for_node", {"now": now, "node_id": node_id})
+    return stopped
 
 
 def live_nodes() -> Op[list[NodeRow]]:

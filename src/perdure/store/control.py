@@ -12,17 +12,19 @@ from typing import Any, cast
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound, KeyConflict, PerdureError, Remedy, TransitionRefused
-from perdure.ids import JobId, to_uuid
+from perdure.ids import FlowId, JobId, to_uuid
 from perdure.job import transitions
+from perdure.job.flow import Edge, FlowRow, Needs, TallyRow, Trait
 from perdure.job.model import GAP, RESPACE, JobRow, LiveJob, NewJob, OutcomeRow, Transition, between
 from perdure.job.states import FINAL, State, Verb
 from perdure.job.views import Job
 from perdure.store import read
-from perdure.store.engine import Call, Op, Serialization
+from perdure.store.engine import Call, Op, Serialization, Tell
 from perdure.store.enqueue import enqueue, holder_of, take_place
+from perdure.store.follow import NOBODY, apply, read_flow, settled_edges, unfilled
 from perdure.store.retention import Going, take_out
 from perdure.store.rows import Edit, Place, not_found
-from perdure.store.write import apply, copy, insert_live, place, replace
+from perdure.store.write import copy, insert_live, place, replace
 
 Decide = Callable[[LiveJob, Micros], Transition | None]
 Seen = Job | PerdureError
@@ -92,7 +94,9 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
     transition = transitions.supersede(live, replacement.id, now)
     yield from apply([transition], now)
     running = transition.after is not None
-    replacement = _inheriting(replacement, live, blocked=running)
+    row = yield from read.row(job_id)
+    assert row is not None
+    replacement = _inheriting(replacement, row, live, blocked=running)
     if running and live.business_key is not None:
         yield Call("free_business_key", {"key": live.business_key, "job_id": job_id})
     inserted = yield from enqueue([replacement])
@@ -103,15 +107,19 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
             f"cannot supersede job {to_uuid(job_id)}: the replacement's key is already held by job {inserted[0].id}",
             code="supersede_conflict",
         )
-    if running:
-        yield Call("insert_edge", {"depends_on": job_id, "job_id": replacement.id})
     return (yield from seen(job_id))
 
 
-def _inheriting(new: NewJob, old: LiveJob, *, blocked: bool) -> NewJob:
-    """The replacement takes over the business key, unless it has its own, and waits for a job that still runs."""
-    new = new._replace(business_key=new.business_key or old.business_key)
-    return new._replace(waits_for=1, state=State.BLOCKED.value) if blocked else new
+def _inheriting(new: NewJob, row: JobRow, old: LiveJob, *, blocked: bool) -> NewJob:
+    """The replacement takes over the business key, unless it has its own, the place in a flow, and whoever waits for
+    the old job; it waits for one that still runs."""
+    new = new._replace(
+        business_key=new.business_key or old.business_key,
+        traits=old.traits | Trait.HAS_DEPENDENTS,
+        flow_id=row.flow_id,
+        sequence=row.sequence,
+    )
+    return new._replace(after=(*new.after, Edge(old.job_id, "end"))) if blocked else new
 
 
 def retry(job_id: JobId, now: Micros) -> Op[Seen]:
@@ -126,13 +134,64 @@ def retry(job_id: JobId, now: Micros) -> Op[Seen]:
     refusal = _no_new_life(row, last)
     if refusal is not None:
         return refusal
-    waits_for = yield from read.count_waits(job_id)
-    again = transitions.retry(last, _reborn(row, last, job_id, now)._replace(waits_for=waits_for), now)
+    refusal = (yield from _acted_on(row, last)) or (yield from _flow_has_ended(row))
+    if refusal is not None:
+        return refusal
+    taken = yield from revive(row, last, now)
+    return taken if taken is not None else (yield from seen(job_id))
+
+
+def revive(row: JobRow, last: OutcomeRow, now: Micros) -> Op[TransitionRefused | None]:
+    """Open a new life for an ended job, which waits for what it has open edges to. A flow that had counted its end
+    takes it back. TransitionRefused, as a value: its business key is taken, and nothing was written."""
+    again = _reborn(row, last, row.id, now)._replace(waits_for=(yield from read.count_waits(row.id)))
     taken = yield from _take_key_again(again)
     if taken is not None:
         return taken
-    yield from insert_live(again)
-    return (yield from seen(job_id))
+    yield from insert_live(transitions.retry(last, again, now))
+    if row.flow_id is not None and row.sequence is not None:
+        yield Tell("count_in_tally", [TallyRow.of(row.flow_id, NOBODY, last.state, -1)])
+    for (flow_id,) in (yield Call("flows_filled_by", {"filled_by": row.id})).rows:
+        yield Tell("fill_again", {"id": flow_id})
+        yield Tell("count_in_tally", [unfilled(flow_id, last, -1)])
+    return None
+
+
+def _acted_on(row: JobRow, last: OutcomeRow) -> Op[TransitionRefused | None]:
+    """Refuses where others went another way because this job did not succeed: they would have done so for nothing."""
+    for edge in (yield from settled_edges(row.id)):
+        if edge.needs != Needs.END:
+            return TransitionRefused(
+                f"cannot retry job {to_uuid(row.id)}: job {to_uuid(edge.job_id)} waited for it, and has acted on its"
+                f" end ({last.state}){'; retry the whole flow' * (row.flow_id is not None)}",
+                code=f"{Verb.RETRY}_refused",
+                remedy=_as_new(row.id, "again as a new job"),
+            )
+    return None
+
+
+def _flow_has_ended(row: JobRow) -> Op[TransitionRefused | None]:
+    """Refuses where the end of the job was the end of its flow, or part of it, or of a flow that it fills. Those that
+    have not ended are locked."""
+    for flow_id in (yield from flows_of_end(row)):
+        rows = (yield Call("lock_flow", {"id": flow_id})).rows
+        if rows and FlowRow.read(rows[0]).finished_at is not None:
+            flow = to_uuid(row.flow_id or flow_id)
+            return TransitionRefused(
+                f"cannot retry job {to_uuid(row.id)}: its flow {to_uuid(flow_id)} has ended",
+                code=f"{Verb.RETRY}_refused",
+                remedy=Remedy(
+                    f"app.retry({str(flow)!r}) retries all of the flow that failed",
+                    f"perdure retry {flow}{{database}} retries all of the flow that failed",
+                ),
+            )
+    return None
+
+
+def flows_of_end(row: JobRow) -> Op[list[FlowId]]:
+    """The flows that the end of this job is a part of: those that it fills, and the one that counts it."""
+    flows: list[FlowId] = [flow_id for (flow_id,) in (yield Call("flows_filled_by", {"filled_by": row.id})).rows]
+    return flows if row.flow_id is None or row.sequence is None else [*flows, row.flow_id]
 
 
 def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
@@ -146,7 +205,8 @@ def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
     if isinstance(found, PerdureError):
         return found
     row, last = found
-    again = _reborn(row, last, new_id, now)._replace(life=1)
+    again = _reborn(row, last, new_id, now)._replace(life=1, flow_id=None)
+    again = again._replace(state=transitions.waiting_state(again, now))
     taken = yield from _take_key_again(again)
     if taken is not None:
         return taken
@@ -225,13 +285,16 @@ def _reborn(row: JobRow, last: OutcomeRow, job_id: JobId, now: Micros) -> LiveJo
         claimed_at=None,
         deadline_at=None,
         waits_for=0,
-        limit_key=None,
+        limit_key=row.limit_key,
+        held_by=None,
         business_key=row.business_key,
         superseded_by=None,
         paused=0,
         cancel_requested=0,
         park_reason=None,
         last_error=None,
+        flow_id=None if row.sequence is None else row.flow_id,
+        traits=Trait.HAS_DEPENDENTS | Trait.FILLS | (Trait.HAS_CONDITION if row.refs is not None else 0),
         updated_at=now,
         version=1,
     )
@@ -303,6 +366,12 @@ def delete(job_id: JobId) -> Op[Seen]:
             f"cannot delete job {job.id}: it is {job.state}; cancel it first", code="delete_refused"
         )
     row = job.row
+    if row.flow_id is not None and (yield from read_flow(row.flow_id)) is not None:
+        return TransitionRefused(
+            f"cannot delete job {job.id}: it belongs to flow {to_uuid(row.flow_id)}, and goes with it when it is old"
+            " enough (retention)",
+            code="delete_refused",
+        )
     yield from take_out([Going(job_id, row.life, row.state, row.idempotency_key)])
     return job
 

@@ -15,8 +15,8 @@ from perdure.errors import DatabaseUnavailable
 from perdure.ids import JobId
 from perdure.store.admin import EVERYTHING, pause_queue
 from perdure.store.engine import Call, Op
-from perdure.store.retention import groups, whole_group
 from perdure.store.rows import Fact, Verdict
+from perdure.store.statements import groups, whole_group
 from perdure.store.tables import Table, tables
 from perdure.text import moment
 

@@ -6,7 +6,7 @@ Called through `store`; the rows are written by `write`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import cast
 
@@ -15,7 +15,7 @@ from perdure.ids import JobId, to_uuid
 from perdure.job.model import GAP, NewJob
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
-from perdure.store import read
+from perdure.store import edges, read
 from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Make, Op, Serialization
 from perdure.store.write import insert, insert_one
 
@@ -28,9 +28,37 @@ def enqueue(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
 
     If a key is taken, the job that holds it is returned in its place, or a KeyConflict for the whole call.
     """
+    if any(map(_is_bound, new)):
+        return enqueue_bound(new)
     if len(new) == 1 and not is_keyed(new[0]):
         return insert_one(new[0])
     return _insert_keyed(new) if any(map(is_keyed, new)) else _insert(new)
+
+
+def _is_bound(new: NewJob) -> bool:
+    """Whether it waits for others, or for a condition."""
+    return bool(new.after) or new.refs is not None
+
+
+def enqueue_bound(
+    new: Sequence[NewJob], made_with: Collection[bytes] = (), fillers: Collection[bytes] = ()
+) -> Op[list[Job] | PerdureError]:
+    """The same for jobs that wait for others: for jobs of the same call, flows that are `made_with` them, and any that
+    exist. What has ended already is decided at once. `fillers`: those of them whose ends seal a flow."""
+    parents = yield from edges.look_up(new, made_with)
+    if isinstance(parents, PerdureError):
+        return parents
+    waiting = yield from edges.bound(new, parents, fillers)
+    ready = [one.new for one in waiting]
+    jobs = yield from (_insert_keyed(ready) if any(map(is_keyed, ready)) else _insert(ready))
+    if isinstance(jobs, PerdureError):
+        return jobs
+    return (yield from edges.write(waiting, parents, jobs, new[0].created_at))
+
+
+def enqueue_members(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
+    """The same for jobs that a flow counts: a key that is taken by another job is refused."""
+    return enqueue_bound(new) if any(_is_bound(job) or is_keyed(job) for job in new) else _insert(new)
 
 
 class OneJob:
@@ -48,7 +76,8 @@ class OneJob:
 
 def starting(new: Sequence[NewJob]) -> Make[list[Job] | PerdureError]:
     """What starts `enqueue`."""
-    return OneJob(new[0]) if len(new) == 1 and not is_keyed(new[0]) else partial(enqueue, new)
+    alone = len(new) == 1 and not is_keyed(new[0]) and not _is_bound(new[0])
+    return OneJob(new[0]) if alone else partial(enqueue, new)
 
 
 def insert_together(several: Sequence[OneJob]) -> Op[list[Job]]:

@@ -16,8 +16,10 @@ from perdure.store.tables import tables
 Needs = Mapping[str, str]
 """Privileges by table."""
 
-NEW_JOB = ("job", "ready", "tag", "queue", "edge", "idempotency_key", "business_key")
-"""What an enqueue inserts into."""
+NEW_JOB = ("job", "ready", "tag", "queue", "edge", "flow", "idempotency_key", "business_key")
+"""What an enqueue inserts into: also a flow that is written as a whole."""
+NOT_NEW = "batches, at_once=, and after= what is there already need work"
+"""Not for who may only enqueue: these change rows of others, and may have to end a flow, or to skip a job, at once."""
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 
 

@@ -110,7 +110,8 @@ def pending(known: Sequence[Migration], applied: Sequence[Applied]) -> list[Migr
 def missing(where: str) -> SchemaError:
     """For a database of a server that has none of our tables: it is not made without being asked for."""
     return SchemaError(
-        f"{where} has no Perdure tables yet; run perdure db upgrade once, or open it with auto_migrate=True",
+        f"{where} has no Perdure tables yet; run perdure db upgrade once (in Django manage.py migrate), or open it"
+        " with auto_migrate=True",
         code="schema_missing",
     )
 
@@ -118,7 +119,8 @@ def missing(where: str) -> SchemaError:
 def older(where: str, known: Sequence[Migration], done: Sequence[Applied]) -> SchemaError:
     return SchemaError(
         f"{where} is at schema revision {done[-1].revision}, this version of Perdure needs {known[-1].revision}"
-        f" (still to do: {steps_in_words(pending(known, done))}); run perdure db upgrade first",
+        f" (still to do: {steps_in_words(pending(known, done))}); run perdure db upgrade first (in Django"
+        " manage.py migrate)",
         code="schema_older",
     )
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from perdure.errors import ConfigError
-from perdure.store.borrowed import BorrowedRunner, Loan
+from perdure.store.borrowed import AsyncLoan, AwaitedRunner, BorrowedRunner, Loan
 from perdure.store.protocols import Store, StoreFactory, StoreSettings
 from perdure.store.store import SqlStore
-from perdure.store.transaction import driver_connection, unknown
+from perdure.store.transaction import async_connection, driver_connection, unknown
 
 DEFAULTS = StoreSettings()
 
@@ -69,8 +69,7 @@ _NAMED = re.compile(r"([^:]+://[^/?#]*/)([^/?#]+)(.*)")
 
 def open_borrowed(tx: object) -> SqlStore:
     """A store on the database of the user's connection, every operation of which is a part of his transaction."""
-    connection = driver_connection(tx)
-    libraries = {base.__module__.split(".")[0] for base in type(connection).__mro__}
+    libraries = _libraries(driver_connection(tx))
     loan: Loan
     if libraries & {"psycopg", "psycopg2"}:
         from perdure.store.postgres.session import PostgresLoan
@@ -87,6 +86,34 @@ def open_borrowed(tx: object) -> SqlStore:
     else:
         raise unknown(tx, "a connection of sqlite3, psycopg, psycopg2, PyMySQL or mysqlclient")
     return SqlStore(BorrowedRunner(tx, loan))
+
+
+async def open_borrowed_async(tx: object) -> SqlStore:
+    """The same for an asynchronous connection. Its plain operations are for threads: they wait for this event loop."""
+    from asyncio import get_running_loop
+
+    libraries = _libraries(await async_connection(tx))
+    loan: AsyncLoan
+    if libraries & {"psycopg", "asyncpg"}:
+        from perdure.store.postgres.session import AsyncPostgresLoan
+
+        loan = AsyncPostgresLoan(get_running_loop())
+    elif libraries & {"aiomysql", "asyncmy"}:
+        from perdure.store.mysql.session import AsyncMySQLLoan
+
+        loan = AsyncMySQLLoan(get_running_loop())
+    elif "aiosqlite" in libraries:
+        from perdure.store.sqlite.transaction import AiosqliteLoan
+
+        loan = AiosqliteLoan(get_running_loop())
+    else:
+        raise unknown(tx, "a connection of aiosqlite, psycopg, asyncpg, aiomysql or asyncmy")
+    return SqlStore(AwaitedRunner(tx, loan))
+
+
+def _libraries(connection: object) -> set[str]:
+    """The libraries that its class comes from."""
+    return {base.__module__.split(".")[0] for base in type(connection).__mro__}
 
 
 def _factory(scheme: str) -> StoreFactory:

@@ -7,14 +7,15 @@ the same time. The contract suite (`perdure.testing.contract`) has one file per 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.clock import Clock, Micros, SystemClock
 from perdure.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from perdure.ids import IdFactory, JobId, NodeId, ReservationId, RunId
+from perdure.ids import FlowId, IdFactory, JobId, NodeId, ReservationId, RunId
+from perdure.job.flow import EdgeRow, FlowRow, FlowVerb, NewFlow, Source
 from perdure.job.model import Claim, Failure, JobRow, LiveJob, NewJob, Transition
 from perdure.job.reports import Finish
 from perdure.job.states import Verb
@@ -34,14 +35,18 @@ from perdure.store.rows import (
     Glance,
     Hindrance,
     JobFilter,
+    KeyState,
     Kinds,
     Lane,
+    LimitRule,
+    LimitState,
     LogLine,
     Missed,
     NewNode,
     NewSlot,
     NewTemplate,
     NodeRow,
+    OldFlow,
     Outstanding,
     Page,
     Place,
@@ -69,8 +74,8 @@ class Bell(Protocol):
     """Wakes a worker that has nothing to do. Only a hint: it may ring for nothing, and workers also poll."""
 
     @property
-    def listens(self) -> bool:
-        """True: whoever queues work rings at once, and a look into the queues costs something: poll rarely."""
+    def tells_when(self) -> bool:
+        """True: `wait` tells whenever it is time for a look into the queues, which costs something: poll rarely."""
         ...
 
     def ring(self) -> None:
@@ -200,8 +205,8 @@ class TurnOperations(Protocol):
 class RescueOperations(Protocol):
     """Jobs that would otherwise wait for ever."""
 
-    def promote(self, now: Micros, limit: int) -> int:
-        """Queue up to `limit` jobs that are due. Fewer: there are no more for now."""
+    def promote(self, now: Micros, most: int) -> int:
+        """Queue up to `most` jobs that are due. Fewer: there are no more for now."""
         ...
 
     def rescue(
@@ -217,6 +222,11 @@ class RescueOperations(Protocol):
 
         `only` this one, if the node holds it.
         """
+        ...
+
+    def rescue_flows(self, now: Micros) -> int:
+        """See to it that flows end whose members have all ended, but whose last node died before it looked again: some
+        worker looks at them. Returns how many. One that is about to end anyway may be among them."""
         ...
 
 
@@ -271,8 +281,9 @@ class ReadOperations(Protocol):
         """How many queued jobs of its queue start before this one, at most `cap`."""
         ...
 
-    def waited_for(self, job_id: JobId, limit: int) -> list[JobId]:
-        """Up to `limit` of the jobs that have to end before this one may start."""
+    def waited_for(self, job_id: JobId, limit: int) -> list[EdgeRow]:
+        """Up to `limit` of the jobs and flows that this one waits for, or waited for: those that have not ended come
+        first."""
         ...
 
 
@@ -285,6 +296,60 @@ class QueueOperations(Protocol):
 
     def pause_queue(self, queue: str, paused_at: Micros | None) -> bool:
         """After the commit nothing is claimed from it (`*`: from any queue); None resumes it. False: no change."""
+        ...
+
+
+class LimitOperations(Protocol):
+    """How much at once: limits and rates, over all workers. Jobs carry the keys they need (see `limit/key`): no claim
+    starts a job unless all of its keys have room, and jobs that wait for one are never scanned."""
+
+    def declare_limits(self, rules: Iterable[LimitRule], sources: Collection[str], now: Micros) -> int:
+        """Make these the limits of these sources (kinds). A limit without a source is gone, and its line let go, unless
+        it is set by hand. Returns how many have changed."""
+        ...
+
+    def set_limit(self, name: str, most: int, key: str | None, now: Micros) -> None:
+        """By hand, for all keys or one; it wins over what is declared, and counts for jobs that wait already."""
+        ...
+
+    def reset_limit(self, name: str, key: str | None) -> None:
+        """Back to what is declared."""
+        ...
+
+    def pause_limit(self, name: str, key: str | None, paused_at: Micros | None) -> None:
+        """After the commit nothing of it starts; None resumes it."""
+        ...
+
+    def limit_queue(self, queue: str, concurrency: int | None) -> bool:
+        """How many jobs of a queue (`*`: of all) may run at once; None lifts it. False: no change."""
+        ...
+
+    def take_hold(self, key: str, weight: int, holder: bytes, now: Micros, lease_us: int) -> bool:
+        """A place for a block of code, until its lease ends. False: there is no room."""
+        ...
+
+    def renew_hold(self, key: str, holder: bytes, now: Micros, lease_us: int) -> bool:
+        """False: it is not held any more."""
+        ...
+
+    def drop_hold(self, key: str, holder: bytes) -> None:
+        """Give the place back; a repeat changes nothing."""
+        ...
+
+    def limits(self) -> list[LimitState]:
+        """Every limit that is declared or set."""
+        ...
+
+    def limit_keys(self, name: str, now: Micros) -> list[KeyState]:
+        """The keys of a limit that are in use, waited for, or set by hand; not all of very many."""
+        ...
+
+    def line_ahead(self, live: LiveJob) -> int:
+        """How many jobs stand in line before this one, which stands in a line."""
+        ...
+
+    def key_state(self, key: str, now: Micros) -> KeyState:
+        """One key as it stands, whether it was ever used or not."""
         ...
 
 
@@ -522,9 +587,9 @@ class RetentionOperations(Protocol):
     def remove(self, old: Sequence[Ended], written: Mapping[JobId, str] | None = None) -> list[JobId]:
         """Remove these jobs with runs, outcomes, tags, log lines and slots; returns those that are gone.
 
-        Their idempotency keys stay taken. A job that lives again or has ended once more stays, and so does one that
-        someone else's transaction holds. With `written`, documents by job, only those are removed that are still as
-        their document says.
+        Their idempotency keys stay taken. A job that lives again or has ended once more stays, and so do one that
+        someone else's transaction holds, and one of a flow, unless `flow_id` says that it goes with it.
+        With `written`, documents by job, only those are removed that are still as their document says.
         """
         ...
 
@@ -534,6 +599,20 @@ class RetentionOperations(Protocol):
 
     def documents(self, old: Sequence[Ended], now: Micros) -> list[Archived]:
         """These jobs as the archive would keep them, without those that live again or are gone."""
+        ...
+
+    def old_flows(self, after: FlowId | None, before: Micros, size: int) -> list[OldFlow]:
+        """One page of flows that ended before then, by id, with all their jobs; those inside others are left out.
+        Shorter than `size`: the last page."""
+        ...
+
+    def flow_ends(self, flow_id: FlowId, size: int) -> list[Ended]:
+        """How the first `size` jobs of this flow ended, those that it does not count too: to be given to `remove` or
+        `archive`, all of them before `remove_flow`."""
+        ...
+
+    def remove_flow(self, flow_id: FlowId) -> bool:
+        """Remove a flow that has ended and has no jobs any more. False: it has some, or lives again."""
         ...
 
     def archived(self, job_id: JobId) -> Archived | None:
@@ -550,7 +629,8 @@ class RetentionOperations(Protocol):
 
     def remove_records(self, before: Micros, limit: int) -> dict[str, int]:
         """Remove up to `limit` each of what was closed before then, and say how many: slots of built-in work, stretches
-        of missed instants, closed reservations, expired locks. Fewer than `limit` of all: there are no more."""
+        of missed instants, closed reservations, expired locks; and keys of limits that nothing uses. Fewer than `limit`
+        of all: there are no more."""
         ...
 
     def remove_nodes(self, after: NodeId | None, before: Micros, size: int) -> Page[NodeId]:
@@ -559,6 +639,77 @@ class RetentionOperations(Protocol):
 
     def give_back(self) -> bool:
         """Give some space that nothing needs any more back to the file system. True: there is more to give."""
+        ...
+
+
+class FlowOperations(Protocol):
+    """Chains, groups, batches and workflows: jobs that are counted together and wait for each other.
+
+    A flow ends when it is sealed and all its members have ended: its jobs, and the flows inside it. That is decided in
+    the transaction of the last end, or, on servers, by a look of some worker soon after.
+    """
+
+    def start_flows(
+        self, flows: Sequence[NewFlow], jobs: Sequence[NewJob], conflict: str = "raise"
+    ) -> tuple[FlowRow, list[Job]]:
+        """Insert these flows, the outermost first, and these jobs, with what each of them waits for: all or nothing.
+
+        A job may wait for jobs and flows of the same call, and for any that exist. Where one of them has ended, that is
+        decided at once: the job may be skipped before this returns. Unknown ones are refused (`parent_unknown`).
+        If another live flow has the key of the first one: KeyConflict, or with conflict="return" that flow and no jobs.
+        """
+        ...
+
+    def add_members(
+        self, flow_id: FlowId, jobs: Sequence[NewJob], now: Micros, *, perhaps_again: bool = False
+    ) -> list[Job]:
+        """Add jobs to an open flow. `perhaps_again`: some may be there already, by their ids; they are not inserted
+        again but returned, marked `deduplicated`. TransitionRefused: the flow is sealed (`flow_sealed`), cancelled or
+        has ended."""
+        ...
+
+    def seal_flow(self, flow_id: FlowId, now: Micros) -> FlowRow:
+        """No more members come from outside. A flow whose members have all ended, or that has none, ends now."""
+        ...
+
+    def flow(self, flow_id: FlowId) -> FlowRow | None:
+        """The flow as it is now. None: there is no such flow."""
+        ...
+
+    def flows(self, state: str | None, name: str | None, below: bytes, size: int) -> list[FlowRow]:
+        """Up to `size` flows that fit, newest first, with ids below `below`; the flows inside others are left out."""
+        ...
+
+    def inner_flows(self, flow_id: FlowId) -> list[FlowRow]:
+        """The flows directly inside this one, in the order of their making."""
+        ...
+
+    def flow_jobs(self, flow_id: FlowId, state: str | None, after: Spot | None, size: int) -> Page[Job]:
+        """The jobs that belong to this flow (not to those inside it), by their number; callbacks first."""
+        ...
+
+    def flow_edges(self, flow_id: FlowId, after: Spot | None, size: int) -> Page[EdgeRow]:
+        """What the jobs of this flow wait for, or waited for: of `size` jobs at a time, in the order of `flow_jobs`."""
+        ...
+
+    def sources(self, ids: Sequence[bytes]) -> dict[bytes, Source]:
+        """What is known of these jobs and flows. Of a job whose work another one continues, what that one made."""
+        ...
+
+    def results(self, flow_id: FlowId, after: int, size: int) -> list[tuple[int, Source]]:
+        """How the members with numbers above `after` ended, by number."""
+        ...
+
+    def change_flow(self, flow_id: FlowId, verb: FlowVerb, now: Micros) -> FlowRow:
+        """Cancel, pause or resume all members, those inside inner flows too. The first hundreds at once, the others by
+        the workers, in portions; until then they are as they were. A repeat changes nothing."""
+        ...
+
+    def retry_flow(self, flow_id: FlowId, now: Micros, *, again: bool = False) -> FlowRow:
+        """Open a new life for the members that failed or were cancelled; those skipped because of them wait again.
+
+        TransitionRefused: nothing of it failed, its key is taken, or a job that waited for its end has started
+        (`again`: that one gets a new life too)."""
         ...
 
 
@@ -591,8 +742,9 @@ class StatusQueries(Protocol):
         ...
 
     def hindrances(self, long_s: int, most_dead: int) -> list[Hindrance]:
-        """What keeps a server from removing dead rows: transactions open for `long_s` and more, replication slots that
-        nobody reads, and tables of ours with more than `most_dead` dead rows. Empty where nothing can."""
+        """What keeps a server from removing dead rows: transactions open for `long_s` and more, also on a standby, and
+        replication slots that nobody reads; and tables of ours with more than `most_dead` dead rows, if these are more
+        than the others. Empty where nothing can."""
         ...
 
     def durations(self, from_id: bytes, cap: int) -> list[Durations]:
@@ -723,12 +875,14 @@ class Store(
     LogOperations,
     ReadOperations,
     QueueOperations,
+    LimitOperations,
     NodeOperations,
     LockOperations,
     ScheduleOperations,
     TemplateOperations,
     ReservationOperations,
     RetentionOperations,
+    FlowOperations,
     StatusQueries,
     HealthOperations,
     StoreLifecycle,

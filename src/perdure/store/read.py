@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
 from perdure.ids import JobId
+from perdure.job.flow import EdgeRow
 from perdure.job.model import JobRow, LiveJob, readable
 from perdure.job.states import FINAL, LIVE, RunState, State
 from perdure.job.views import Job, Run
@@ -196,10 +197,10 @@ def count_ahead(job: Job, cap: int) -> Op[int]:
     return cast("int", (yield Call("count_ahead", place)).rows[0][0])
 
 
-def waited_for(job_id: JobId, limit: int) -> Op[list[JobId]]:
-    """The jobs that have to end before this one may start."""
+def waited_for(job_id: JobId, limit: int) -> Op[list[EdgeRow]]:
+    """What this job waits for, or waited for; what it still waits for comes first."""
     rows = (yield Call("list_waited_for", {"job_id": job_id, "page": limit})).rows
-    return [cast("JobId", row[0]) for row in rows]
+    return list(map(EdgeRow._make, rows))
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

@@ -11,22 +11,29 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar, cast
 
 from perdure.clock import Micros
-from perdure.ids import IdFactory, JobId, NodeId
+from perdure.ids import FlowId, IdFactory, JobId, NodeId
 from perdure.job import transitions
+from perdure.job.flow import Trait
 from perdure.job.model import Failure, JobRow, LiveJob, OutcomeRow, Transition
 from perdure.job.retry import Retry
 from perdure.job.states import FINAL, RunState, State, Verb
 from perdure.store import read
 from perdure.store.engine import Call, Op
 from perdure.store.enqueue import take_place
-from perdure.store.rows import FIRST_ID
-from perdure.store.write import apply, remove_ended
+from perdure.store.flow import look
+from perdure.store.follow import End, apply, follow, leave, release, sources
+from perdure.store.limit import Keys, keep_moving, reopen
+from perdure.store.rows import FIRST_ID, HOLD_LEASE_US
+from perdure.store.write import flag, remove_ended
 
 T = TypeVar("T", JobRow, LiveJob)
 
 SAMPLE = 10_000
 """How many of the newest payloads and results are read, if the database cannot check JSON itself."""
 LONG_AGO_US = 300 * 1_000_000
+DAY_US = 86_400 * 1_000_000
+CLOCKS_DIFFER_US = 5 * 1_000_000
+"""What was written just now, by another clock, is not yet too far off."""
 
 CLOSED_BY_DOCTOR = Failure("Lost", "closed by perdure doctor: the run held no running job")
 RESCUED_BY_DOCTOR = Failure("Lost", "rescued by perdure doctor: the job's node was not there to finish it")
@@ -44,7 +51,9 @@ def check(name: str, now: Micros, limit: int) -> Op[list[tuple[object, ...]]]:
 
 def check_params(now: Micros, limit: int) -> dict[str, object]:
     """The parameters of all checks."""
-    return {"examples": limit, "sample": SAMPLE, "long_ago": now - LONG_AGO_US}
+    late = {"late": now + CLOCKS_DIFFER_US, "lease": HOLD_LEASE_US}
+    ago = {"long_ago": now - LONG_AGO_US, "day_ago": now - DAY_US}
+    return {"examples": limit, "sample": SAMPLE, **ago, **late}
 
 
 def repair(name: str, now: Micros, ids: IdFactory, limit: int) -> Op[int]:
@@ -167,9 +176,13 @@ def _rescued(live: LiveJob, failure: Failure, visit: Visit) -> Transition:
 
 
 def recount_waits(visit: Visit) -> Op[int]:
-    """Remove dependencies on jobs that are gone or have ended, and let every job wait for those that are left."""
+    """Remove dependencies on what is gone, settle those on what has ended, and let every job wait for those that are
+    left."""
     removed = (yield Call("remove_dead_edges")).changed
-    changed = 0
+    changed = yield from _settle_edges(visit)
+    flagged = yield from _read_again("dependents_not_flagged", visit, read.live)
+    yield from flag(flagged, Trait.HAS_DEPENDENTS, visit.now)
+    changed += len(flagged)
     for job_id, *_ in (yield from _found("waits_for_differs", visit)):
         edges = yield from read.count_waits(cast("JobId", job_id))
         live = yield from read.live(cast("JobId", job_id))
@@ -178,9 +191,41 @@ def recount_waits(visit: Visit) -> Op[int]:
         counted = live._replace(waits_for=edges)
         parked = live.state == State.PARKED and not counted.waits_for
         after = _changed(counted, visit.now) if parked else transitions.land(counted, visit.now)
-        yield from apply([Transition(Verb.UNBLOCK, live, after=after)], visit.now)
+        yield from apply([Transition(Verb.RESUME, live, after=after)], visit.now)
         changed += 1
     return removed + changed
+
+
+def _settle_edges(visit: Visit) -> Op[int]:
+    """Those to jobs and flows that have ended without letting go."""
+    parents = {cast("bytes", row[2]) for row in (yield from _found("edge_on_ended_job", visit))}
+    found = yield from sources(parents)
+    ends = {
+        parent: End(known.state, known.error_type, is_flow=known.counts is not None)
+        for parent, known in found.items()
+        if known.state is not None
+    }
+    if not ends:
+        return 0
+    decided = yield from release(ends, visit.now)
+    yield from leave(((one, "look") for one in sorted((yield from follow(decided, visit.now)))), visit.now)
+    return len(decided)
+
+
+def recount_flows(visit: Visit) -> Op[int]:
+    """Let flows have as many members as have ended and have not. What workers count meanwhile is kept."""
+    found = yield from _found("flow_sum_differs", visit)
+    for flow_id, _, missing in found:
+        yield Call("correct_total", {"missing": missing, "id": flow_id})
+    yield from leave(((FlowId(cast("bytes", row[0])), "look") for row in found), visit.now)
+    return len(found)
+
+
+def end_flows(visit: Visit) -> Op[int]:
+    """Flows whose members have all ended."""
+    flows = [FlowId(cast("bytes", row[0])) for row in (yield from _found("flow_not_ended", visit))]
+    yield from look(flows, visit.now)
+    return len(flows)
 
 
 def land_again(visit: Visit) -> Op[int]:
@@ -189,7 +234,8 @@ def land_again(visit: Visit) -> Op[int]:
     def landed(live: LiveJob, visit: Visit) -> Op[Transition | None]:
         yield from ()
         if live.state == State.RUNNING:  # it has started, so it waits for nothing
-            return Transition(Verb.RESUME, live, after=_changed(live._replace(paused=0, waits_for=0), visit.now))
+            started = live._replace(paused=0, waits_for=0, held_by=None)
+            return Transition(Verb.RESUME, live, after=_changed(started, visit.now))
         return Transition(Verb.RESUME, live, after=transitions.land(live, visit.now))
 
     checks = [
@@ -199,8 +245,30 @@ def land_again(visit: Visit) -> Op[int]:
         "queued_too_early",
         "held_without_limit",
         "park_reason_disagrees",
+        "in_line_not_held",
     ]
     return (yield from _each(checks, visit, landed))
+
+
+def free_permits(visit: Visit) -> Op[int]:
+    """Free permits that no running job holds, and look at the lines of their keys."""
+    keys = {cast("str", key) for key, *_ in (yield from _found("permit_without_run", visit))}
+    freed = (yield Call("free_stray_permits")).changed
+    yield from keep_moving(keys, Keys(visit.now))
+    return freed
+
+
+def wake_lines(visit: Visit) -> Op[int]:
+    """Look at lines that have room and where nobody is awake."""
+    keys = {cast("str", key) for key, *_ in (yield from _found("line_asleep", visit))}
+    return (yield from keep_moving(keys, Keys(visit.now)))
+
+
+def reopen_keys(visit: Visit) -> Op[int]:
+    """Look anew at keys that open further away than a window."""
+    return (
+        yield from reopen({cast("str", key) for key, *_ in (yield from _found("key_opens_never", visit))}, visit.now)
+    )
 
 
 def reserve_business_keys(visit: Visit) -> Op[int]:
@@ -261,7 +329,12 @@ _REPAIRS: Mapping[str, Treat] = {
     "rescue_running": rescue_running,
     "close_open_runs": by_statement("close_open_runs"),
     "recount_waits": recount_waits,
+    "recount_flows": recount_flows,
+    "end_flows": end_flows,
     "land_again": land_again,
+    "free_permits": free_permits,
+    "wake_lines": wake_lines,
+    "reopen_keys": reopen_keys,
     "free_business_keys": by_statement("free_unowned_business_keys"),
     "reserve_business_keys": reserve_business_keys,
     "raise_queue_counters": by_statement("add_missing_queues", "raise_queue_counters"),

@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from perdure.clock import Micros, iso
 from perdure.errors import PerdureError
-from perdure.ids import JobId, NodeId, id_floor, to_uuid
+from perdure.ids import FlowId, JobId, NodeId, id_floor, to_uuid
 from perdure.job.model import JobView, OutcomeRow, RunRow, readable
 from perdure.job.views import TAG_SEPARATOR
 from perdure.store.engine import Call, Op
-from perdure.store.rows import FIRST_ID, Archived, Ended, LogLine, Page, Spot
-from perdure.store.statements import GROUP
+from perdure.store.rows import FIRST_ID, Archived, Ended, LogLine, OldFlow, Page, Spot
+from perdure.store.statements import groups, whole_group
 
 T = TypeVar("T")
 
@@ -46,8 +46,8 @@ def ended(after: Ended | None, below: bytes, size: int) -> Op[list[Ended]]:
 def remove(old: Sequence[Ended], written: Mapping[JobId, str] | None = None) -> Op[list[JobId]]:
     """Remove these jobs with all that belongs to them. Returns those that are gone.
 
-    A job stays if it lives again or has ended once more, and while someone else's transaction holds it. With `written`
-    (documents by job) also if it has no document, or is not as its document says.
+    A job stays if it lives again or has ended once more, and while someone else's transaction holds it; one of a flow,
+    unless it goes with it. With `written` (documents by job) also if it has no document, or is not as that says.
     """
     gone: list[JobId] = []
     for group in groups(old):
@@ -75,6 +75,25 @@ def archive(old: Sequence[Ended], now: Micros) -> Op[list[JobId]]:
     return moved
 
 
+def old_flows(after: FlowId | None, before: Micros, size: int) -> Op[list[OldFlow]]:
+    """One page of flows that ended before then, by id, with all their jobs. Shorter than `size`: the last page."""
+    params = {"after": after or FIRST_ID, "before": before, "page": size}
+    return [OldFlow._make(row) for row in (yield Call("old_flows", params)).rows]
+
+
+def flow_ends(flow_id: FlowId, size: int) -> Op[list[Ended]]:
+    """How the first `size` jobs of this flow ended, those that it does not count too."""
+    return [Ended._make(row) for row in (yield Call("flow_ends", {"flow_id": flow_id, "page": size})).rows]
+
+
+def remove_flow(flow_id: FlowId) -> Op[bool]:
+    """Remove a flow that has ended and has no jobs any more. False: it has some, or lives again."""
+    gone = (yield Call("delete_flow", {"id": flow_id})).changed == 1
+    if gone:
+        yield Call("remove_waits_of_flow", {"id": flow_id})
+    return gone
+
+
 class Going(NamedTuple):
     """An ended job that is about to be removed. It is locked, if the database locks rows."""
 
@@ -82,15 +101,16 @@ class Going(NamedTuple):
     life: int
     state: str
     idempotency_key: str | None
+    flow_id: FlowId | None = None
 
 
 def _still_ended(group: Sequence[Ended]) -> Op[list[Going]]:
     """Those that are what they were when it was decided, and that nobody else changes before the transaction ends."""
-    lives = {one.job_id: one.life for one in group}
-    these = whole_group(lives)
+    decided = {one.job_id: (one.life, one.flow_id) for one in group}
+    these = whole_group(decided)
     locked = {row[0] for row in (yield Call("lock_these_jobs", these)).rows}
     found = map(Going._make, (yield Call("these_ended", these)).rows)
-    return [one for one in found if one.job_id in locked and one.life == lives[one.job_id]]
+    return [one for one in found if one.job_id in locked and (one.life, one.flow_id) == decided[one.job_id]]
 
 
 def take_out(going: Sequence[Going]) -> Op[None]:
@@ -104,16 +124,6 @@ def take_out(going: Sequence[Going]) -> Op[None]:
     these = whole_group([one.job_id for one in going])
     for what in REMOVED:
         yield Call(f"remove_{what}", these)
-
-
-def groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[first : first + GROUP] for first in range(0, len(items), GROUP))
-
-
-def whole_group(ids: Iterable[JobId]) -> tuple[JobId, ...]:
-    """As many ids as a statement about a group takes."""
-    given = tuple(ids)
-    return given + given[-1:] * (GROUP - len(given))
 
 
 # -- documents -------------------------------------------------------------------------------------------------------
@@ -177,7 +187,7 @@ def _form(name: str, written: str) -> Callable[[Any], Any]:
         return _parsed
     if written == "Micros":
         return iso
-    return _id_text if written in ("bytes", "JobId", "RunId", "NodeId") else _same
+    return _id_text if written in ("bytes", "JobId", "RunId", "NodeId", "FlowId") else _same
 
 
 def _same(value: Any) -> Any:
@@ -235,7 +245,8 @@ def remove_logs(before: Micros, limit: int) -> Op[int]:
 
 def remove_records(before: Micros, limit: int) -> Op[dict[str, int]]:
     """Remove up to `limit` each of what was closed before then: slots of built-in work, stretches of missed instants,
-    closed reservations, expired locks. Returns how many of each. Fewer than `limit` of all: there are no more."""
+    closed reservations, expired locks; and keys of limits that nothing uses. Returns how many of each. Fewer than
+    `limit` of all: there are no more."""
     slots = yield from _found("old_slots", before, limit)
     if slots:
         yield Call("delete_old_slots", list(dict(slots).items()))
@@ -248,7 +259,10 @@ def remove_records(before: Micros, limit: int) -> Op[dict[str, int]]:
     locks = yield from _found("old_locks", before, limit)
     if locks:
         yield Call("delete_old_lock", [(name, before) for (name,) in locks])
-    found = {"slots": slots, "missed": missed, "reservations": reservations, "locks": locks}
+    keys = yield from _found("unused_keys", before, limit)
+    if keys:
+        yield Call("drop_key", keys)
+    found = {"slots": slots, "missed": missed, "reservations": reservations, "locks": locks, "limit keys": keys}
     return {name: len(rows) for name, rows in found.items()}
 
 

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from perdure.clock import Micros
 from perdure.errors import JobNotFound
-from perdure.ids import JobId, NodeId, ReservationId, RunId, to_uuid
+from perdure.ids import FlowId, JobId, NodeId, ReservationId, RunId, to_uuid
 from perdure.job.model import Claim, JobRow, LiveJob, NewJob, without_secrets
 from perdure.job.reports import Finish
 from perdure.job.states import State, Suspicion
@@ -200,7 +200,8 @@ class LogLine(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a life of a job ended, to decide whether it is old enough to go. `live`: its state, if it lives again."""
+    """How a life of a job ended, to decide whether it is old enough to go. `live`: its state, if it lives again.
+    `flow_id`: the flow it belongs to, with which it goes, or not at all."""
 
     job_id: JobId
     life: int
@@ -209,6 +210,16 @@ class Ended(NamedTuple):
     successor: JobId | None
     kind: str
     live: str | None = None
+    flow_id: FlowId | None = None
+
+
+class OldFlow(NamedTuple):
+    """A flow that has ended, with all its jobs, to decide whether it is old enough to go. `state`: failed too if one
+    of the jobs that waited for its end failed."""
+
+    id: FlowId
+    state: str
+    finished_at: Micros
 
 
 class Archived(NamedTuple):
@@ -316,6 +327,10 @@ class Turn(NamedTuple):
     claimer: Claimer | None = None
     again: Sequence[Finish] = ()
     """Finishes that had to wait for someone's lock: each is written separately, after the others."""
+    flows: Sequence[FlowId] = ()
+    """Flows to look at once more: the turn before has counted in them."""
+    settle: bool = False
+    """Go on with the work list, and look at the lines of limits that somebody has left word of."""
 
 
 class Notes(NamedTuple):
@@ -350,14 +365,67 @@ class Turned(NamedTuple):
     claims: list[Claim]
     parked: tuple[LiveJob, ...] = ()
     again: Sequence[Finished] = ()
+    flows: Sequence[FlowId] = ()
+    """Flows that this turn has counted in, and that have not ended: the next turn looks at them once more."""
+    settled: bool = False
+    """Something of the work list was done."""
+
+
+class LimitRule(NamedTuple):
+    """What code declares of a limit: how many at once, or of a rate how many in `per_us`."""
+
+    name: str
+    sort: str
+    most: int
+    per_us: int | None = None
+    burst: int | None = None
+    kinds: tuple[str, ...] = ()
+    """Whose it is; none: of all that declare."""
+
+
+class LimitState(NamedTuple):
+    """A limit as it stands: as declared, and as set or paused by hand. `most` None: nobody declares it."""
+
+    name: str
+    sort: str
+    most: int | None
+    per_us: int | None
+    burst: int | None
+    set_most: int | None
+    paused_at: Micros | None
+    declared_by: str
+
+
+LINE_COUNTED = 1_000
+"""Counting the jobs of a line stops here."""
+HOLD_LEASE_US = 30 * 1_000_000
+"""For so long a block of code holds a place of a limit, unless it renews it."""
+
+
+class KeyState(NamedTuple):
+    """One key of a limit: what is in use of it, and what waits for it. Counting the line stops at 1,000. `opens_at`: of
+    a rate. `holders`: running jobs; `blocks` of code hold places beside them."""
+
+    key: str
+    most: int | None
+    set_most: int | None
+    paused_at: Micros | None
+    opens_at: Micros | None
+    in_use: int
+    in_line: int
+    holders: tuple[JobId, ...] = ()
+    blocks: int = 0
 
 
 class Glance(NamedTuple):
-    """What a node can see without writing: queues to claim from, when the next job is due, which runs to stop."""
+    """What a node can see without writing: queues to claim from, when the next job is due, which runs to stop, and
+    whether there is something on the work list."""
 
     queues: tuple[str, ...]
     next_due: Micros | None
     cancelled: tuple[RunId, ...]
+    todo: bool = False
+    """Also lines of limits that somebody has left word of."""
 
 
 class ScheduleRow(NamedTuple):
@@ -471,13 +539,15 @@ EVERY_QUEUE = "*"
 
 class QueueHold(NamedTuple):
     """What may stop the jobs of a queue from being claimed. While `reserved_until` is set, also in the past, it is
-    reserved."""
+    reserved. `running` is counted where the queue has a limit (`concurrency`)."""
 
     name: str
     paused_at: Micros | None
     reserved_until: Micros | None
     reserved_by: str | None = None
     reserved_at: Micros | None = None
+    concurrency: int | None = None
+    running: int = 0
 
 
 class Outstanding(NamedTuple):
@@ -547,7 +617,8 @@ class Hindrance(NamedTuple):
     """What keeps a server from removing dead rows, so that its tables grow and every claim walks past them.
 
     `sort`: a `transaction` that has been open for `open_s`, of the server process `who`; a `prepared` one of that
-    name; a replication `slot` that nobody reads; or `dead_rows` in the table `who`. `detail` says more.
+    name; a replication `slot` that nobody reads; a `standby` with a transaction of its own; or `dead_rows` in the table
+    `who`. `detail` says more.
     """
 
     sort: str

@@ -12,8 +12,8 @@ from typing import NamedTuple, cast
 from perdure.clock import Micros
 from perdure.errors import PerdureError, ScheduleError, TransitionRefused
 from perdure.ids import JobId, NodeId, to_uuid
+from perdure.job.flow import Edge
 from perdure.job.model import NewJob, readable
-from perdure.job.states import State
 from perdure.job.views import Job
 from perdure.store import read
 from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Call, Op, UniqueViolation
@@ -182,16 +182,13 @@ def _write(taken: Sequence[_Taken], node_id: NodeId | None, now: Micros) -> Op[l
     new = [_in_line(one.slot.job, one.before) for one in taken if one.slot.job is not None]
     jobs = (yield from enqueue(new)) if new else []
     assert not isinstance(jobs, PerdureError)  # they have no keys that could be taken
-    edges = [(one.before, one.slot.job.id) for one in taken if one.before is not None and one.slot.job is not None]
-    if edges:
-        yield Call("insert_edge", edges)
     if taken:
         yield Call("insert_slot", [_slot_row(one, node_id, now) for one in taken])
     return jobs
 
 
 def _in_line(new: NewJob, before: JobId | None) -> NewJob:
-    return new if before is None else new._replace(waits_for=1, state=State.BLOCKED.value)
+    return new if before is None else new._replace(after=(Edge(before, "end"),))
 
 
 def _slot_row(taken: _Taken, node_id: NodeId | None, now: Micros) -> tuple[object, ...]:

@@ -55,7 +55,10 @@ T = TypeVar("T")
 ATTEMPTS = 8
 """How often an operation is started that was aborted by the server or lost its connection before the commit."""
 
-LOOK_S = 0.2
+FIRST_LOOK_S, LAST_LOOK_S = 0.2, 2.0
+"""How often a worker looks that nobody can wake: after something to do, and after a long rest."""
+PART_OF_REST = 0.02
+HOW_OFTEN = f"looks for work every {FIRST_LOOK_S:g} s, and after a rest less often, up to every {LAST_LOOK_S:g} s"
 
 Identity = tuple[object, ...]
 """Identifies a database: the row of `read_identity`."""
@@ -68,7 +71,7 @@ class ServerRunner:
     """Runs operations in one database of a server. Nothing is opened before the first call."""
 
     look_every_s = 5.0
-    """Many workers share a server: an idle one sends less than two statements a second."""
+    """Many workers share a server: an idle one sends about two statements a second."""
 
     def __init__(self, server: Server, bell: MakeBell | None = None) -> None:
         """`bell` makes one that listens, where the server can ring; without it workers poll."""
@@ -189,7 +192,7 @@ class ServerRunner:
         """One operation at a time on a connection, however many tasks use it: their savepoints must not mix."""
         connection = await async_connection(tx)
         home = await self._home()
-        async with _turn_on(connection):
+        async with turn_on(connection):
             driver = await self._server.borrow_async(connection)
             result = await in_savepoint_async(_checked(make, connection, home, self.clock), driver)
             _seen[connection] = home
@@ -324,7 +327,8 @@ def _timed(make: Make[T], clock: ServerClock) -> Op[T]:
     return (yield from make())
 
 
-def _turn_on(connection: object) -> asyncio.Lock:
+def turn_on(connection: object) -> asyncio.Lock:
+    """For one operation at a time on a user's asynchronous connection."""
     from asyncio import Lock
 
     return _turns.setdefault(connection, Lock())
@@ -461,13 +465,36 @@ async def in_savepoint_async(make: Make[T], driver: AsyncDriver) -> T:
 # -- what a worker sleeps on -----------------------------------------------------------------------------------------
 
 
-class PollingBell:
-    """Rung from inside the process; otherwise every wait ends with "there may be work" after a fifth of a second."""
+class Rest:
+    """Decides when a worker looks that nobody can wake; times are in seconds by any clock. The pauses are a fiftieth of
+    its rest so far: a job that comes after a minute of nothing waits for 1.2 s at most, and one that comes after two
+    minutes for 2 s. A worker at rest then sends about two statements a second."""
 
-    listens = False
+    def __init__(self, at: float) -> None:
+        self._active_at = self._looked_at = at
+
+    def wakes(self, at: float) -> None:
+        """Somebody has rung, from this process: one of its jobs has ended, or there is a new one."""
+        self._active_at = at
+
+    def looks(self, at: float) -> None:
+        """It looks now."""
+        self._looked_at = at
+
+    def look_in(self, at: float) -> float:
+        """In how many seconds to look."""
+        pause_s = min(LAST_LOOK_S, PART_OF_REST * (self._looked_at - self._active_at))
+        return self._looked_at + max(FIRST_LOOK_S, pause_s) - at
+
+
+class PollingBell:
+    """Rung from inside the process; otherwise it says every now and then that there may be work."""
+
+    tells_when = True
 
     def __init__(self) -> None:
         self._rung = False
+        self._rest = Rest(time.monotonic())
         self._changed = threading.Condition()  # reentrant: a signal handler may ring while its thread does
 
     def ring(self) -> None:
@@ -476,10 +503,21 @@ class PollingBell:
             self._changed.notify()
 
     def wait(self, timeout_s: float, *, rung_only: bool = False) -> bool:
+        look_s = max(0.0, self._rest.look_in(time.monotonic()))
         with self._changed:
-            self._changed.wait_for(lambda: self._rung, timeout_s if rung_only else min(timeout_s, LOOK_S))
+            self._changed.wait_for(lambda: self._rung, timeout_s if rung_only else min(timeout_s, look_s))
             rung, self._rung = self._rung, False
-        return rung or (timeout_s > LOOK_S and not rung_only)
+        return heard(self._rest, rung=rung, or_look=look_s < timeout_s and not rung_only)
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def heard(rest: Rest, *, rung: bool, or_look: bool) -> bool:
+    """Whether there may be something to do: noted in the rest of the worker."""
+    at = time.monotonic()
+    if rung:
+        rest.wakes(at)
+    if rung or or_look:
+        rest.looks(at)
+    return rung or or_look

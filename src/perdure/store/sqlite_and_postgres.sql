@@ -4,6 +4,9 @@
 -- fragment: text
 text
 
+-- fragment: whole_number
+bigint
+
 -- fragment: unless_taken
 -- Nothing happens where there is a row with this key already. For the tables that have a job_id.
 ON CONFLICT DO NOTHING
@@ -11,6 +14,10 @@ ON CONFLICT DO NOTHING
 -- fragment: unless_known
 -- The same for tables whose rows have a name.
 ON CONFLICT DO NOTHING
+
+-- fragment: todo_known
+ON CONFLICT (what, subject, cause) DO UPDATE
+SET reached = excluded.reached
 
 -- fragment: longest_before
 -- How long the longest of the twenty jobs of this kind and queue before this one took. A table in FROM that refers to the
@@ -25,3 +32,9 @@ SELECT MAX(u.duration_ms)
                     ) AS earlier
                     JOIN {run} AS u ON u.job_id = earlier.id
                     WHERE u.state = 'completed'
+
+-- name: count_in_tally
+INSERT INTO {tally} AS t ({tally_columns})
+VALUES ({tally_values})
+ON CONFLICT (flow_id, node_id) DO UPDATE
+SET {tally_sums}

@@ -9,28 +9,39 @@ which are the only such lists.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from textwrap import fill
+from typing import TypeVar
 
+from perdure.job.flow import FlowRow, TallyRow
 from perdure.job.model import Claim, JobRow, JobView, LiveJob, OutcomeRow
 from perdure.store.engine import Statement, Statements
 from perdure.store.rows import Archived, NodeRow, ReservationRow, ScheduleRow
 from perdure.store.tables import whole_table
 
+T = TypeVar("T")
+
 PLAIN_READY = (
     *("job_id", "queue", "kind", "kind_version", "state", "rank", "position", "run_at", "queued_at"),
     *("max_attempts", "as_new_job"),
 )
+PLAIN_JOB = ("id", "kind", "kind_version", "owner", "queue", "payload", "created_at")
 BROUGHT = {
     "plain_ready": PLAIN_READY,
-    "new_ready": (*PLAIN_READY, "timeout_ms", "waits_for", "limit_key", "business_key"),
-    "plain_job": ("id", "kind", "kind_version", "owner", "queue", "payload", "created_at"),
+    "member_ready": (*PLAIN_READY, "waits_for", "flow_id", "traits"),
+    "new_ready": (
+        *PLAIN_READY,
+        *("timeout_ms", "waits_for", "limit_key", "business_key", "flow_id", "traits", "held_by"),
+    ),
+    "plain_job": PLAIN_JOB,
+    "member_job": (*PLAIN_JOB, "flow_id", "sequence"),
     "new_job": (
         *("id", "kind", "kind_version", "owner", "queue", "payload", "secrets", "params", "options", "principal"),
         *("idempotency_key", "business_key", "parent_id", "created_at"),
-        *("template_id", "template_version", "schedule_id", "scheduled_for"),
+        *("template_id", "template_version", "schedule_id", "scheduled_for", "flow_id", "sequence", "refs"),
+        "limit_key",
     ),
 }
 """The columns of a new job, in the order in which `write` gives them. The others are NULL, or start as below."""
@@ -56,6 +67,8 @@ COPIED = {
     "auto_retry_of": ":auto_retry_of",
     "chain_attempt": "chain_attempt + :chain_step",
     "created_at": ":created_at",
+    "flow_id": "CASE WHEN :chain_step = 1 THEN flow_id END",
+    "sequence": "CASE WHEN :chain_step = 1 THEN sequence END",
 }
 """The columns that differ in a job that continues or repeats the work of another one."""
 
@@ -70,7 +83,22 @@ SHOWN = {
 
 GROUP = 50
 """How many jobs a statement about several of them names."""
+
+
+def groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[first : first + GROUP] for first in range(0, len(items), GROUP))
+
+
+def whole_group(ids: Iterable[bytes]) -> tuple[bytes, ...]:
+    """As many ids as a statement about a group takes; not for none."""
+    given = tuple(ids)
+    return given + given[-1:] * (GROUP - len(given))
+
+
 _GROUP = tuple(f"id_{first}{second}" for first in "abcdefghij" for second in "abcde")
+
+FLOW = FlowRow._fields[:-1]
+"""The columns of a flow: all but the last field, which is counted when it is asked for."""
 
 PLAIN_OUTCOME = (*OutcomeRow._fields[:13], "version")
 """The columns of an outcome without error and successor."""
@@ -99,6 +127,12 @@ def column_lists() -> dict[str, str]:
         "reservation_values": _values(ReservationRow._fields),
         "archive_columns": _listed(Archived._fields),
         "archive_values": _values(Archived._fields),
+        "flow_columns": _listed(FLOW),
+        "flow_values": _values(FLOW),
+        "tally_columns": _listed(TallyRow._fields),
+        "tally_values": _values(TallyRow._fields),
+        "tally_given_sums": _listed(f"{name} = {name} + VALUES({name})" for name in TallyRow._fields[2:]),
+        "tally_sums": _listed(f"{name} = t.{name} + excluded.{name}" for name in TallyRow._fields[2:]),
         "these": _values(_GROUP),
     }
     for sort, brought in BROUGHT.items():

@@ -21,8 +21,12 @@ from perdure.store import admin, control, read, retention
 from perdure.store import claim as _claim
 from perdure.store import copy as _copy
 from perdure.store import enqueue as _enqueue
+from perdure.store import flow as _flow
+from perdure.store import follow as _follow
+from perdure.store import limit as _limit
 from perdure.store import repair as _repair
 from perdure.store import reservation as _reservation
+from perdure.store import rule as _rule
 from perdure.store import schedule as _schedule
 from perdure.store import template as _template
 from perdure.store import turn as _turn
@@ -249,6 +253,7 @@ class SqlStore:
     afinish = awrites(_turn.finish)
     promote = past_damage(writes(_turn.promote))
     rescue = past_damage(briefly(_turn.rescue))
+    rescue_flows = briefly(_flow.rescue_flows)
     turn = past_damage(briefly(_turn.turn))
     glance = looks(_turn.glance)
     held_by = reads(_turn.held_by)
@@ -269,6 +274,20 @@ class SqlStore:
     waited_for = reads(read.waited_for)
     queues = reads(admin.queues)
     pause_queue = writes(admin.pause_queue)
+
+    # LimitOperations
+    declare_limits = writes(_rule.declare_limits)
+    set_limit = writes(_rule.set_limit)
+    reset_limit = writes(_rule.reset_limit)
+    pause_limit = writes(_rule.pause_limit)
+    limit_queue = writes(_rule.limit_queue)
+    take_hold = writes(_limit.take_hold)
+    renew_hold = writes(_limit.renew_hold)
+    drop_hold = writes(_limit.drop_hold)
+    limits = reads(_rule.limits)
+    limit_keys = reads(_rule.limit_keys)
+    key_state = reads(_rule.key_state)
+    line_ahead = reads(_rule.line_ahead)
 
     # NodeOperations, LockOperations
     register = writes(admin.register)
@@ -324,8 +343,25 @@ class SqlStore:
     archived_jobs = reads(retention.archived_jobs)
     remove_logs = briefly(retention.remove_logs)
     remove_records = briefly(retention.remove_records)
+    old_flows = reads(retention.old_flows)
+    flow_ends = reads(retention.flow_ends)
+    remove_flow = briefly(retention.remove_flow)
     remove_nodes = briefly(retention.remove_nodes)
     give_back = briefly(retention.give_back)
+
+    # FlowOperations
+    start_flows = writes(_flow.start_flows)
+    add_members = writes(_flow.add_members)
+    seal_flow = writes(_flow.seal_flow)
+    flow = reads(_flow.shown)
+    flows = reads(_flow.flows)
+    inner_flows = reads(_flow.inner_flows)
+    flow_jobs = reads(_flow.flow_jobs)
+    flow_edges = reads(_flow.flow_edges)
+    sources = reads(_follow.sources)
+    results = reads(_flow.results)
+    change_flow = writes(_flow.change_flow)
+    retry_flow = writes(_flow.retry_flow)
 
     # StatusQueries
     outstanding = reads(read.outstanding)

@@ -153,6 +153,12 @@ def is_django(tx: object) -> bool:
     return hasattr(tx, "ensure_connection") and hasattr(tx, "vendor")
 
 
+def of_this_thread(tx: object) -> object:
+    """Django's `connection` is another one in each thread and in each coroutine: the one that it is here."""
+    given = vars(tx) if is_django(tx) else {}
+    return given["_connections"][given["_alias"]] if "_alias" in given else tx
+
+
 @contextmanager
 def _usable(tx: object) -> Generator[None, None, None]:
     try:

@@ -6,66 +6,98 @@ Called by worker and rescue through `store`; calls `claim` and `write`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from perdure.clock import Micros
-from perdure.errors import KeyConflict
-from perdure.ids import JobId, NodeId, RunId
+from perdure.errors import PerdureError
+from perdure.ids import FlowId, JobId, NodeId, RunId
 from perdure.job import transitions
-from perdure.job.model import Failure, LiveJob, OutcomeRow, Transition, json_of, readable
+from perdure.job.flow import TallyRow
+from perdure.job.model import Failure, LiveJob, NewJob, OutcomeRow, Transition, json_of, readable
 from perdure.job.reports import Finish
 from perdure.job.states import State, Verb
-from perdure.store import claim, read
+from perdure.store import claim, limit, permit, read
 from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op, Outrun, Tell
 from perdure.store.enqueue import enqueue
+from perdure.store.flow import grown, look_if_free, settle
+from perdure.store.follow import NOBODY, apply, follow, look_again
 from perdure.store.protocols import Locked
 from perdure.store.rows import Finished, FinishStatus, Glance, Kinds, LogLine, Notes, Rescued, Turn, Turned
-from perdure.store.write import apply, apply_alone, unblock_dependents
+from perdure.store.write import change
 
 
 def turn(wanted: Turn, now: Micros) -> Op[Turned]:
-    """Finish, note, promote, claim. All of it or nothing, except finishes that wait for someone's lock.
+    """Finish, see to flows, note, promote, claim. All of it or nothing, except finishes that wait for someone's lock.
 
     The finishes are written at once if every run still holds its job as it was claimed; otherwise one by one, each on
     the job as it is now. A run that lost its job changes nothing; one that needs what someone else has locked does not
     stop the others.
     """
+    keys = limit.Keys(now)
     if not wanted.finishes:
-        return (yield from _go_on(wanted, [], now))
+        return (yield from _go_on(wanted, [], set(), now, keys))
     yield BEGIN_PART
     try:
-        turned = yield from _turn_at_once(wanted, now)
+        turned = yield from _turn_at_once(wanted, now, keys)
     except (Outrun, Locked):
         yield UNDO_PART
         yield END_PART
-        return (yield from _go_on(wanted, (yield from finish_each(wanted.finishes, now)), now))
+        flows: set[FlowId] = set()
+        finished = yield from finish_each(wanted.finishes, now, flows)
+        return (yield from _go_on(wanted, finished, flows, now, limit.Keys(now)))
     yield END_PART
     return turned
 
 
-def _turn_at_once(wanted: Turn, now: Micros) -> Op[Turned]:
-    """Where claims follow, the finishes are confirmed with the first of them."""
+def _turn_at_once(wanted: Turn, now: Micros, keys: limit.Keys) -> Op[Turned]:
+    """Where claims follow, the finishes are confirmed with the first of them, and permits that have become free are
+    taken by them."""
     decided = [transitions.after_run(entry, entry.live, now) for entry in wanted.finishes]
-    yield from apply_alone(decided, now)
-    yield from _enqueue_children(wanted.finishes, decided)
-    looks = wanted.notes is None and not wanted.again and claim.has_room(wanted.lanes, wanted.claimer)
-    edges = yield (Tell if looks else Call)("any_edge")
-    turned = yield from _go_on(wanted, [applied(transition) for transition in decided], now)
-    if edges.rows:
-        yield from unblock_dependents(decided, now)
-    return turned
+    claims = claim.has_room(wanted.lanes, wanted.claimer)
+    yield from change(decided, now, claims_follow=claims)
+    added = yield from _enqueue_children(wanted.finishes, decided, now)
+    flows = yield from follow(decided, now, added)
+    if not claims or wanted.notes is not None or wanted.again:
+        yield Call("begin_writing")  # asks for nothing, but what was told is done when it returns
+    leaving = permit.left(decided) if claims else ()
+    return (yield from _go_on(wanted, [applied(transition) for transition in decided], flows, now, keys, leaving))
 
 
-def _go_on(wanted: Turn, finished: list[Finished], now: Micros) -> Op[Turned]:
-    again = (yield from finish_each(wanted.again, now)) if wanted.again else ()
+def _go_on(
+    wanted: Turn,
+    finished: list[Finished],
+    flows: set[FlowId],
+    now: Micros,
+    keys: limit.Keys,
+    leaving: Sequence[Transition] = (),
+) -> Op[Turned]:
+    """`flows`: those that the finishes were counted in, to be looked at again by the next turn. `keys`: those that the
+    turn locks; `leaving`: the finishes that gave permits back, whose lines the claim looks at."""
+    again = (yield from finish_each(wanted.again, now, flows)) if wanted.again else ()
+    if wanted.flows:
+        yield from look_if_free(wanted.flows, now)
+    settles = wanted.settle or _a_member_failed(wanted.finishes, finished)
+    settled = settles and (yield from settle(now))
     if wanted.notes is not None:
         yield from note(wanted.notes)
-    promoted = (yield from promote(now, wanted.promote)) if wanted.promote else 0
+    promoted = (yield from promote(now, wanted.promote, keys)) if wanted.promote else 0
+    if wanted.settle and (yield from limit.settle(keys)):
+        settled = True
     if wanted.claimer is None:
-        return Turned(finished, promoted, [], again=again)
-    claimed = yield from claim.take(wanted.lanes, wanted.claimer, now)
-    return Turned(finished, promoted, *claimed, again)
+        return Turned(finished, promoted, [], again=again, flows=tuple(flows), settled=settled)
+    claimed = yield from claim.take(wanted.lanes, wanted.claimer, now, keys, permit.keys_left(leaving))
+    yield from permit.leave_word(leaving, seen_to=keys.locked)
+    return Turned(finished, promoted, *claimed, again, tuple(flows), settled)
+
+
+def _a_member_failed(finishes: Sequence[Finish], finished: Sequence[Finished]) -> bool:
+    """Its flow may stop for it, and then nobody is to start after that: it is seen to before the claims."""
+    return any(
+        end.state is State.FAILED and entry.live.flow_id is not None
+        for entry, end in zip(finishes, finished, strict=True)
+    )
 
 
 # -- ends of runs ----------------------------------------------------------------------------------------------------
@@ -73,34 +105,39 @@ def _go_on(wanted: Turn, finished: list[Finished], now: Micros) -> Op[Turned]:
 
 def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     """Write what these runs report: a turn with nothing else in it."""
-    return (yield from turn(Turn(batch), now)).finished
+    turned = yield from turn(Turn(batch), now)
+    if turned.flows:
+        yield from look_again(turned.flows, batch[0].live.job_id, now)
+    return turned.finished
 
 
-def finish_each(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
-    """The same, one by one from the start."""
+def finish_each(batch: Sequence[Finish], now: Micros, flows: set[FlowId]) -> Op[list[Finished]]:
+    """The same, one by one from the start. Adds the flows that are to be looked at again."""
     finished: list[Finished] = []
     for entry in batch:
-        finished += [(yield from _finish_one(entry, now))]
+        finished += [(yield from _finish_one(entry, now, flows))]
     return finished
 
 
-def _finish_one(entry: Finish, now: Micros) -> Op[Finished]:
+def _finish_one(entry: Finish, now: Micros, flows: set[FlowId]) -> Op[Finished]:
     rows = (yield Call("read_live_if_free", {"job_id": entry.live.job_id})).rows
     live = LiveJob._make(rows[0]) if rows else (yield from read.live_unlocked(entry.live.job_id))
     if live is None or live.run_id != entry.live.run_id:
         return (yield from _too_late(entry, live, now))
     if not rows:  # it is this run's, but someone has locked it
         return Finished(FinishStatus.WAITS)
-    return (yield from _write(entry, transitions.after_run(entry, live, now), now))
+    return (yield from _write(entry, transitions.after_run(entry, live, now), now, flows))
 
 
-def _write(entry: Finish, transition: Transition, now: Micros) -> Op[Finished]:
+def _write(entry: Finish, transition: Transition, now: Micros, flows: set[FlowId]) -> Op[Finished]:
     """All of it, or nothing: the job has changed meanwhile (LOST), or someone has locked what it needs (WAITS)."""
     yield BEGIN_PART
     try:
-        yield from apply([transition], now)
-        yield from _enqueue_children([entry], [transition])
+        yield from change([transition], now)
+        added = yield from _enqueue_children([entry], [transition], now)
+        counted = yield from follow([transition], now, added)
         yield Call("end_part")
+        flows |= counted
         return applied(transition)
     except Outrun:
         status = FinishStatus.LOST
@@ -111,18 +148,38 @@ def _write(entry: Finish, transition: Transition, now: Micros) -> Op[Finished]:
     return Finished(status)
 
 
-def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition]) -> Op[None]:
-    """Enqueue what the handlers of completed jobs asked for. KeyConflict: nothing of the whole batch remains."""
+def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition], now: Micros) -> Op[list[TallyRow]]:
+    """Enqueue what the handlers of completed jobs asked for. KeyConflict: nothing of the whole batch remains.
+
+    New members are counted first: one may end at once, and its flow must not end before the others. Returns what is to
+    be taken out of the counts again, because another job has its key.
+    """
     wanted = [
-        child
+        (child, entry.live.node_id or NOBODY)
         for entry, transition in zip(batch, decided, strict=True)
         if entry.children and transition.verb is Verb.COMPLETE
         for child in entry.children
     ]
-    if wanted:
-        enqueued = yield from enqueue(wanted)
-        if isinstance(enqueued, KeyConflict):
-            raise enqueued
+    if not wanted:
+        return []
+    members = [_added(child, node_id) for child, node_id in wanted]
+    counted = Counter(row for row in members if row is not None)
+    if counted:
+        yield Tell("count_in_tally", [row._replace(added=count) for row, count in sorted(counted.items())])
+    children = [child for child, _ in wanted]
+    enqueued = yield from enqueue((yield from grown(children, now)) if counted else children)
+    if isinstance(enqueued, PerdureError):
+        raise enqueued
+    return [
+        row._replace(added=-1)
+        for row, job in zip(members, enqueued, strict=True)
+        if row is not None and job.deduplicated
+    ]
+
+
+def _added(child: NewJob, node_id: NodeId) -> TallyRow | None:
+    is_member = child.flow_id is not None and child.sequence is not None
+    return TallyRow(cast("FlowId", child.flow_id), node_id, added=1) if is_member else None
 
 
 def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
@@ -130,6 +187,8 @@ def _too_late(entry: Finish, live: LiveJob | None, now: Micros) -> Op[Finished]:
     rows = (yield Call("read_run_state", {"run_id": entry.live.run_id})).rows
     if not rows or rows[0] != (transitions.after_run(entry, entry.live, now).run_state, entry.live.node_id):
         return Finished(FinishStatus.LOST)
+    # The answer that was lost told which flows are to be looked at again.
+    yield Tell("look_for_node", {"now": now, "node_id": entry.live.node_id})
     if live is not None:
         return Finished(FinishStatus.ALREADY, State(live.state))
     ended = (yield Call("read_last_outcome", {"job_id": entry.live.job_id})).rows
@@ -153,10 +212,12 @@ _FOLLOWED = {state.value: Finished(FinishStatus.APPLIED, state, has_successor=Tr
 # -- promote, rescue -------------------------------------------------------------------------------------------------
 
 
-def promote(now: Micros, limit: int) -> Op[int]:
-    """Queue up to `limit` scheduled jobs that are due. Fewer than `limit`: there are no more for now."""
-    wanted: dict[str, object] = {"now": now, "room": limit}
-    return len((yield from _each("due_jobs", wanted, lambda live: transitions.promote(live, now), now)))
+def promote(now: Micros, most: int, keys: limit.Keys | None = None) -> Op[int]:
+    """Queue up to `most` scheduled jobs that are due, and wake the lines of rates that have room again. Returns how
+    many jobs and lines. Fewer than `most`: there are no more for now."""
+    wanted: dict[str, object] = {"now": now, "room": most}
+    jobs = yield from _each("due_jobs", wanted, lambda live: transitions.promote(live, now), now)
+    return len(jobs) + (yield from limit.open_due(keys or limit.Keys(now), now))
 
 
 def rescue(
@@ -256,15 +317,17 @@ def _listed(known: str | None) -> list[str]:
 
 def glance(node_id: NodeId, kinds: Kinds | None) -> Op[Glance]:
     """What a turn of this node would find to do."""
-    found: dict[str, list[Any]] = {"due": [], "cancelled": [], "work": [], "parked": []}
+    found: dict[str, list[Any]] = {"due": [], "cancelled": [], "work": [], "parked": [], "todo": []}
+    found |= {"awake": [], "opens": []}
     for sort, *news in (yield Call("glance", {"node_id": node_id})).rows:
         found[sort] += [value for value in news if value is not None]
-    queues: list[str] = found["work"]
+    queues: list[str] = list(dict.fromkeys([*found["work"], *found["awake"]]))
     for name in found["parked"]:
         if name not in queues and (yield from claim.knows_a_parked_kind(name, kinds)):
             queues.append(name)
-    due = next((Micros(int(at)) for at in found["due"] if isinstance(at, (int, float))), None)  # SQLite: a text is none
-    return Glance(tuple(queues), due, tuple(found["cancelled"]))
+    # SQLite: a text is none
+    due = min((Micros(int(at)) for at in found["due"] + found["opens"] if isinstance(at, (int, float))), default=None)
+    return Glance(tuple(queues), due, tuple(found["cancelled"]), bool(found["todo"]))
 
 
 def held_by(node_id: NodeId) -> Op[list[LiveJob]]:

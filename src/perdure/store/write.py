@@ -6,17 +6,21 @@ by the version that the decision was based on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
-from perdure.job import transitions
 from perdure.job.model import GAP, Claim, LiveJob, NewJob, Origin, OutcomeRow, RunClosing, Transition
-from perdure.job.states import State
+from perdure.job.states import State, Verb
 from perdure.job.views import Job
-from perdure.store import read
+from perdure.limit.key import keys_of
+from perdure.store import permit
 from perdure.store.engine import Blob, Call, Op, Tell
+
+AWAKE = 10
+"""So many jobs that come together and need the same are looked at by claims; the others stand in line."""
+
 
 # -- new jobs --------------------------------------------------------------------------------------------------------
 
@@ -26,9 +30,14 @@ def insert(new: Sequence[NewJob], positions: Sequence[int]) -> Op[None]:
     if all(map(_is_plain, new)):
         yield Tell("insert_plain_job", list(map(_plain_job_row, new)))
         yield Tell("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
+    elif all(map(_is_plain_member, new)):
+        yield Tell("insert_member_job", list(map(_member_job_row, new)))
+        yield Tell("insert_member_ready", list(map(_member_ready_row, new, positions)))
     else:
         yield Tell("insert_job", list(map(_job_row, new)))
-        yield Tell("insert_ready", list(map(_ready_row, new, positions)))
+        lines = _lines(new, positions)
+        rows = [_ready_row(job, place, lines.get(job.id)) for job, place in zip(new, positions, strict=True)]
+        yield Tell("insert_ready", rows)
     tags = [(job.id, tag) for job in new for tag in job.plan.tags]
     if tags:
         yield Tell("insert_tag", tags)
@@ -54,6 +63,14 @@ def insert_one(new: NewJob) -> Op[list[Job]]:
 
 
 def _is_plain(new: NewJob) -> bool:
+    return _is_bare(new) and not new.waits_for and new.flow_id is None and not new.traits
+
+
+def _is_plain_member(new: NewJob) -> bool:
+    return _is_bare(new) and new.sequence is not None
+
+
+def _is_bare(new: NewJob) -> bool:
     return (
         new.plan.plain
         and new.secrets is None
@@ -61,7 +78,7 @@ def _is_plain(new: NewJob) -> bool:
         and new.origin is None
         and new.idempotency_key is None
         and new.business_key is None
-        and not new.waits_for
+        and new.refs is None
     )
 
 
@@ -69,11 +86,16 @@ def _plain_job_row(new: NewJob) -> tuple[object, ...]:
     return (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
 
 
+def _member_job_row(new: NewJob) -> tuple[object, ...]:
+    return (*_plain_job_row(new), new.flow_id, new.sequence)
+
+
 def _job_row(new: NewJob) -> tuple[object, ...]:
     plan = new.plan
     head, shown, keys_of = plan[:4], plan[4:7], (new.idempotency_key, new.business_key)
     origin = new.origin or Origin()
-    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at, *origin)
+    rest = (*origin, new.flow_id, new.sequence, new.refs, plan.limit_key)
+    return (new.id, *head, new.payload, new.secrets, *shown, *keys_of, new.parent_id, new.created_at, *rest)
 
 
 def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
@@ -83,7 +105,29 @@ def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
     return (*start, max_attempts, as_new_job)
 
 
-def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
+def _member_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
+    return (*_plain_ready_row(new, position), new.waits_for, new.flow_id, new.traits)
+
+
+def _lines(new: Sequence[NewJob], positions: Sequence[int]) -> dict[JobId, str]:
+    """Those of many jobs of one key that stand in its line from the start: no claim has to look at each of them.
+
+    Whether the key is full is not asked. The first of those that need the same in the same queue stay awake, and
+    whoever looks at them sees to the line too: that is all that `limit` asks for.
+    """
+    counts = Counter([(job.plan.limit_key, job.plan.queue) for job in new if job.state == State.HELD])
+    many = {alike: keys_of(alike[0])[0] for alike, count in counts.items() if count > AWAKE}
+    if not many:
+        return {}
+    limited: dict[tuple[str | None, str], list[tuple[int, int, JobId]]] = {alike: [] for alike in many}
+    for job, position in zip(new, positions, strict=True):
+        alike = (job.plan.limit_key, job.plan.queue)
+        if alike in many and job.state == State.HELD:
+            limited[alike].append((job.plan.rank, position, job.id))
+    return {job_id: many[alike] for alike, jobs in limited.items() for *_, job_id in sorted(jobs)[AWAKE:]}
+
+
+def _ready_row(new: NewJob, position: int, held_by: str | None = None) -> tuple[object, ...]:
     plan = new.plan
     return (
         *_plain_ready_row(new, position),
@@ -91,6 +135,9 @@ def _ready_row(new: NewJob, position: int) -> tuple[object, ...]:
         new.waits_for,
         plan.limit_key,
         new.business_key,
+        None if new.sequence is None else new.flow_id,
+        new.traits,
+        held_by,
     )
 
 
@@ -112,21 +159,37 @@ def open_runs(claims: Sequence[Claim], node: NodeId, now: Micros) -> Op[None]:
     yield Tell("insert_run", runs)
 
 
+def stand_in_line(rows: Sequence[tuple[object, ...]]) -> Op[None]:
+    """Put jobs in the lines of keys that they found full: key, time, job, version."""
+    yield Tell("stand_in_line", list(rows), len(rows))
+
+
+def wake(rows: Sequence[tuple[object, ...]], queues: Iterable[str]) -> Op[None]:
+    """Let the next claim look at these jobs of lines in these queues: time, job, version."""
+    yield Tell("wake", list(rows), len(rows))
+    yield from ring(queues)
+
+
 # -- changes and ends ------------------------------------------------------------------------------------------------
 
 
-def apply(batch: Sequence[Transition], now: Micros) -> Op[None]:
-    """Write these transitions, of different jobs, each as it was read. `Outrun`: one of them has changed since."""
-    if (yield from apply_alone(batch, now)) and (yield Call("any_edge")).rows:
-        yield from unblock_dependents(batch, now)
+def change(batch: Sequence[Transition], now: Micros, *, claims_follow: bool = False) -> Op[bool]:
+    """Write these transitions, of different jobs, each as it was read, without a question. True: some of the jobs end,
+    and `follow` knows what that means for others. `Outrun`: one of them has changed since.
 
+    `claims_follow`: who waits for the room that becomes free, of a key or of a queue, is looked at by the claim of this
+    transaction; else word is left of it.
 
-def apply_alone(batch: Sequence[Transition], now: Micros) -> Op[bool]:
-    """The same without a look at the jobs that depend on them, and without a question. True: some of the jobs end.
-
-    One batch per table: hot rows (the guards), runs, outcomes, then keys of the ended jobs.
+    One batch per table: hot rows (the guards), permits, runs, outcomes, then keys of the ended jobs.
     """
     yield from _change_rows(batch)
+    leaving = permit.left(batch)
+    if leaving:
+        yield from permit.free(leaving)
+        if not claims_follow:
+            yield from permit.leave_word(leaving)
+    if not claims_follow:
+        yield from _ring_for_room(t.before.queue for t in batch if t.run is not None)
     yield from _close_runs([t.run for t in batch if t.run is not None])
     ended = [t for t in batch if t.outcome is not None]
     if ended:
@@ -144,9 +207,13 @@ def _change_rows(batch: Sequence[Transition]) -> Op[None]:
     by_version = [(live.job_id, live.version) for live in ended if live.run_id is None]
     if by_version:
         yield Tell("delete_ready", by_version, len(by_version))
-    updates = [_update(t.after, t.before.version) for t in batch if t.after is not None]
+    unblocked = [_unblocked(t.after, t.before.version) for t in batch if t.after is not None and t.verb is Verb.UNBLOCK]
+    if unblocked:
+        yield Tell("unblock_ready", unblocked, len(unblocked))
+    updates = [_update(t.after, t.before.version) for t in batch if t.after is not None and t.verb is not Verb.UNBLOCK]
     if updates:
         yield Tell("update_ready", updates, len(updates))
+    if unblocked or updates:
         yield from ring(t.after.queue for t in batch if t.after is not None and _is_news(t.before, t.after))
 
 
@@ -159,6 +226,13 @@ def ring(queues: Iterable[str]) -> Op[None]:
     """Wake the workers that sleep and serve one of these queues, when the transaction commits."""
     for queue in dict.fromkeys(queues):
         yield Tell("ring", {"queue": queue})
+
+
+def _ring_for_room(queues: Iterable[str]) -> Op[None]:
+    """Runs of these queues have ended: where a queue has a limit, the next job may start."""
+    names = dict.fromkeys(queues)
+    for queue in (*names, "*") if names else ():
+        yield Tell("ring_if_limited", {"queue": queue})
 
 
 def _close_runs(closings: Sequence[RunClosing]) -> Op[None]:
@@ -183,6 +257,10 @@ def _insert_outcomes(outcomes: Sequence[OutcomeRow]) -> Op[None]:
 
 _SIX_EMPTY = (None,) * 6
 _FOUR_EMPTY = (None,) * 4
+
+
+def _unblocked(after: LiveJob, expected: int) -> tuple[object, ...]:
+    return after.waits_for, after.state, after.queued_at, after.updated_at, after.job_id, expected
 
 
 def _update(after: LiveJob, expected: int) -> tuple[object, ...]:
@@ -224,22 +302,6 @@ def _free_keys(ended: Sequence[Transition]) -> Op[None]:
             yield Tell("free_business_key", own)
 
 
-def unblock_dependents(batch: Sequence[Transition], now: Micros) -> Op[None]:
-    """Lower the count of the jobs that wait for one of these that has ended; a successor is waited for instead."""
-    for transition in batch:
-        job_id = transition.before.job_id
-        if transition.outcome is None:
-            continue
-        if transition.successor is not None:
-            yield Tell("move_edges", {"job_id": job_id, "new_owner": transition.successor.live.job_id})
-            continue
-        for (dependent,) in (yield Call("read_dependents", {"job_id": job_id})).rows:
-            live = yield from read.live(cast("JobId", dependent))
-            if live is not None:
-                yield from apply([transitions.unblock(live, now)], now)
-        yield Tell("delete_edges", {"job_id": job_id})
-
-
 # -- by hand ---------------------------------------------------------------------------------------------------------
 
 
@@ -255,8 +317,16 @@ def replace(before: LiveJob, after: LiveJob) -> Op[None]:
     Not an UPDATE: a claim that has read the old payload and waits for our lock (servers) would then take the new row
     with the old payload.
     """
+    yield from permit.leave_word(permit.left([Transition(Verb.EDIT, before)]))
     yield Tell("delete_ready", (before.job_id, before.version), 1)
     yield from insert_live(after)
+
+
+def flag(lives: Iterable[LiveJob], trait: int, now: Micros) -> Op[None]:
+    """Their ends have more to look after: see `Trait`."""
+    rows = [(live.traits | trait, now, live.job_id, live.version) for live in lives if not live.traits & trait]
+    if rows:
+        yield Tell("flag_ready", rows, len(rows))
 
 
 def place(places: Sequence[tuple[int, JobId, int]], now: Micros) -> Op[None]:

@@ -15,6 +15,7 @@ from perdure.job.transitions import claim
 from perdure.job.views import Job, Run
 from perdure.kind import Declaration, Draft, Kind
 from perdure.options import Options
+from perdure.store.protocols import FlowOperations
 from perdure.store.rows import SlotRow
 from perdure.worker.context import JobContext, Services, current, entered
 from perdure.worker.run import AnyKind
@@ -61,15 +62,18 @@ class KitContext(JobContext):
     # -- what differs from a worker's --------------------------------------------------------------------------------
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """As in a worker; and `progressed` has it."""
         super().progress(done, total, note)
         self.progressed.append((done, total, note))
 
     @property
     def should_stop(self) -> bool:
+        """False until the handler has looked as often as `stop_after` says."""
         self._look()
         return super().should_stop
 
     def checkpoint(self) -> None:
+        """Ends the handler once `should_stop` is True."""
         self._look()
         super().checkpoint()
 
@@ -113,6 +117,9 @@ class DetachedServices:
     def new_job(self, draft: Draft, ctx: JobContext) -> NewJob:
         return StoreServices(self._app.parts()).new_job(draft, ctx)
 
+    def flows(self, ctx: JobContext) -> FlowOperations:
+        raise self._detached(ctx, "ctx.flow and ctx.results() read the flow of a job")
+
     def transaction(self, ctx: JobContext, session: Any = None) -> JobTransactionBlock:
         del session
         raise self._detached(ctx)
@@ -124,10 +131,9 @@ class DetachedServices:
     def now(self) -> Micros:
         return self._app.clock.now()
 
-    def _detached(self, ctx: JobContext) -> PerdureError:
+    def _detached(self, ctx: JobContext, what: str = "ctx.transaction() ends a job") -> PerdureError:
         return PerdureError(
-            "ctx.transaction() ends a job in the database, and t.context() has none; enqueue"
-            f" {ctx.kind.name} and run it with t.drain()",
+            f"{what} in the database, and t.context() has none; enqueue {ctx.kind.name} and run it with t.drain()",
             code="context_detached",
         )
 

@@ -19,11 +19,12 @@ from perdure.errors import JobFailed, PerdureError, StoreError
 from perdure.ids import JobId
 from perdure.job.model import RunStats
 from perdure.job.reports import Failed, Released
-from perdure.job.views import Job
+from perdure.job.views import Job, Run
+from perdure.store.rows import SlotRow
 from perdure.worker.context import JobContext
 from perdure.worker.executors.loop import LoopCall
 from perdure.worker.node import Node
-from perdure.worker.options import WorkerOptions
+from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import (
     AnyKind,
     Assignment,
@@ -35,7 +36,7 @@ from perdure.worker.run import (
     run_async,
     run_plain,
 )
-from perdure.worker.services import in_event_loop
+from perdure.worker.services import StoreServices, in_event_loop
 from perdure.worker.signals import Interrupted, Stop
 
 if TYPE_CHECKING:
@@ -165,10 +166,32 @@ class Witness:
         self.error = error
 
 
+class ReadAhead(StoreServices):
+    """For coroutines on an asynchronous connection, whose thread cannot wait for a statement: `ctx.job`, `ctx.run` and
+    the slot as they were when the run began."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._found: tuple[Job, Run, SlotRow | None] | None = None
+
+    def read(self, ctx: JobContext) -> None:
+        """Called in a thread, before the run."""
+        self._found = (super().get_job(ctx), super().get_run(ctx), super().get_slot(ctx))
+
+    def get_job(self, ctx: JobContext) -> Job:
+        return self._found[0] if self._found is not None and in_event_loop() else super().get_job(ctx)
+
+    def get_run(self, ctx: JobContext) -> Run:
+        return self._found[1] if self._found is not None and in_event_loop() else super().get_run(ctx)
+
+    def get_slot(self, ctx: JobContext) -> SlotRow | None:
+        return self._found[2] if self._found is not None and in_event_loop() else super().get_slot(ctx)
+
+
 class Drain:
     """One `t.drain()`, with its own node, which signs off at the end."""
 
-    def __init__(self, app: Perdure, state: Mapping[str, Any], limit: int) -> None:
+    def __init__(self, app: Perdure, state: Mapping[str, Any], limit: int, *, read_ahead: bool = False) -> None:
         self._app = app
         self._limit = limit
         self._claimed: deque[Assignment] = deque()
@@ -181,7 +204,8 @@ class Drain:
         # 0.5 means no jitter: retries wait exactly as long as their backoff says.
         parts = app.parts()._replace(middleware=middleware, jitter=lambda: 0.5)
         options = WorkerOptions(concurrency=1, lease_s=app.config.lease_s)
-        self._node = Node(parts, options, self, self._inbox, state)
+        self._ahead = ReadAhead(parts) if read_ahead else None
+        self._node = Node(parts, options, self, self._inbox, state, self._ahead)
 
     # -- for the kit -------------------------------------------------------------------------------------------------
 
@@ -263,6 +287,8 @@ class Drain:
         self._kinds[task.kind.name] += 1
         self._witness.error = None
         self._running = task
+        if self._ahead is not None:
+            self._ahead.read(task.ctx)
         return task
 
     def _endless(self) -> PerdureError:

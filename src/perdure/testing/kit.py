@@ -8,12 +8,14 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
+from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from perdure.checks import check_time, check_whole
 from perdure.clock import ManualClock, Micros, SystemClock, to_datetime, to_micros
@@ -22,7 +24,8 @@ from perdure.ids import IdFactory, NodeId
 from perdure.job.states import LIVE
 from perdure.job.views import Job
 from perdure.kind import Kind
-from perdure.store.open import open_borrowed, open_store, without_password
+from perdure.names import public
+from perdure.store.open import open_borrowed, open_borrowed_async, open_store, without_password
 from perdure.store.protocols import Store, StoreSettings
 from perdure.store.rows import JobFilter
 from perdure.store.store import SqlStore
@@ -34,11 +37,18 @@ from perdure.worker.capture import capturing
 from perdure.worker.context import current
 from perdure.worker.run import AnyKind
 from perdure.worker.services import in_event_loop
-from perdure.worker.worker import is_at_work
+from perdure.worker.worker import finish_in_thread, is_at_work
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.schedule.scheduler import Scheduler
+
+
+INNER = frozenset(("call", "end"))
+"""What a kit has for its block; users are not shown it."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class KitClock(ManualClock):
@@ -176,16 +186,29 @@ RUNS = 1_000
 """After so many runs a drain assumes an endless loop."""
 
 
+def _awaited(ask: Callable[Concatenate[Kit, P], T]) -> Callable[Concatenate[Kit, P], Coroutine[Any, Any, T]]:
+    """A method that asks the database, for coroutines."""
+
+    @wraps(ask)
+    async def run(kit: Kit, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True
+        return await kit.call(partial(ask, kit, *args, **kwargs))
+
+    return run
+
+
 class Kit:
     """Runs an app's jobs in a test, moves its clock, and shows what was enqueued. Usable until its block ends."""
 
-    def __init__(self, app: Perdure, clock: ManualClock, state: Mapping[str, Any]) -> None:
+    def __init__(self, app: Perdure, clock: ManualClock, state: Mapping[str, Any], *, in_threads: bool) -> None:
+        """`in_threads`: its database is an asynchronous connection, and threads can wait for that."""
         self.app = app
         """The app under test, on its temporary database."""
         self._clock = clock
         self._state = state
         self._loop = HandlerLoop()
         self._is_draining = self._is_over = False
+        self._in_threads = in_threads
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +220,7 @@ class Kit:
         fails an attempt is raised, after it is recorded. After `limit` runs an endless loop is assumed.
         """
         __tracebackhide__ = True
-        if in_event_loop():
+        if in_event_loop() or self._in_threads:
             raise PerdureError(
                 "t.drain() cannot run coroutines inside a running event loop; write `await t.adrain()` here",
                 code="drain_in_loop",
@@ -212,8 +235,8 @@ class Kit:
     async def adrain(self, *, raise_errors: bool = False, limit: int = RUNS) -> list[Job]:
         """`drain` inside a running event loop: coroutines are awaited on it, other functions run in a thread."""
         __tracebackhide__ = True
-        with self._draining(limit) as drain:
-            while (task := drain.next()) is not None:
+        async with self._adraining(limit) as drain:
+            while (task := await self.call(drain.next)) is not None:
                 run = begin_run(task)
                 try:
                     await until_ended(task, run)
@@ -221,10 +244,24 @@ class Kit:
                     if run.done():
                         drain.ended(run.result())
                 drain.raise_from(run.result(), errors=raise_errors)
-        return drain.jobs()
+        return await self.call(drain.jobs)
 
     @contextmanager
     def _draining(self, limit: int) -> Generator[Drain, None, None]:
+        with self._one_drain(limit) as drain, drain:
+            yield drain
+
+    @asynccontextmanager
+    async def _adraining(self, limit: int) -> AsyncGenerator[Drain, None]:
+        with self._one_drain(limit) as drain:
+            await self.call(drain.__enter__)
+            try:
+                yield drain
+            finally:
+                await self.call(drain.__exit__)
+
+    @contextmanager
+    def _one_drain(self, limit: int) -> Generator[Drain, None, None]:
         self._check_open()
         check_whole(limit, "limit", code="limit_invalid")
         if self._is_draining:
@@ -234,8 +271,8 @@ class Kit:
             )
         self._is_draining = True
         try:
-            with Drain(self.app, self._state, limit) as drain, capturing():
-                yield drain
+            with capturing():
+                yield Drain(self.app, self._state, limit, read_ahead=self._in_threads)
         finally:
             self._is_draining = False
 
@@ -277,6 +314,9 @@ class Kit:
             )
         self._pass(Micros(self._clock.now() + passed // timedelta(microseconds=1)))
         return self.now
+
+    aadvance = _awaited(advance)
+    """`advance` for coroutines inside `async with app.testing(tx=…)`, where statements have to be awaited."""
 
     def _pass(self, until: Micros) -> None:
         """Stop at every planned instant on the way."""
@@ -324,6 +364,13 @@ class Kit:
         if found:
             raise AssertionError(among(self._kind(kind, arguments), arguments, found))
 
+    aenqueued = _awaited(enqueued)
+    """`enqueued` for coroutines inside `async with app.testing(tx=…)`."""
+    aassert_enqueued = _awaited(assert_enqueued)
+    """`assert_enqueued` for coroutines inside `async with app.testing(tx=…)`."""
+    aassert_not_enqueued = _awaited(assert_not_enqueued)
+    """`assert_not_enqueued` for coroutines inside `async with app.testing(tx=…)`."""
+
     def _kind(self, kind: object, arguments: Mapping[str, Any] | None = None) -> Any:
         if kind is None and arguments:
             raise InvalidInput("arguments belong to a kind; name it first, as in t.enqueued(send, to='a@x.org')")
@@ -355,7 +402,14 @@ class Kit:
         plan = known.options(params=None if params is None else dict(params), principal=principal).draft({}).plan
         return new_context(self.app, known, plan, attempt, self._state if state is None else state, stop_after)
 
-    # -- for the block -----------------------------------------------------------------------------------------------
+    # -- for the block, and for what is awaited ----------------------------------------------------------------------
+
+    async def call(self, ask: Callable[[], T]) -> T:
+        """Ask the database from a coroutine: here, or in a thread that waits for the event loop."""
+        return await finish_in_thread(ask) if self._in_threads else ask()
+
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
 
     def end(self) -> None:
         self._is_over = True
@@ -417,15 +471,8 @@ def _empty(store: SqlStore, url: str) -> None:
 FOR_EVER_US = 100 * 365 * 86_400 * 1_000_000
 
 
-def _inside(tx: object) -> Store:
-    """The app inside a transaction of the test's."""
-    if is_async(tx):
-        raise TransactionError(
-            f"app.testing(tx=…) got {named(tx)}, whose statements have to be awaited, and a kit awaits nothing; use"
-            " app.testing(url=…) on a database for tests, and let the code under test commit there",
-            code="tx_async",
-        )
-    store = open_borrowed(tx)
+def _with_tables(store: Store) -> Store:
+    """A store inside a transaction of the test's, where there is nothing that a test has not made."""
     store.upgrade()
     if any(store.jobs(JobFilter(state=state), None, 1).items for state in LIVE):
         raise PerdureError(
@@ -440,31 +487,67 @@ _EXCHANGED = ("_url", "store", "clock", "ids", "kit")
 """Attributes of the app that are replaced. Some may be missing: they are made on first use."""
 
 
-@contextmanager
-def testing(
-    app: Perdure, start: datetime | None, state: Mapping[str, Any] | None, url: str | None, tx: object
-) -> Generator[Kit, None, None]:
-    """The app on a temporary file, at a URL or inside a transaction, with a manual clock, for all threads, until the
-    block ends.
+class KitBlock:
+    """What `app.testing()` gives, for `with` or `async with`: the app on a temporary file, at a URL or inside a
+    transaction, with a manual clock, for all threads, until the block ends.
 
     The app's own database is not opened, and connections that the app has open are not closed.
     """
-    if url is not None and tx is not None:
-        raise InvalidInput("app.testing takes url= or tx=, not both: a connection leads to its own database")
-    clock = KitClock(SystemClock().now() if start is None else check_time(start, "start"))
-    _refuse(app)
-    with ExitStack() as stack:
-        if tx is not None:
-            place, store = app.__dict__.get("_url"), _inside(tx)
-        else:
-            place, store = _in_file(app, stack) if url is None else _at(app, url, stack)
+
+    def __init__(
+        self, app: Perdure, start: datetime | None, state: Mapping[str, Any] | None, url: str | None, tx: object
+    ) -> None:
+        if url is not None and tx is not None:
+            raise InvalidInput("app.testing takes url= or tx=, not both: a connection leads to its own database")
+        self._app = app
+        self._start = SystemClock().now() if start is None else check_time(start, "start")
+        self._state: Mapping[str, Any] = {} if state is None else state
+        self._url = url
+        self._tx = tx
+        self._end = ExitStack()
+
+    def __enter__(self) -> Kit:
+        if is_async(self._tx):
+            raise TransactionError(
+                f"app.testing(tx=…) got {named(self._tx)}, whose statements have to be awaited; write async with"
+                " app.testing(tx=…) as t, and await t.adrain()",
+                code="tx_async",
+            )
+        _refuse(self._app)
+        with ExitStack() as stack:
+            return self._begin(*self._place(stack), stack.pop_all(), in_threads=False)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end.__exit__(kind, error, at)
+
+    async def __aenter__(self) -> Kit:
+        if not is_async(self._tx):
+            return self.__enter__()
+        _refuse(self._app)
+        store = await open_borrowed_async(self._tx)
+        await finish_in_thread(partial(_with_tables, store))
+        return self._begin(vars(self._app).get("_url"), store, ExitStack(), in_threads=True)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, at)
+
+    def _place(self, stack: ExitStack) -> tuple[str | None, Store]:
+        if self._tx is not None:
+            return vars(self._app).get("_url"), _with_tables(open_borrowed(self._tx))
+        return _in_file(self._app, stack) if self._url is None else _at(self._app, self._url, stack)
+
+    def _begin(self, place: str | None, store: Store, stack: ExitStack, *, in_threads: bool) -> Kit:
+        app, clock = self._app, KitClock(self._start)
+        self._end = stack
         stack.callback(store.close)
-        kit = Kit(app, clock, {} if state is None else state)
+        kit = Kit(app, clock, self._state, in_threads=in_threads)
         before = {name: vars(app)[name] for name in _EXCHANGED if name in vars(app)}
         stack.callback(_put_back, app, before)
         stack.callback(kit.end)  # runs first: what coroutines write when they are cancelled goes to the temporary file
         vars(app).update(_url=place, store=store, clock=clock, ids=kit_ids(clock), kit=kit)
-        yield kit
+        return kit
 
 
 def _put_back(app: Perdure, before: Mapping[str, Any]) -> None:

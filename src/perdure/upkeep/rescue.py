@@ -173,7 +173,9 @@ class Rescuer:
         self._max_crashes = options.max_crashes
         self._every_s = look_every_s(options.lease_s)
         self._rest_s = min(parts.store.look_every_s, options.lease_s / (2 * LOOKS)) - self._every_s / 2
+        self._lease_s = options.lease_s
         self._next_look = -math.inf
+        self._next_flows = -math.inf
         self._known: tuple[NodeRow, ...] = ()
         self._watch = Watch(options.lease_s)
         self._overtime = Overtime(options.lease_s)
@@ -204,7 +206,15 @@ class Rescuer:
         for node in self._watch.look(nodes.values(), own, self._clock.boottime()):
             self._declare(node, "unknown", "it has been silent for a whole lease")
         saved = sum(self._take_back(node_id) for node_id in self._store.nodes_left_behind())
+        self._rescue_flows()
         return saved + self._close_overdue(nodes)
+
+    def _rescue_flows(self) -> None:
+        """Once in a lease: a node that is declared dead can write the end of a job all the same, and then die."""
+        at = self._clock.boottime()
+        if at >= self._next_flows:
+            self._next_flows = at + self._lease_s
+            self._store.rescue_flows(self._clock.now())
 
     def _declare(self, node: NodeRow, reason: str, why: str) -> None:
         if self._store.stop(node.id, reason, self._clock.now(), node.beat):

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import ClassVar
@@ -17,7 +18,7 @@ from typing import ClassVar
 from perdure.clock import Clock, Micros
 from perdure.config import Retention
 from perdure.errors import PerdureError
-from perdure.ids import NodeId, id_floor
+from perdure.ids import FlowId, JobId, NodeId, id_floor
 from perdure.kind import Registry
 from perdure.ops.doctor import QUICK, examine
 from perdure.store.protocols import Locked, Store
@@ -81,9 +82,10 @@ def cutoff(now: Micros, age: timedelta) -> Micros:
 
 
 def too_old(page: Iterable[Ended], retention: Retention, now: Micros) -> list[Ended]:
-    """The jobs of a page that have ended long enough ago, in their newest life."""
+    """The jobs of a page that have ended long enough ago, in their newest life. Those of a flow go with it."""
     newest = {end.job_id: end for end in page}.values()
-    return [end for end in newest if end.live is None and _is_over(end, retention.age_of(end), now)]
+    alone = [end for end in newest if end.live is None and end.flow_id is None]
+    return [end for end in alone if _is_over(end, retention.age_of(end), now)]
 
 
 def _is_over(end: Ended, age: timedelta | None, now: Micros) -> bool:
@@ -108,8 +110,35 @@ class _Sweep(Work):
             yield
             yield from self._put(too_old(page, self._retention, now), way)
             if len(page) < READ_AT_ONCE:
-                return
+                break
             last = page[-1]
+        with suppress(NotImplementedError):  # a store that has no flows
+            yield from self._flows(now, cutoff(now, self._retention.shortest), way)
+
+    def _flows(self, now: Micros, before: Micros, way: Exit) -> Iterator[None]:
+        """Each whole, its jobs a few at a time; one that cannot go whole is begun again the next time."""
+        last: FlowId | None = None
+        while True:
+            page = self._store.old_flows(last, before, READ_AT_ONCE)
+            yield
+            for flow in page:
+                end = Ended(JobId(flow.id), 1, flow.state, flow.finished_at, None, "")
+                if _is_over(end, self._retention.age_of(end), now):
+                    yield from self._flow(flow.id, way)
+            if len(page) < READ_AT_ONCE:
+                return
+            last = page[-1].id
+
+    def _flow(self, flow_id: FlowId, way: Exit) -> Iterator[None]:
+        for inner in self._store.inner_flows(flow_id):
+            yield from self._flow(inner.id, way)
+        while some := self._store.flow_ends(flow_id, way.at_once):
+            before = self._counts["jobs"]
+            yield from self._put(some, way)
+            if self._counts["jobs"] == before:
+                return  # someone's open transaction
+        self._counts["flows"] += self._store.remove_flow(flow_id)
+        yield
 
     def _space(self) -> Iterator[None]:
         while self._store.give_back():

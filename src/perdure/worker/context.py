@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from copy import copy
 from datetime import datetime
@@ -38,6 +38,9 @@ from perdure.worker.signals import Interrupted, Stop
 from perdure.worker.texts import Redactor, shortened, storable
 
 if TYPE_CHECKING:
+    from perdure.flow.planned import FlowHandle, Outcome
+    from perdure.store.protocols import FlowOperations
+    from perdure.worker.growth import OwnFlow
     from perdure.worker.services import JobTransactionBlock
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
@@ -47,8 +50,8 @@ LOG_LINES = 1_000
 LINE_LIMIT = 8_192
 METRICS_LIMIT = 16 * 1024
 INNER = frozenset((
-    "begun", "captured", "check_open", "children", "claim", "closed", "complete", "exc_info", "facts", "fit",
-    "fit_record", "keep", "metrics", "name", "started_ns", "stats", "stop", "take_notes",
+    "add_child", "begun", "captured", "check_open", "children", "claim", "closed", "complete", "exc_info", "facts",
+    "fit", "fit_record", "keep", "metrics", "name", "next_number", "started_ns", "stats", "stop", "take_notes",
 ))  # fmt: skip
 """What a context has for its worker; users are not shown it."""
 
@@ -71,6 +74,8 @@ class Services(Protocol):
 
     def complete(self, ctx: JobContext, result: str | None, write: Callable[[Any], object]) -> None: ...
 
+    def flows(self, ctx: JobContext) -> FlowOperations: ...
+
     def now(self) -> Micros: ...
 
 
@@ -90,6 +95,7 @@ class JobContext:
         "_artifacts",
         "_children",
         "_facts",
+        "_grown",
         "_lines",
         "_lock",
         "_log",
@@ -113,6 +119,7 @@ class JobContext:
     ) -> None:
         self.claim = claim
         self.kind = kind
+        """The kind of the job."""
         self.state: Mapping[str, Any] = {} if state is None else state
         """What the worker's `lifespan=` yielded."""
         self.stop: Stop | None = None
@@ -126,6 +133,7 @@ class JobContext:
         """What the handler raised, for the log line about it. Not of a job with secrets: its frames hold them."""
         self._facts: dict[str, Any] | None = None
         self._children: list[NewJob] | None = None
+        self._grown: dict[bytes, int] | None = None
         self._services = services
         self._said = False
         self._lines: deque[LogLine] | None = None
@@ -140,10 +148,12 @@ class JobContext:
 
     @property
     def job_id(self) -> UUID:
+        """The id of the job, the same in all of its attempts."""
         return to_uuid(self.claim.live.job_id)
 
     @property
     def run_id(self) -> UUID:
+        """The id of this run: each attempt has its own."""
         return to_uuid(self.claim.run_id)
 
     @property
@@ -252,7 +262,7 @@ class JobContext:
         if isinstance(what, Draft):
             if args or kwargs:
                 raise InvalidInput("ctx.enqueue takes a draft, or a kind and its arguments; not both")
-            draft = what
+            draft = cast("Draft", what)  # type: ignore[redundant-cast]  # for pyright
         elif isinstance(what, Bound):
             draft = cast("Bound[..., Any]", what).new(*args, **kwargs)
         else:
@@ -266,10 +276,32 @@ class JobContext:
                 " kind.options(tx=…).enqueue(…) for a job in another"
             )
         new = self._services.new_job(draft, self)
-        with self._lock:
-            self._children = self._children or []
-            self._children.append(new)
+        self.add_child(new)
         return Job.fresh(new, 0)
+
+    @property
+    def flow(self) -> OwnFlow:
+        """The flow that the job belongs to: `ctx.flow.add(…)` adds jobs to it, `ctx.flow["more"]` is one inside it.
+
+        PerdureError (`no_flow`): it belongs to none.
+        """
+        from perdure.worker.growth import own_flow
+
+        self.check_open("flow")
+        return own_flow(self, self._services)
+
+    def outcomes(self, flow: FlowHandle | UUID | str | None = None) -> Iterator[Outcome]:
+        """How the members of a flow ended, by their number, read in pages: for a job that waits for the flow.
+
+        `flow`: a flow, its id, or the name of one inside the job's own flow. None: the job's own.
+        """
+        from perdure.worker.growth import outcomes
+
+        return outcomes(self, self._services, flow)
+
+    def results(self, flow: FlowHandle | UUID | str | None = None) -> Iterator[Any]:
+        """The results of the members that completed, as JSON data; the rest is as in `outcomes`."""
+        return (outcome.result for outcome in self.outcomes(flow) if outcome.state == "completed")
 
     def transaction(self, *, session: Any = None) -> JobTransactionBlock:
         """A transaction whose commit is the job's end: `with ctx.transaction() as tx: tx.execute(…); tx.result(7)`. On
@@ -286,6 +318,19 @@ class JobContext:
         self._services.complete(self, result, write)
 
     # -- for the worker ----------------------------------------------------------------------------------------------
+
+    def add_child(self, new: NewJob) -> None:
+        """A job to be written when this one completes."""
+        with self._lock:
+            self._children = self._children or []
+            self._children.append(new)
+
+    def next_number(self, of: bytes) -> int:
+        """0 for the first member that this run adds to a flow, then 1, and so on."""
+        with self._lock:
+            self._grown = self._grown or {}
+            number = self._grown[of] = self._grown.get(of, -1) + 1
+        return number
 
     @property
     def children(self) -> tuple[NewJob, ...]:

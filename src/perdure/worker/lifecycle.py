@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from perdure.flow.views import Flow
 from perdure.ids import NodeId, to_uuid
 from perdure.job.model import NO_STATS, Claim, Failure, LiveJob, RunStats
 from perdure.job.reports import Cancelled, Failed, Released, Report, Skipped, Snoozed, TimedOut
@@ -62,6 +63,16 @@ def log_queue(verb: str, queue: str, *, in_transaction: bool) -> None:
     _say_by_hand(f"{verb} of queue {queue}", facts, in_transaction)
 
 
+def log_limit(verb: str, limit: str, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_limit", "limit": limit}
+    _say_by_hand(f"{verb} of limit {limit}", facts, in_transaction)
+
+
+def log_flow(verb: str, flow: Flow, *, in_transaction: bool) -> None:
+    facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_flow", "flow_id": str(flow.id), "flow": flow.name}
+    _say_by_hand(f"{verb} of {flow.sort} {flow.name} {short_id(flow.raw_id)}", facts, in_transaction)
+
+
 def log_removed(verb: str, jobs: int, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": verb, "jobs": jobs}
     _say_by_hand(f"{verb} of {counted(jobs, 'job')}", facts, in_transaction)
@@ -70,6 +81,13 @@ def log_removed(verb: str, jobs: int, *, in_transaction: bool) -> None:
 def log_template(verb: str, name: str, version: int, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_template", "template": name, "version": version}
     _say_by_hand(f"{verb} of template {name}", facts, in_transaction, f", version {version}")
+
+
+def log_schedule(verb: str, name: str, *, in_transaction: bool, **facts: str) -> None:
+    """`facts`: the `job_id` of a slot that was taken, or what it is called now (`to`)."""
+    known: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_schedule", "schedule": name, **facts}
+    now = "".join(f", {what.replace('_', ' ')} {value}" for what, value in facts.items())
+    _say_by_hand(f"{verb} of schedule {name}", known, in_transaction, now)
 
 
 def log_reserved(row: ReservationRow) -> None:

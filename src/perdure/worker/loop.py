@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import FrameType
 
 from perdure.clock import Clock
@@ -72,6 +73,37 @@ class StopRequest:
         self.ask(self.level + 1)
 
 
+SPLIT_FROM = 100
+"""From so many jobs at a time on, a node on a server ends and claims half of them in a turn: while the server works on
+one half, the handlers of the other run, and their ends are written beside it."""
+
+
+class TurnThreads:
+    """Two threads that carry turns to the database: while one waits for an answer, the other goes on."""
+
+    count = 2
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._turns: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        for number in range(self.count):
+            name = f"perdure-turns-{number + 1}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def carry(self, turn: Callable[[], None]) -> None:
+        self._turns.put(turn)
+
+    def close(self) -> None:
+        """Returns at once: they end when nothing is left to carry."""
+        for _ in range(self.count):
+            self._turns.put(None)
+
+    def _serve(self) -> None:
+        while (turn := self._turns.get()) is not None:
+            turn()
+            self._ring()
+
+
 class WorkLoop:
     """Gives a node its turns, from start to stop. `moves` counts its steps, successful or not, for the watchdog."""
 
@@ -96,10 +128,10 @@ class WorkLoop:
     def _work(self, *, until_idle: bool) -> None:
         node = self._node
         while not self._stopping.level:
-            self.moves += 1
+            self._move()
             if self.exclusive is not None:
                 node.accepting = self.exclusive.held
-            node.is_woken = self._bell.listens
+            node.is_woken = self._bell.tells_when
             pause = node.turn()
             if node.in_trouble:
                 self._wait_for_the_database(pause)
@@ -109,6 +141,10 @@ class WorkLoop:
             pause = min(pause, self._chores.run_due())
             if pause > 0 and self._bell.wait(pause, rung_only=node.is_full):
                 node.look_again()
+
+    def _move(self) -> None:
+        """A turn that never ends must look to the watchdog as if this thread hung in it."""
+        self.moves += not self._node.waits_for_an_answer
 
     def _wait_for_the_database(self, pause_s: float) -> None:
         """Wait for the database to come back, whatever rings, but not after a request to stop."""
@@ -139,7 +175,7 @@ class WorkLoop:
         while not node.is_empty and (left := deadline - self._clock.boottime()) > 0:
             if or_hurry and self._stopping.level >= HURRY:
                 return
-            self.moves += 1
+            self._move()
             pause = node.turn()
             if not node.is_empty:
                 self._bell.wait(min(max(pause, 0.01), left, NAP_S))

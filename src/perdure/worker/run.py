@@ -125,8 +125,8 @@ class Inbox:
             taken.append(self._ended.popleft())
         return taken
 
-    def __bool__(self) -> bool:
-        return bool(self._ended)
+    def __len__(self) -> int:
+        return len(self._ended)
 
 
 def warn_of_timeout(task: Assignment) -> None:

@@ -22,7 +22,7 @@ from perdure.job.model import NewJob
 from perdure.job.reports import Completed, Finish
 from perdure.job.views import Job, Run
 from perdure.kind import Draft
-from perdure.store.protocols import Store
+from perdure.store.protocols import FlowOperations, Store
 from perdure.store.rows import Finished, FinishStatus, RunFilter, SlotRow, not_found
 from perdure.store.transaction import open_here
 from perdure.uninterrupted import interruptible, uninterrupted
@@ -257,6 +257,10 @@ class StoreServices:
         new = self._new_job(draft)
         return new._replace(parent_id=ctx.claim.job_id, plan=new.plan._replace(conflict="return"))
 
+    def flows(self, ctx: JobContext) -> FlowOperations:
+        del ctx
+        return self._store
+
     def now(self) -> Micros:
         return self._clock.now()
 
@@ -351,6 +355,7 @@ def _children_kept(ctx: JobContext) -> Generator[None, None, None]:
 def _in_coroutine() -> TransactionError:
     return TransactionError(
         "ctx.transaction() in a coroutine would keep the event loop and all other writers waiting for each other; end"
-        " the job with `return Done(result, write=function)`, whose function writes in the same transaction",
+        " the job with `return Done(result, write=function)`, whose function writes in the same transaction, or write"
+        " with an async session: `async with ctx.transaction(session=async_sessionmaker(…))`",
         code="tx_in_coroutine",
     )

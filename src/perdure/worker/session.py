@@ -16,45 +16,38 @@ from perdure.store.transaction import is_async, is_django, named
 def opened(source: Any) -> Generator[Any, None, None]:
     """A new transaction of the user's: a Session, a Connection, or Django's connection inside `atomic()`. Commits at
     the end; an error rolls it back."""
-    if is_django(source):
-        with sys.modules["django.db.transaction"].atomic(using=source.alias):
-            yield source
-    elif _is_engine(source):
-        if hasattr(source, "sync_engine"):
-            raise _to_be_awaited(source)
-        with source.begin() as connection:
+    made = _made(source)
+    if _is_awaited(made):
+        raise _to_be_awaited(made)
+    if is_django(made):
+        with sys.modules["django.db.transaction"].atomic(using=made.alias):
+            yield made
+    elif _is_engine(made):
+        with made.begin() as connection:
             yield connection
     else:
-        session = _made(source)
-        if is_async(session):
-            raise _to_be_awaited(session)
-        with session, session.begin():
-            yield session
+        with made, made.begin():
+            yield made
 
 
 @asynccontextmanager
 async def opened_async(source: Any) -> AsyncGenerator[Any, None]:
     """The same for coroutines: an AsyncSession or AsyncConnection."""
-    if is_django(source):
-        raise _not_awaitable(source)
-    if _is_engine(source):
-        if not hasattr(source, "sync_engine"):
-            raise _not_awaitable(source)
-        async with source.begin() as connection:
+    made = _made(source)
+    if not _is_awaited(made):
+        raise _not_awaitable(made)
+    if _is_engine(made):
+        async with made.begin() as connection:
             yield connection
     else:
-        session = _made(source)
-        if not is_async(session):
-            raise _not_awaitable(session)
-        async with session, session.begin():
-            yield session
-
-
-def _is_engine(source: Any) -> bool:
-    return hasattr(source, "connect") and hasattr(source, "dialect")
+        async with made, made.begin():
+            yield made
 
 
 def _made(source: Any) -> Any:
+    """What the transaction is begun on: Django's connection, an Engine, or a new Session."""
+    if is_django(source) or _is_engine(source):
+        return source
     session = source() if callable(source) else None
     if not hasattr(session, "begin") or not hasattr(session, "get_bind"):
         raise InvalidOption(
@@ -62,6 +55,14 @@ def _made(source: Any) -> Any:
             f" connection; not {shown(source)}"
         )
     return session
+
+
+def _is_engine(source: Any) -> bool:
+    return hasattr(source, "connect") and hasattr(source, "dialect")
+
+
+def _is_awaited(made: Any) -> bool:
+    return hasattr(made, "sync_engine") or is_async(made)
 
 
 def _to_be_awaited(session: object) -> TransactionError:

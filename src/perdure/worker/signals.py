@@ -24,6 +24,7 @@ class RetryAfter(Signal):
     def __init__(self, delay: Span, message: str = "the handler asked for another attempt") -> None:
         super().__init__(message)
         self.delay_s = _seconds(delay)
+        """After how many seconds the next attempt may start."""
 
 
 class Snooze(Signal):
@@ -32,6 +33,7 @@ class Snooze(Signal):
     def __init__(self, delay: Span) -> None:
         super().__init__(f"snoozed for {_seconds(delay):g} s")
         self.delay_s = _seconds(delay)
+        """After how many seconds it is called again."""
 
 
 class Cancel(Signal):
@@ -53,7 +55,9 @@ class Done:
     __perdure_result__: ClassVar = True
     """For the codec: `-> Done` says nothing about the result's type."""
     result: Any = None
+    """What the job returns."""
     write: Callable[[Any], object] | None = None
+    """Called with the connection, inside the transaction. None: there is nothing to write."""
 
 
 class Stop(StrEnum):

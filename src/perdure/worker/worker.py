@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import to_uuid
 from perdure.kind import Registry
+from perdure.names import public
 from perdure.store.protocols import Bell
 from perdure.upkeep.chore import Chores
+from perdure.upkeep.openings import OpeningWatch
 from perdure.upkeep.rescue import Rescuer
 from perdure.upkeep.reservations import ReservationWatch
 from perdure.worker.capture import capturing
@@ -32,7 +34,7 @@ from perdure.worker.health import Health, Status, problem_of
 from perdure.worker.heartbeat import ClockWatch, Exclusive, Heartbeat, LoopProbe
 from perdure.worker.lifecycle import say
 from perdure.worker.lifespan import Lifespan
-from perdure.worker.loop import HURRY, SETTLE_S, STOP, StopRequest, WorkLoop
+from perdure.worker.loop import HURRY, SETTLE_S, SPLIT_FROM, STOP, StopRequest, TurnThreads, WorkLoop
 from perdure.worker.node import Node
 from perdure.worker.options import Parts, WorkerOptions
 from perdure.worker.run import AnyKind, Executor, Inbox
@@ -107,6 +109,10 @@ class Pools:
         return ThreadExecutor(self._inbox, self._loop_executor)
 
 
+INNER = frozenset(("contexts", "is_at_work", "is_forked", "is_hurried", "join", "note_fork", "serves", "start"))
+"""What a worker has for the package's own parts; users are not shown it."""
+
+
 class Worker:
     """Runs jobs until it is asked to stop. One use: make another to start again."""
 
@@ -131,6 +137,7 @@ class Worker:
         self._until_idle = False
         self._process = os.getpid()
         self.exit_code = EXIT_CLEAN
+        """What `run` returns: 0 while nothing is wrong; docs/worker.md lists the others."""
         _workers.add(self)
 
     # -- for users ---------------------------------------------------------------------------------------------------
@@ -167,7 +174,7 @@ class Worker:
         self._stopping.ask(STOP)
 
     def hurry(self) -> None:
-        """The same without the grace: what still runs is interrupted and released."""
+        """Claim nothing more, interrupt what still runs, and release it. Returns at once."""
         self._check_process()
         self._stopping.ask(HURRY)
 
@@ -214,6 +221,9 @@ class Worker:
         has_ended = self._over.is_set() and (self._thread is None or not self._thread.is_alive())
         return self._is_used and not has_ended and not self.is_forked
 
+    def __dir__(self) -> list[str]:
+        return public(super().__dir__(), INNER)
+
     def serves(self, kinds: Registry) -> bool:
         return self._parts.kinds is kinds
 
@@ -259,7 +269,11 @@ class Worker:
         self._around.enter_context(capturing())
         self._around.callback(self._close_pools)
         state = self._enter_lifespan(pools)
-        self._node = node = Node(self._parts, self._options, pools, inbox, state)
+        hands = None
+        if self._options.concurrency >= SPLIT_FROM and not self._parts.store.single_writer:
+            hands = TurnThreads(bell.ring)
+            self._around.callback(hands.close)
+        self._node = node = Node(self._parts, self._options, pools, inbox, state, hands=hands)
         if self._options.exclusive is not None:
             self._exclusive = Exclusive(self._options.exclusive, self._parts, node, self._options.lease_s)
         chores = self._chores(node)
@@ -283,6 +297,7 @@ class Worker:
         chores = [
             Rescuer(parts, self._options).chore(lambda: node.id),
             ReservationWatch(parts.store, parts.clock, parts.liveness).chore(),
+            OpeningWatch(parts.store, parts.clock, parts.ids).chore(),
         ]
         if self._options.schedules:
             chores.append(self._scheduler().chore(lambda: node.id))

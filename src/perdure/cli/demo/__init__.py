@@ -30,7 +30,8 @@ _LOOK_S = 0.05
 def demo(jobs: Jobs = 3000, keep: Keep = None, plain: Plain = False) -> None:
     """Show what Perdure does, in under half a minute: jobs, failures, a killed worker and its jobs rescued.
 
-    A schedule goes on meanwhile, and a queue is reserved while jobs wait in it.
+    A schedule goes on meanwhile, a workflow survives the kill of its worker, and a queue is reserved while jobs wait
+    in it.
 
     Works in a temporary folder that is gone afterwards, also after Ctrl-C; kill -9 leaves the folder, but no process.
     Exits with 0 if everything that was claimed was found true, 1 if not, 2 if it could not be run, 129, 130 or 143

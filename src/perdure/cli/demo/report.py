@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
@@ -29,6 +29,8 @@ from rich.text import Text
 from perdure.app import Perdure
 from perdure.cli.render import visible
 from perdure.clock import to_datetime
+from perdure.flow.views import Graph
+from perdure.job.flow import FlowState
 from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
 from perdure.schedules import Schedule
@@ -124,6 +126,11 @@ class Screen:
         """Something to copy: on a line of its own, never broken."""
         self.console.print(Text(f"{' ' * (LABEL + 2)}{visible(line)}", "bold"), soft_wrap=True)
 
+    def picture(self, lines: Iterable[str]) -> None:
+        """Lines that stay, between blank ones, each as it is."""
+        for line in ("", *lines, ""):
+            self.console.print(Text(f"{' ' * (LABEL + 2)}{visible(line)}".rstrip()), soft_wrap=True)
+
     def show(self, progress: Progress) -> None:
         """What moves, as it is now."""
         if self._live is not None:
@@ -182,6 +189,8 @@ class Proof:
     """Those of them that made a job."""
     missed: Counter[str] = field(default_factory=Counter[str])
     """Those that did not, by the recorded reason."""
+    awaiting: int = 0
+    """Joins and callbacks: jobs that wait for a flow."""
     checks: int = 0
     violations: int = 0
     remarks: list[str] = field(default_factory=list[str])
@@ -209,6 +218,7 @@ def prove(app: Perdure, figures: Figures, starts: Path) -> Proof:
     proof.problems += _about_jobs(jobs, figures)
     proof.problems += _about_runs(runs, noted)
     proof.problems += _about_instants(app, jobs, proof)
+    proof.problems += _about_flows(app, runs, proof)
     proof.problems += _doctor(app, proof)
     return proof
 
@@ -284,6 +294,28 @@ def _planned(app: Perdure, schedule: Schedule) -> Iterator[datetime]:
             yield to_datetime(at)
 
 
+def _about_flows(app: Perdure, runs: Mapping[UUID, Sequence[Run]], proof: Proof) -> Iterator[str]:
+    """Each flow has completed, and who waits for one, a join or a callback, has lived once and completed once."""
+    for flow in app.flows.list():
+        if flow.state is not FlowState.COMPLETED:
+            yield f"the {flow.sort} {flow.name} is {flow.state}, not completed"
+        graphs = list(with_inner(app.flows.graph(flow)))
+        flows = {graph.flow.id for graph in graphs}
+        awaiting = {edge.job for graph in graphs for edge in graph.edges if edge.depends_on in flows}
+        proof.awaiting += len(awaiting)
+        for job in awaiting:
+            lives = {run.life for run in runs.get(job, ())}
+            completed = sum(run.state is RunState.COMPLETED for run in runs.get(job, ()))
+            if (len(lives), completed) != (1, 1):
+                yield f"job {job} waits for a {flow.sort}: it lived {len(lives)} times and completed {completed} times"
+
+
+def with_inner(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for inner in graph.inner:
+        yield from with_inner(inner)
+
+
 def _doctor(app: Perdure, proof: Proof) -> Iterator[str]:
     from perdure.ops.doctor import CHECKS, Severity, examine
 
@@ -311,8 +343,11 @@ def print_table(screen: Screen, figures: Figures, proof: Proof, seconds: float) 
     for problem in proof.problems:
         screen.say("PROBLEM", problem, "bold red")
     if not proof.problems:
-        claim = "no accepted job was lost, none ran twice without a recorded reason"
-        screen.say("proven", f"In {seconds:.0f} s, {claim}, and every planned instant is accounted for.", "bold green")
+        claim = (
+            "no accepted job was lost, none ran twice without a recorded reason, every planned instant is accounted"
+            " for, and the join and the callback of the workflow had one life each"
+        )
+        screen.say("proven", f"In {seconds:.0f} s, {claim}.", "bold green")
 
 
 def print_next_steps(screen: Screen, kept: Path | None) -> None:
@@ -343,8 +378,9 @@ def _counts(figures: Figures, proof: Proof) -> Iterator[Row]:
     yield "planned", f"{proof.planned:,}", f"instants: {proof.taken} made one job each, {missed} missed"
     yield "jobs ended", f"{proof.completed + proof.failed:,}", f"{proof.failed} of them failed, as it was meant to"
     yield "attempts", f"{proof.runs:,}", "each recorded, with its end"
-    again = f"{proof.failures} after an error, {proof.lost} lost with the killed worker"
+    again = f"{proof.failures} after an error, {proof.lost} lost with killed workers"
     yield "retried", f"{proof.failures + proof.lost:,}", again
+    yield "join, callback", f"{proof.awaiting:,}", "jobs that waited for a flow: one life each"
     silent = proof.runs - proof.starts
     beside = f"; {silent} of the lost had not begun" if silent else ", outside the database"
     yield "handler starts", f"{proof.starts:,}", f"noted by the handlers{beside}"

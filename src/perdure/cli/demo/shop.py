@@ -13,15 +13,21 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from perdure import Fail, JobContext, Perdure, Retry
+from perdure import Fail, JobContext, Limit, Perdure, Retry, each
 from perdure.kind import Draft
+from perdure.workflow import Workflow
 
 LEDGER = "PERDURE_DEMO_LEDGER"
 """The environment variable that says where starts are noted."""
 SHOP = "shop"
 POST = "post"
 EXPRESS = "express"
+STUDIO = "studio"
 CLIP_S = 0.1
+PART_S = 0.4
+PARTS = 3
+ENCODERS = 2
+"""So many parts of a film are encoded at a time, over all workers."""
 
 app = Perdure(name="demo", lease_s=5)  # the file is set when it runs
 
@@ -104,8 +110,47 @@ async def nothing() -> None:
     """What is left is the queue itself."""
 
 
+@app.job(queue=STUDIO)
+async def download(film: str) -> str:
+    """The beginning of the workflow; its result is what the parts are made of."""
+    return film
+
+
+@app.job(queue=STUDIO, limit=Limit("encoders", ENCODERS))
+def encode(film: str, part: int) -> str:
+    """Long enough that a worker is killed in the middle of it."""
+    time.sleep(PART_S)
+    return f"{film} {part}"
+
+
+@app.job(queue=STUDIO)
+async def join(ctx: JobContext) -> list[str]:
+    """The parts that it finds, in their order."""
+    return [str(part) for part in ctx.results("parts")]
+
+
+@app.job(queue=STUDIO)
+async def announce(parts: list[str]) -> int:
+    """The callback: it waits for the end of the whole workflow, which does not wait for it."""
+    return len(parts)
+
+
+FILM = "film"
+"""The name of the workflow, and of what it downloads."""
+
+
+def workflow() -> Workflow:
+    """Written by this call, all of it or nothing."""
+    with app.workflow(FILM) as wf:
+        film = wf.add(download.new(FILM))
+        parts = wf.map(encode.new(film.result, each), over=range(1, PARTS + 1), name="parts")
+        joined = wf.add(join.new(), after=parts)
+        wf.add(announce.new(joined.result), after=wf)
+    return wf
+
+
 CLIPS = 16
-"""Long jobs in a row, that meet the kill. Rescued jobs run one at a time, so not too many."""
+"""Long jobs in a row, that meet the kill: more than a worker runs at a time."""
 KILL_AT = 0.3
 """The share of jobs that have ended when a worker is killed."""
 

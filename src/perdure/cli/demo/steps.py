@@ -13,12 +13,14 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 from uuid import UUID
+
+from rich.text import Text
 
 from perdure.cli.demo import COULD_NOT_RUN, DemoStopped, Interrupts, shop
 from perdure.cli.demo.report import (
@@ -29,15 +31,18 @@ from perdure.cli.demo.report import (
     print_next_steps,
     print_table,
     prove,
+    with_inner,
 )
 from perdure.cli.demo.shop import app
 from perdure.clock import Micros
 from perdure.errors import ReservationBusy, ReservationExpired
+from perdure.flow.views import Flow
 from perdure.ids import NodeId, to_uuid
 from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
 from perdure.kind import Draft
-from perdure.text import span
+from perdure.ops.graph import drawn
+from perdure.text import counted, span
 
 _PERDURE = (sys.executable, "-P", "-c", "from perdure.cli.demo import main; main()")
 APP = "perdure.cli.demo.shop:app"
@@ -95,11 +100,12 @@ def _run_steps(demo: Demo, count: int) -> None:
     watch = QueueWatch(demo, len(demo.figures.accepted), shop.SHOP, shop.POST)
     reorder(demo, watch, last)
     killed_at = kill(demo, watch, first)
-    third = demo.workers.start(shop.EXPRESS, concurrency=EXPRESS_AT_ONCE)
+    others = [demo.workers.start(shop.STUDIO, shop.EXPRESS, concurrency=EXPRESS_AT_ONCE) for _ in range(2)]
     await_rescue(demo, watch, first, second, killed_at)
     drain(demo, watch, second)
     stop_clock(demo, watch, first, killed_at)
-    demo.workers.await_start(third)
+    demo.workers.await_start(*others)
+    survive(demo, others)
     latency(demo)
     sprint(demo, count)
     reserve(demo)
@@ -362,9 +368,9 @@ def reorder(demo: Demo, watch: QueueWatch, job: Job) -> None:
     )
 
 
-def tail(job: Job) -> str:
-    """Enough of an id to find it by; `perdure job` takes it."""
-    return str(job.id)[-6:]
+def tail(one: Job | Flow) -> str:
+    """Enough of an id to find it by; `perdure job` and `perdure flow` take it."""
+    return str(one.id)[-6:]
 
 
 def kill(demo: Demo, watch: QueueWatch, victim: WorkerProcess) -> Micros:
@@ -397,7 +403,8 @@ def await_rescue(demo: Demo, watch: QueueWatch, victim: WorkerProcess, other: Wo
     demo.screen.say(
         "rescue",
         f"Worker {other.pid} noticed and took back {len(rescued)} of {len(figures.in_hand)} jobs,"
-        f" {span(figures.rescue_s)} after the kill. It runs them one at a time, in case one of them was the killer.",
+        f" {span(figures.rescue_s)} after the kill. They run again at once; one that sees a second worker die"
+        " would run alone.",
         "green",
     )
 
@@ -450,6 +457,74 @@ def _is_settled(until: int) -> bool:
     """Whether all instants up to then were taken, or recorded as missed."""
     following = app.store.next_trigger()
     return following is not None and following > until
+
+
+def survive(demo: Demo, workers: Sequence[WorkerProcess]) -> None:
+    """A workflow whose worker is killed in the middle. The other one carries it on."""
+    watch = FlowWatch(demo, shop.workflow().flow)
+    demo.figures.accepted |= {job.id for job in watch.jobs}
+    demo.screen.say(
+        "workflow",
+        f"{len(watch.jobs)} jobs: download a film, encode its {shop.PARTS} parts, {shop.ENCODERS} at a time (a limit"
+        " over all workers), join them, and announce it when all of that is done.",
+    )
+    watch.until(lambda: watch.encoding == shop.ENCODERS)
+    victim = max(workers, key=lambda worker: len(app.store.held_by(worker.node_id)))
+    (other,) = (worker for worker in workers if worker is not victim)
+    demo.workers.kill(victim)
+    in_hand = counted(len(app.store.held_by(victim.node_id)) + len(_lost(victim)), "part")
+    demo.screen.say("kill", f"Killed worker {victim.pid} with SIGKILL, in the middle of {in_hand}.", "bold red")
+    watch.until(lambda: watch.has_ended)
+    demo.screen.calm()
+    demo.figures.surprises += watch.surprises()
+    demo.screen.say(
+        "carry on",
+        f"Worker {other.pid} ran them again and went on from there. perdure flow {tail(watch.graph.flow)} draws it so:",
+        "green",
+    )
+    demo.screen.picture(drawn(watch.graph))
+
+
+class FlowWatch:
+    """How far the workflow is."""
+
+    def __init__(self, demo: Demo, flow: Flow) -> None:
+        self._demo = demo
+        self._until = time.monotonic() + PATIENCE_S
+        self._most = 0
+        self.graph = app.flows.graph(flow)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Until that is so, or patience ends. DemoStopped: a worker died, or a signal came."""
+        while not reached() and time.monotonic() < self._until:
+            self._demo.interrupts.sleep(LOOK_S)
+            for worker in self._demo.workers.running:
+                worker.check()
+            self.graph = app.flows.graph(self.graph.flow)
+            self._most = max(self._most, self.encoding)
+            self._demo.screen.draw(*map(Text, drawn(self.graph)))
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [job for graph in with_inner(self.graph) for job in graph.jobs]
+
+    @property
+    def encoding(self) -> int:
+        """How many parts are encoded just now."""
+        return sum(job.kind == shop.encode.name and job.state is State.RUNNING for job in self.jobs)
+
+    @property
+    def has_ended(self) -> bool:
+        """The callback too, for which the workflow does not wait."""
+        return all(job.is_final for job in self.jobs)
+
+    def surprises(self) -> Iterator[str]:
+        """That the join found every part once, and that the limit held at every look."""
+        (joined,) = (job.result for job in self.jobs if job.kind == shop.join.name)
+        if joined != [f"{shop.FILM} {part}" for part in range(1, shop.PARTS + 1)]:
+            yield f"the join of {shop.PARTS} parts found {joined}"
+        if self._most > shop.ENCODERS:
+            yield f"{self._most} parts were encoded at a time, where {shop.ENCODERS} are allowed"
 
 
 def latency(demo: Demo) -> None:

@@ -181,7 +181,7 @@ class JobAdmin(ReadOnlyAdmin):
 class RunAdmin(ReadOnlyAdmin):
     """Attempts."""
 
-    list_display = ("kind", "job_id", "attempt", "state", "started_at", "duration_ms", "error_type", "error_message")
+    list_display = ("kind", "job_id", "attempt", "state", "started_at", "duration_ms", "error_type", "error")
     list_display_links = None
     list_filter = (RunStateFilter, KindFilter)
 

@@ -13,24 +13,29 @@ from asyncio import CancelledError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from importlib import import_module
-from typing import Any
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Never
 
 import django
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import close_old_connections, transaction
+from django.db import close_old_connections, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from perdure import errors
 from perdure.app import Perdure, job_id_of
+from perdure.checks import check_known
 from perdure.contrib.django.database import Home
 from perdure.job.retry import Retry
 from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
 from perdure.kind import Kind
+from perdure.store.transaction import is_django
+from perdure.words_of_others import OF_A_DJANGO_TASK, OPTIONS_IN_DJANGO, refuse
 from perdure.worker import signals
 from perdure.worker.context import JobContext
 from perdure.worker.run import policy_of
@@ -84,14 +89,24 @@ class PerdureTask(base.Task):
         business_key: str | None = None,
         tags: Sequence[str] | None = None,
         idempotency_key: str | None = None,
+        **unknown: Never,
     ) -> PerdureTask:
         """The task with other options; None leaves one as it is. `retry` here has no `on` or `never`, which belong to
         the decorator."""
+        known = ("priority", "queue_name", "run_after", "backend", *_OF_THE_TASK)
+        check_known(unknown, known, words_of_others=OPTIONS_IN_DJANGO)
         given: dict[str, Any] = {"priority": priority, "queue_name": queue_name, "run_after": run_after}
         given["backend"] = backend
         given |= {"retry": retry, "timeout": timeout, "business_key": business_key, "tags": tags}
         given["idempotency_key"] = idempotency_key
         return replace(self, **{name: value for name, value in given.items() if value is not None})
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Only asked for what is not there."""
+            own = self.name if name in OF_A_DJANGO_TASK else "task"
+            refuse(self, name, {word: text.format(name=own) for word, text in OF_A_DJANGO_TASK.items()}, "a task")
 
 
 class PerdureBackend(BaseTaskBackend):
@@ -114,12 +129,21 @@ class PerdureBackend(BaseTaskBackend):
 
     @property
     def app(self) -> Perdure:
-        """The Perdure app behind it, for all that Django's interface does not have: schedules, locks, queues."""
+        """The Perdure app behind it, for all that Django's interface does not have: schedules, locks, queues, and
+        `testing(tx=connection)` in tests, where Django's database may be in memory."""
         found = _app_with(self.options)
-        url = self.home.url
-        if found.url != url:
-            found.url = url
+        if found.kit is None:
+            url = _NOT_YET if self.home.is_in_memory else self.home.url
+            if found.url != url:
+                found.url = url
         return found
+
+    def app_in_use(self) -> Perdure:
+        """ImproperlyConfigured: its database can hold no jobs, and no test has lent its transaction."""
+        app = self.app
+        if app.kit is None:
+            _ = self.home.url
+        return app
 
     # -- enqueue -----------------------------------------------------------------------------------------------------
 
@@ -140,9 +164,11 @@ class PerdureBackend(BaseTaskBackend):
 
     def enqueue(self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
         self.validate_task(task)
-        app, tx = self.app, self.home.open_transaction()
+        args = list(args)
+        _check_call(task, args, kwargs)
+        app, tx = self.app_in_use(), self.home.open_transaction()
         options = _options(task, app.kinds.get(task.module_path))
-        arguments = {"args": normalize_json(list(args)), "kwargs": normalize_json(kwargs)}
+        arguments = {"args": normalize_json(args), "kwargs": normalize_json(kwargs)}
         if tx is not None and not self.home.is_djangos:
             return self._enqueue_on_commit(task, app, options, arguments)
         job = app.enqueue(task.module_path, arguments, **options, tx=tx)
@@ -165,7 +191,7 @@ class PerdureBackend(BaseTaskBackend):
     # -- results -----------------------------------------------------------------------------------------------------
 
     def get_result(self, result_id: str) -> Any:
-        app, tx = self.app, self.home.open_transaction()
+        app, tx = self.app_in_use(), self.home.open_transaction()
         try:
             job = app.store_of(tx if self.home.is_djangos else None).get(job_id_of(result_id))
         except errors.InvalidInput:
@@ -223,6 +249,15 @@ class PerdureBackend(BaseTaskBackend):
         from perdure.contrib.django.checks import check_settings
 
         return check_settings(self)
+
+
+def _check_call(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """TypeError now, and not in every attempt, if the function does not take these arguments."""
+    context = (None,) if task.takes_context else ()
+    try:
+        signature(task.func, follow_wrapped=False).bind(*context, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{task.module_path} cannot be called with these arguments: {error}") from None
 
 
 def _options(task: Any, kind: Any) -> Any:
@@ -284,7 +319,7 @@ def app_of(alias: str | None = None) -> Perdure:
             + (f" under the name {alias!r}" if alias else "")
         )
     autodiscover_modules("tasks")
-    app = found.app
+    app = found.app_in_use()
     app.import_kinds()
     return app
 
@@ -293,14 +328,16 @@ def app_of(alias: str | None = None) -> Perdure:
 
 
 class Handler:
-    """What a worker calls for a task. Django's connections of its thread are as fresh as in a request."""
+    """What a worker calls for a task. Django's connections of its thread are as fresh as in a request; a test keeps its
+    own, in whose transaction it may be."""
 
     def __init__(self, task: Any) -> None:
         self.task = task
         self.__perdure_calls__ = task.func
 
     def __call__(self, ctx: JobContext, args: list[Any] = [], kwargs: dict[str, Any] = {}) -> Any:  # noqa: B006
-        close_old_connections()
+        if not self.is_tested:
+            close_old_connections()
         try:
             attempt = Attempt(self.task, ctx)
             try:
@@ -309,12 +346,18 @@ class Handler:
                 attempt.failed(error)
                 raise
         finally:
-            close_old_connections()
+            if not self.is_tested:
+                close_old_connections()
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether it runs inside `app.testing()`."""
+        return self.task.get_backend().app.kit is not None
 
 
 class AsyncHandler(Handler):
     """The same for a coroutine function: what may use the database is called in the thread that Django's asynchronous
-    ORM calls use."""
+    ORM calls use. In a test that thread is lent the test's connection."""
 
     async def __call__(
         self,
@@ -322,7 +365,8 @@ class AsyncHandler(Handler):
         args: list[Any] = [],  # noqa: B006
         kwargs: dict[str, Any] = {},  # noqa: B006
     ) -> Any:
-        await sync_to_async(close_old_connections)()
+        lent = self._lent()
+        await sync_to_async(close_old_connections if lent is None else partial(_borrow, lent))()
         try:
             attempt = await sync_to_async(Attempt)(self.task, ctx)
             try:
@@ -332,7 +376,23 @@ class AsyncHandler(Handler):
                 await sync_to_async(attempt.failed)(error)
                 raise
         finally:
-            await sync_to_async(close_old_connections)()
+            await sync_to_async(close_old_connections if lent is None else partial(_give_back, lent))()
+
+    def _lent(self) -> Any:
+        """The connection of `app.testing(tx=connection)`. None: it does not run inside such a block."""
+        tx = getattr(getattr(self.task.get_backend().app.store, "runner", None), "tx", None)
+        return tx if is_django(tx) else None
+
+
+def _borrow(connection: Any) -> None:
+    """Use another thread's connection in this one, while that thread waits."""
+    connection.inc_thread_sharing()
+    connections[connection.alias] = connection
+
+
+def _give_back(connection: Any) -> None:
+    del connections[connection.alias]
+    connection.dec_thread_sharing()
 
 
 class Attempt:
@@ -354,7 +414,10 @@ class Attempt:
         try:
             kept = normalize_json(done.result)
         except (TypeError, ValueError) as error:
-            raise NotStorable(str(error)) from None
+            raise NotStorable(
+                f"the task ran, but its result cannot be stored as JSON ({error}); return text, numbers, lists, dicts,"
+                " or nothing"
+            ) from None
         object.__setattr__(self._result, "_return_value", kept)
         self._end(Status.SUCCESSFUL)
         return kept if done.write is None else Done(kept, done.write)

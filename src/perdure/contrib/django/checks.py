@@ -10,6 +10,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
 
 from perdure.errors import PerdureError
 
@@ -31,6 +32,17 @@ def _settings(backend: PerdureBackend) -> Iterator[CheckMessage]:
         )
     if home.alias not in connections:
         yield Error(f"{where} names the database {home.alias!r}, which is not in DATABASES.", id="perdure.E002")
+        return
+    if (twice := home.named_twice) is not None:
+        instead = "" if twice == "default" else f", and name it as DATABASE: {twice!r}"
+        yield Error(
+            f"{where} names in URL the database that is DATABASES[{twice!r}], too.",
+            hint=(
+                "So its transactions are not joined, and on SQLite nothing looks after Django's own connections to the"
+                f" file. Leave URL out{instead}."
+            ),
+            id="perdure.E005",
+        )
         return
     if not home.is_djangos or home.is_in_memory:
         return
@@ -70,8 +82,15 @@ def _database(backend: PerdureBackend) -> list[CheckMessage]:
         backend.app.store.require_current()
         return _unknown_kinds(backend.alias)
     except PerdureError as error:
+        if error.code in ("database_missing", "schema_missing") and home.is_djangos and _is_new(home.alias):
+            return []  # or the first `migrate` would be told to run itself
         what = f"TASKS[{backend.alias!r}]: {error.message.partition(';')[0]}."
         return [Warning(what, hint=f"Run {command}.", id="perdure.W001")]
+
+
+def _is_new(alias: str) -> bool:
+    """Whether `migrate` has never run there: Django's own tables are missing, too."""
+    return not MigrationRecorder(connections[alias]).has_table()
 
 
 def _unknown_kinds(alias: str) -> list[CheckMessage]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from perdure.errors import ConfigError
+from perdure.store.open import dialect_of, sqlite_path
+
 _OF_DJANGO = ("assume_role", "isolation_level", "pool", "server_side_binding")
 """Options of Django's PostgreSQL backend that it does not hand on to the driver."""
 _SQLITE = ("sqlite3", "spatialite")
+_PORTS = {"postgres": 5432, "mysql": 3306}
+_HERE = ("127.0.0.1", "::1")
 _TLS = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
 
 
@@ -37,6 +42,15 @@ class Home:
     def url(self) -> str:
         """Read anew each time: a test run gives Django's databases other names."""
         return url_of(self.alias, connections[self.alias].settings_dict) if self._url is None else self._url
+
+    @property
+    def named_twice(self) -> str | None:
+        """The entry of DATABASES that the URL names, too: only without the URL its transactions are joined. None: it
+        names none, or there is no URL."""
+        if self._url is None:
+            return None
+        place = _place(self._url)
+        return next((alias for alias in connections if place is not None and _place_of(alias) == place), None)
 
     def open_transaction(self) -> Any:
         """Django's connection, if a transaction is open on it in this thread. None: there is none. Opens nothing."""
@@ -64,6 +78,32 @@ def url_of(alias: str, settings: Mapping[str, Any]) -> str:
             )
 
 
+def _place_of(alias: str) -> tuple[object, ...] | None:
+    """The place of an entry in DATABASES. None: it can hold no jobs."""
+    try:
+        return _place(url_of(alias, connections[alias].settings_dict))
+    except ImproperlyConfigured:
+        return None
+
+
+def _place(url: str) -> tuple[object, ...] | None:
+    """The same for every way to write down one database, whoever logs in. None: the URL is none of ours, or wrong,
+    which is told when it is opened."""
+    dialect = dialect_of(url)
+    if dialect is None:
+        return None
+    try:
+        if dialect == "sqlite":
+            return dialect, sqlite_path(url).resolve()
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query))
+        host = query.get("host") or query.get("unix_socket") or parts.hostname or "localhost"
+        port = query.get("port") or parts.port or _PORTS[dialect]
+    except (ConfigError, ValueError):
+        return None
+    return dialect, "localhost" if host in _HERE else host, str(port), unquote(parts.path[1:])
+
+
 def _engine(settings: Mapping[str, Any]) -> str:
     return str(settings["ENGINE"]).rpartition(".")[2]
 
@@ -75,8 +115,9 @@ def _is_no_file(name: str) -> bool:
 def _sqlite(alias: str, name: str) -> str:
     if _is_no_file(name):
         raise ImproperlyConfigured(
-            f"DATABASES[{alias!r}] is {name!r}, which is no file, and jobs are kept in one; in tests, name a file:"
-            f" DATABASES[{alias!r}]['TEST'] = {{'NAME': BASE_DIR / 'test.sqlite3'}}"
+            f"DATABASES[{alias!r}] is {name!r}, which is no file, and jobs are kept in one; in tests, write with"
+            f" task_backends['default'].app.testing(tx=connection), or name a file: DATABASES[{alias!r}]['TEST'] ="
+            " {'NAME': BASE_DIR / 'test.sqlite3'}"
         )
     return str(Path(name).absolute())
 

@@ -44,7 +44,7 @@ class Run(models.Model):
     finished_at = models.DateTimeField("ended", null=True)
     duration_ms = models.IntegerField("ms", null=True)
     error_type = models.CharField(max_length=255, null=True)
-    error_message = models.TextField(null=True)
+    error = models.TextField(null=True)
     traceback = models.TextField(null=True)
 
     class Meta:

@@ -24,6 +24,7 @@ from perdure.store.engine import (
     row_for,
     rows_for,
 )
+from perdure.store.grants import NOT_NEW
 from perdure.store.mysql.statements import PREFIX
 from perdure.store.protocols import ConnectionLost, Locked
 from perdure.store.tables import is_table
@@ -235,7 +236,7 @@ _INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))(\s*(?:ON DUPLICATE KE
 _UPDATE = re.compile(r"UPDATE (\w+)\s+SET ((?:(?!SELECT|WHERE).)*?)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
 _DELETE = re.compile(r"DELETE FROM (\w+)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
 
-_KEYED = re.compile(r"(?:id|job_id|run_id|name) = ")
+_KEYED = re.compile(r"(?:id|job_id|run_id|name|depends_on) = ")
 
 WIDTH = 500
 PORTION = 1 << 20
@@ -354,7 +355,7 @@ def translate(error: Exception) -> StoreError:
         known = None
     if number == NO_TABLE and ((name := _TABLE.search(said)) is None or not is_table(name[1])):  # the user's own
         known = None
-    if known is None and (number >= _DRIVERS_OWN or type(error).__name__ == "InterfaceError"):
+    if known is None and (number in _CLIENTS_OWN or type(error).__name__ == "InterfaceError"):
         known = _LOST
     if known is None:
         return StoreError(f"the database refused: {said} (error {number}); nothing was written")
@@ -362,8 +363,8 @@ def translate(error: Exception) -> StoreError:
     return cls(f"the database server: {said or 'the connection is closed'} ({number}); {advice}", code=code)
 
 
-_DRIVERS_OWN = 2000
-"""From here on numbers are the client's: it cannot talk to the server."""
+_CLIENTS_OWN = range(2000, 3000)
+"""These numbers are the client's: it cannot talk to the server. Those below and above are the server's."""
 
 Known = tuple[type[StoreError], str, str]
 
@@ -392,7 +393,7 @@ _NO_SCHEMA: Known = (
 _LOGIN: Known = (DatabaseUnavailable, "login_refused", "check user and password of the database URL")
 _GRANT = (
     "nothing was written; perdure db grants --dialect mysql --role USER --for read, enqueue or work prints what this"
-    " user lacks (an upgrade needs rights to the whole database)"
+    f" user lacks ({NOT_NEW}; an upgrade needs rights to the whole database)"
 )
 _DENIED: Known = (DatabaseUnavailable, "permission_denied", _GRANT)
 _READ_ONLY: Known = (

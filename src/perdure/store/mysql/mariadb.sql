@@ -3,6 +3,29 @@
 -- fragment: share_skip_locked
 LOCK IN SHARE MODE SKIP LOCKED
 
+-- fragment: claim_lock
+-- MariaDB cannot lock only one of the joined tables. Nobody else locks the row of a live job for long.
+FOR UPDATE SKIP LOCKED
+
+-- fragment: front_lock
+-- Whoever has it locked may take the job out of the line, or leave it there: it is looked at again.
+FOR UPDATE SKIP LOCKED
+
+-- fragment: rule_lock
+LOCK IN SHARE MODE SKIP LOCKED
+
+-- fragment: key_lock
+FOR UPDATE SKIP LOCKED
+
+-- fragment: each_key
+JSON_TABLE(:keys, '$[*]' COLUMNS (key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin PATH '$'))
+
+-- fragment: each_line
+JSON_TABLE(:lines, '$[*]' COLUMNS (
+    key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin PATH '$[0]',
+    queue VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin PATH '$[1]'
+))
+
 -- name: take_places
 -- A sequence, not the counter in the queue's row: that row would be locked until the enqueuer commits, and a caller's
 -- long transaction (tx=) would keep out everyone else. One sequence serves all queues, and each place is answered by

@@ -3,6 +3,30 @@
 -- fragment: share_skip_locked
 FOR SHARE SKIP LOCKED
 
+-- fragment: claim_lock
+-- MySQL refuses a lock on the lists that come as JSON (error 3569), so each names its tables. The job's row is one of them:
+-- it is then read as it is now, as the live row is, and not as it was when the statement began.
+FOR UPDATE OF r, j SKIP LOCKED
+
+-- fragment: front_lock
+-- Whoever has it locked may take the job out of the line, or leave it there: it is looked at again.
+FOR UPDATE OF r SKIP LOCKED
+
+-- fragment: rule_lock
+FOR SHARE OF l SKIP LOCKED
+
+-- fragment: key_lock
+FOR UPDATE OF y SKIP LOCKED
+
+-- fragment: each_key
+JSON_TABLE(:keys, '$[*]' COLUMNS (key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin PATH '$'))
+
+-- fragment: each_line
+JSON_TABLE(:lines, '$[*]' COLUMNS (
+    key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin PATH '$[0]',
+    queue VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin PATH '$[1]'
+))
+
 -- fragment: numbers
 -- MySQL has no sequences, but AUTO_INCREMENT belongs to no transaction either. A number stands for room for 10,000 jobs;
 -- a call that needs more takes several.

@@ -19,6 +19,7 @@ from pymysql.cursors import Cursor
 from perdure.clock import ServerClock
 from perdure.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError, TransactionError
 from perdure.store import migrate
+from perdure.store.borrowed import Fetched, OnLoop
 from perdure.store.engine import AsyncDriver, Driver, Make, in_savepoint
 from perdure.store.migrate import Applied
 from perdure.store.mysql.checkup import facts
@@ -35,7 +36,18 @@ from perdure.store.mysql.statements import Flavour, dialect, naming
 from perdure.store.pool import CommitUnknown
 from perdure.store.protocols import ConnectionLost, StoreSettings
 from perdure.store.rows import Fact
-from perdure.store.transaction import MYSQL, begins_with, busy, by_name, closed, not_open, refuse_control, unknown
+from perdure.store.server import in_savepoint_async, turn_on
+from perdure.store.transaction import (
+    MYSQL,
+    async_connection,
+    begins_with,
+    busy,
+    by_name,
+    closed,
+    not_open,
+    refuse_control,
+    unknown,
+)
 
 T = TypeVar("T")
 
@@ -107,13 +119,7 @@ class MySQLServer:
         return borrow(connection, work, self.flavour)
 
     async def borrow_async(self, connection: Any) -> AsyncDriver:
-        cursor, errors = _async_parts(connection)
-        try:
-            for sql in _probes(connection):
-                await cursor.execute(sql)
-        except errors as error:
-            raise _not_open(error) from error
-        return AsyncMySQLDriver(connection, dialect(self.flavour).borrowed, cursor, errors)
+        return await borrow_async(connection, self.flavour)
 
 
 def borrow(connection: Any, work: Callable[[Driver], T], flavour: Flavour) -> T:
@@ -128,6 +134,16 @@ def borrow(connection: Any, work: Callable[[Driver], T], flavour: Flavour) -> T:
     finally:
         with suppress(connection.Error):  # mysqlclient's, where somebody else's answer is still to be read
             cursor.close()
+
+
+async def borrow_async(connection: Any, flavour: Flavour) -> AsyncDriver:
+    cursor, errors = _async_parts(connection)
+    try:
+        for sql in _probes(connection):
+            await cursor.execute(sql)
+    except errors as error:
+        raise _not_open(error) from error
+    return AsyncMySQLDriver(connection, dialect(flavour).borrowed, cursor, errors)
 
 
 class MySQLLoan:
@@ -146,7 +162,7 @@ class MySQLLoan:
     def prepare(self, connection: Any) -> None:
         """CREATE TABLE would commit the user's transaction."""
         known = migrate.migrations_of("mysql")
-        done = applied(_own_cursor(connection))
+        done = applied(self.cursor(connection))
         if migrate.pending(known, done):
             raise SchemaError(
                 "the database of tx= has no Perdure tables, or older ones, and MariaDB and MySQL would commit your"
@@ -157,6 +173,24 @@ class MySQLLoan:
 
     def translate(self, error: Exception) -> StoreError:
         return translate(error)
+
+
+class AsyncMySQLLoan(OnLoop, MySQLLoan):
+    """The same on a connection of aiomysql or asyncmy."""
+
+    async def arun(self, connection: Any, make: Make[T]) -> T:
+        connection = await async_connection(connection)
+        flavour = _flavour(str(connection.get_server_info()))
+        async with turn_on(connection):
+            return await in_savepoint_async(make, await borrow_async(connection, flavour))
+
+    async def aexecute(self, connection: Any, sql: str, params: Any = None) -> Fetched:
+        connection = await async_connection(connection)
+        cursor, _ = _async_parts(connection)
+        async with turn_on(connection):
+            await cursor.execute(sql, params)
+            rows = [] if cursor.description is None else list(await cursor.fetchall())
+            return Fetched(rows, cursor.rowcount, cursor.description)
 
 
 def _flavour(version: str) -> Flavour:

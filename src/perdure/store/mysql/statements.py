@@ -86,7 +86,16 @@ class Dialect(NamedTuple):
 
 
 _WITHOUT_LOCKS = "\n-- fragment: for_update\n"
-_AS_IT_IS_NOW = ("read_job", "read_idempotency_key", "read_business_key", "read_last_outcome")
+_AS_IT_IS_NOW = (
+    "read_job",
+    "read_idempotency_key",
+    "read_business_key",
+    "read_last_outcome",
+    "these_ends",
+    "these_live",
+    "these_flows",
+    "flow_with_key",
+)
 """What a user's transaction must not read as it was when that began: by default its isolation is REPEATABLE READ."""
 
 

@@ -22,12 +22,161 @@ CHAR
 -- fragment: for_update
 FOR UPDATE
 
+-- fragment: todo_known
+ON DUPLICATE KEY UPDATE reached = VALUES(reached)
+
+-- fragment: for_share
+LOCK IN SHARE MODE
+
 -- fragment: skip_locked
 FOR UPDATE SKIP LOCKED
 
--- fragment: claim_lock
--- MariaDB cannot lock only one of the joined tables. Nobody else locks the row of a live job for long.
-FOR UPDATE SKIP LOCKED
+-- fragment: whole_number
+SIGNED
+
+-- fragment: between
+-- Between a key and a queue in held_in; the next character begins the value in a key.
+CHAR(30 USING utf8mb4)
+
+-- fragment: in_line
+x.held_in = CONCAT(k.key, {between}, k.queue)
+
+-- fragment: lines_of_key
+FROM {ready} AS x FORCE INDEX (ready_held)
+        WHERE x.held_in > CONCAT(k.key, {between}) AND x.held_in < CONCAT(k.key, CHAR(31 USING utf8mb4))
+
+-- fragment: first_queue
+SELECT x.queue {lines_of_key} ORDER BY x.held_in LIMIT 1
+
+-- fragment: awake_jobs
+{ready} AS r FORCE INDEX (ready_held)
+
+-- fragment: is_awake
+r.held_in = CONCAT({between}, :queue)
+
+-- fragment: head_of_line
+SELECT x.job_id
+    FROM {ready} AS x FORCE INDEX (ready_held)
+    WHERE {in_line}
+    ORDER BY x.rank, x.position, x.job_id
+    LIMIT 1
+
+-- fragment: next_line
+SELECT MIN(x.held_in) FROM {ready} AS x FORCE INDEX (ready_held) WHERE x.held_in >
+
+-- name: lines_of_limit
+WITH RECURSIVE found (place, number) AS (
+    SELECT ({next_line} CONCAT(:after, CHAR(31 USING utf8mb4)) AND x.held_in < :end), 1
+    UNION ALL
+    SELECT (
+            {next_line} CONCAT(SUBSTRING_INDEX(f.place, {between}, 1), CHAR(31 USING utf8mb4)) AND x.held_in < :end
+        ), f.number + 1
+    FROM found AS f
+    WHERE f.place IS NOT NULL AND f.number < :room
+)
+SELECT SUBSTRING_INDEX(f.place, {between}, 1)
+FROM found AS f
+WHERE f.place IS NOT NULL
+
+-- fragment: first_parked_kind
+SELECT r.kind, r.kind_version
+    FROM {ready} AS r FORCE INDEX (ready_parked)
+    WHERE r.parked_in = :queue AND {job_is_there}
+    ORDER BY r.kind, r.kind_version
+    LIMIT 1
+
+-- fragment: queues_with_awake
+SELECT q.name
+FROM {queue} AS q
+WHERE {lane_free}
+    AND EXISTS (
+        SELECT 1
+        FROM {ready} AS r FORCE INDEX (ready_held)
+        WHERE r.held_in = CONCAT({between}, q.name) AND {job_is_there}
+    )
+    AND {lane_has_room}
+ORDER BY q.name
+
+-- name: claim_awake
+-- verb: claim
+{enter};
+SELECT {claim_columns}
+FROM {ready} AS r FORCE INDEX (ready_held)
+STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = r.job_id
+WHERE {is_awake}
+    AND {not_too_suspicious}
+    AND {lane_open}
+ORDER BY r.rank, r.position, r.job_id
+LIMIT :room
+{claim_lock}
+
+-- name: claim_line
+-- verb: claim
+{enter};
+SELECT {claim_columns}
+FROM {ready} AS r FORCE INDEX (ready_held)
+STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = r.job_id
+WHERE r.held_in = CONCAT(:key, {between}, :queue)
+    AND {not_too_suspicious}
+    AND {lane_open}
+ORDER BY r.rank, r.position, r.job_id
+LIMIT :room
+{claim_lock}
+
+-- name: next_queue_of_line
+SELECT MIN(x.queue)
+FROM {ready} AS x FORCE INDEX (ready_held)
+WHERE x.held_in > CONCAT(:key, {between}, :queue) AND x.held_in < CONCAT(:key, CHAR(31 USING utf8mb4))
+
+-- name: count_line
+SELECT COUNT(*)
+FROM (
+    SELECT 1 AS one
+    FROM {ready} AS x FORCE INDEX (ready_held)
+    WHERE x.held_in > CONCAT(:key, {between}) AND x.held_in < CONCAT(:key, CHAR(31 USING utf8mb4))
+    LIMIT :cap
+) AS c
+
+-- fragment: line_of_key
+{ready} AS x FORCE INDEX (ready_held)
+    WHERE x.held_in = CONCAT(:key, {between}, :queue)
+
+-- name: lock_keys
+-- In the order of the keys. Each of these rows is locked, whether it was there or not.
+INSERT INTO {limit_key} (key)
+SELECT k.key
+FROM {each_key} AS k
+ORDER BY k.key
+ON DUPLICATE KEY UPDATE set_at = {limit_key}.set_at;
+SELECT k.key
+FROM {each_key} AS k
+
+-- name: share_rules
+SELECT l.name, l.sort, l.most, l.per_us, l.burst, l.set_most, l.paused_at
+FROM {each_key} AS k
+STRAIGHT_JOIN {limit_rule} AS l ON l.name = k.key
+{rule_lock}
+
+-- name: try_keys
+SELECT y.key
+FROM {each_key} AS k
+STRAIGHT_JOIN {limit_key} AS y ON y.key = k.key
+{key_lock}
+
+-- name: lock_rooms
+INSERT INTO {mutex} (name)
+VALUES ('rooms of queues')
+ON DUPLICATE KEY UPDATE name = name
+
+-- fragment: is_of_limit
+m.of_key = l.name OR substr(m.of_key, 1, CHAR_LENGTH(l.name) + 1) = CONCAT(l.name, CHAR(31 USING utf8mb4))
+
+-- fragment: needs_limit
+(INSTR(CONCAT(CHAR(30 USING utf8mb4), r.limit_key), CONCAT(CHAR(30 USING utf8mb4), l.name, '*')) > 0
+        OR INSTR(CONCAT(CHAR(30 USING utf8mb4), r.limit_key), CONCAT(CHAR(30 USING utf8mb4), l.name, CHAR(31 USING utf8mb4))) > 0)
+
+-- fragment: needs_key
+INSTR(CONCAT(CHAR(30 USING utf8mb4), a.limit_key), CONCAT(CHAR(30 USING utf8mb4), m.of_key, '*')) > 0
 
 -- fragment: tags_of_job
 (SELECT GROUP_CONCAT(t.tag ORDER BY t.tag SEPARATOR 0x1F) FROM {tag} AS t WHERE t.job_id = j.id)
@@ -75,6 +224,11 @@ ON DUPLICATE KEY UPDATE name = name
 INSERT INTO {mutex} (name)
 VALUES ('reservations')
 ON DUPLICATE KEY UPDATE name = name
+
+-- name: count_in_tally
+INSERT INTO {tally} ({tally_columns})
+VALUES ({tally_values})
+ON DUPLICATE KEY UPDATE {tally_given_sums}
 
 -- name: lock_out_claims
 -- Every claim locks this row first: one that has it has committed when this returns, and one that comes later sees what is

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, cast
@@ -16,6 +16,7 @@ from uuid import UUID
 from weakref import WeakSet
 
 from perdure.errors import DatabaseBusy, StoreError, TransactionError
+from perdure.store.borrowed import Fetched
 from perdure.store.engine import Outrun, Pair, Result, Statement, Statements, Tell, row_for, rows_for
 from perdure.store.postgres.arrays import array_form, storable
 from perdure.store.postgres.driver import translate, value_invalid
@@ -45,6 +46,32 @@ async def borrow_asyncpg(connection: Any, statements: Statements) -> AsyncpgDriv
 
 _sound: WeakSet[Any] = WeakSet()
 """Connections whose types were checked."""
+
+
+async def fetched_by_asyncpg(connection: Any, sql: str, params: Any) -> Fetched:
+    """A statement with parameters in psycopg's style."""
+    text, values = _numbered(sql, params)
+    statement = await connection.prepare(text)
+    rows = [tuple(record) for record in await statement.fetch(*values)]
+    count = statement.get_statusmsg().rsplit(" ", 1)[-1]
+    attributes = statement.get_attributes()
+    return Fetched(rows, int(count) if count.isdecimal() else -1, [(each.name,) for each in attributes] or None)
+
+
+def _numbered(sql: str, params: Any) -> tuple[str, list[Any]]:
+    """`%s` and `%(name)s` as asyncpg wants them: `$1`."""
+    if params is None:
+        return sql, []
+    values: list[Any] = []
+    given = iter(()) if isinstance(params, Mapping) else iter(params)
+
+    def marker(found: re.Match[str]) -> str:
+        if found[0] == "%%":
+            return "%"
+        values.append(params[found[1]] if found[1] else next(given))
+        return f"${len(values)}"
+
+    return re.sub(r"%%|%(?:\((\w+)\))?s", marker, sql), values
 
 
 class AsyncpgDriver:

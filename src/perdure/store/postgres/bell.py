@@ -7,8 +7,9 @@ nothing marks itself in the sequence `asleep`, looks once more, and then waits. 
 A transaction that has looked before the mark was set, and commits after the worker has looked, notifies nobody. So the
 worker notes which transactions are under way when it marks itself, and looks again when one of them has ended.
 
-All of it only makes a worker start sooner. It polls underneath: rarely while it listens, and five times a second while
-it cannot. Nothing here waits for the server: its answers are awaited together with the bell of the process itself.
+All of it only makes a worker start sooner. It polls underneath: rarely while it listens, and as on servers that cannot
+ring (`Rest`) while it does not. Nothing here waits for the server: its answers are awaited together with the bell of
+the process itself.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from perdure.store.postgres.statements import READING, table
+from perdure.store.server import HOW_OFTEN, Rest, heard
 
-LOOK_S = 0.2
-"""How often a worker looks that does not listen."""
 KEEP_ALIVE_S = 10.0
 """After so long without a word from the server it is asked for one; the mark is set again if it is gone."""
 ANSWER_S = 10.0
@@ -39,7 +39,7 @@ BRIEF_S = 0.02
 """For less than this nobody marks himself."""
 SLEEPS_AT_ONCE, SLEEPS_PER_S = 20, 10.0
 """How often a worker marks itself, and so the most that it is notified. Under load it naps instead."""
-FIRST_NAP_S, SHORT_NAP_S, LONG_NAP_S = 0.001, 0.004, LOOK_S
+FIRST_NAP_S, SHORT_NAP_S, LONG_NAP_S = 0.001, 0.004, 0.2
 BUSY_S, ACTIVE_S = 0.03, 0.25
 """A worker that had something to do within the first of these takes the shortest naps only, within the second short
 ones: the next job seldom comes alone."""
@@ -252,6 +252,7 @@ class PostgresBell:
         self._lock = threading.RLock()  # a signal handler may ring while its thread does
         self._closed = threading.Event()
         self._rung = False
+        self._rest = Rest(time.monotonic())
         self._line: Line | None = None
         self._connecting: threading.Thread | None = None
         self._backoff_s = FIRST_BACKOFF_S
@@ -259,8 +260,11 @@ class PostgresBell:
         _bells.add(self)
         self._connect()
 
+    tells_when = True
+
     @property
     def listens(self) -> bool:
+        """Whether it has a connection that does; else it looks by itself."""
         return self._line is not None
 
     def ring(self) -> None:
@@ -279,14 +283,19 @@ class PostgresBell:
         if self._closed.is_set():
             return False
         if line is None:
-            self._sleep(None, timeout_s if rung_only else min(timeout_s, LOOK_S))
-            return self._take_ring() or (timeout_s > LOOK_S and not rung_only)
+            return self._wait_for_a_look(timeout_s, rung_only=rung_only)
         deadline = time.monotonic() + timeout_s
         try:
             return self._wait_for_news(line, deadline, rung_only=rung_only)
         except (psycopg.Error, Refused, ValueError) as error:
             self._lose(line, error)
             return True  # what was sent meanwhile is lost
+
+    def _wait_for_a_look(self, timeout_s: float, *, rung_only: bool) -> bool:
+        """While this worker does not listen."""
+        look_s = max(0.0, self._rest.look_in(time.monotonic()))
+        self._sleep(None, timeout_s if rung_only else min(timeout_s, look_s))
+        return heard(self._rest, rung=self._take_ring(), or_look=look_s < timeout_s and not rung_only)
 
     def _wait_for_news(self, line: Line, deadline: float, *, rung_only: bool) -> bool:
         while True:
@@ -364,7 +373,7 @@ class PostgresBell:
         line.close()
         if self._closed.is_set():
             return
-        logger.warning("this worker is not woken any more, and looks for work every %g s: %s", LOOK_S, _said(error))
+        logger.warning("this worker is not woken any more, and %s: %s", HOW_OFTEN, _said(error))
         if not isinstance(error, Refused):
             self._backoff_s = FIRST_BACKOFF_S if line.has_answered else min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
             self._connect(self._backoff_s)
@@ -382,11 +391,11 @@ class PostgresBell:
             try:
                 line = self._listen()
             except Refused as error:
-                logger.warning("this worker looks for work every %g s: %s", LOOK_S, error)
+                logger.warning("this worker %s: %s", HOW_OFTEN, error)
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, polling goes on
                 if not told:
-                    logger.warning("this worker looks for work every %g s: it cannot listen (%s)", LOOK_S, _said(error))
+                    logger.warning("this worker %s: it cannot listen (%s)", HOW_OFTEN, _said(error))
                 told = True
                 pause_s = min(LONGEST_BACKOFF_S, max(FIRST_BACKOFF_S, 2 * pause_s))
             else:

@@ -22,6 +22,7 @@ from perdure.store.engine import (
     row_for,
     rows_for,
 )
+from perdure.store.grants import NOT_NEW
 from perdure.store.postgres.arrays import ARRAY_OIDS, OIDS, array_form, array_of, encoded
 from perdure.store.postgres.pipeline import Answer, Failure, Message, Pipeline
 from perdure.store.postgres.statements import SCHEMA
@@ -203,8 +204,8 @@ _NO_SCHEMA: Known = (
     "there are no Perdure tables; run perdure db upgrade, and see that a tx= is a connection to the same database",
 )
 _GRANT = (
-    "nothing was written; perdure db grants --role USER --for read, enqueue or work prints what this user lacks (an"
-    " upgrade needs the owner of the tables)"
+    "nothing was written; perdure db grants --role USER --for read, enqueue or work prints what this user lacks"
+    f" ({NOT_NEW}; an upgrade needs the owner of the tables)"
 )
 _LOGIN: Known = (DatabaseUnavailable, "login_refused", "check user and password of the database URL")
 

@@ -20,20 +20,23 @@ from perdure.clock import ServerClock
 from perdure.errors import ConfigError, DatabaseUnavailable, PerdureError, StoreError, TransactionError
 from perdure.store import migrate
 from perdure.store.admin import begin_writing
+from perdure.store.borrowed import Fetched, OnLoop
 from perdure.store.engine import AsyncDriver, Driver, Make, in_savepoint
 from perdure.store.migrate import Applied
 from perdure.store.pool import CommitUnknown
 from perdure.store.postgres import checkup, psycopg2_driver
-from perdure.store.postgres.asyncpg_driver import borrow_asyncpg, is_asyncpg
+from perdure.store.postgres.asyncpg_driver import borrow_asyncpg, fetched_by_asyncpg, is_asyncpg
 from perdure.store.postgres.bell import PostgresBell, listen
 from perdure.store.postgres.driver import AsyncPostgresDriver, PostgresDriver, meaning_of, translate
 from perdure.store.postgres.pipeline import Answer, Message, Pipeline
 from perdure.store.postgres.statements import LOCK_KEY, NAMING, READING, SCHEMA, WRITING, table
 from perdure.store.protocols import ConnectionLost, StoreSettings
 from perdure.store.rows import Fact
+from perdure.store.server import in_savepoint_async, turn_on
 from perdure.store.transaction import (
     POSTGRES,
     POSTGRES_WITH_BACKSLASHES,
+    async_connection,
     busy,
     by_name,
     closed,
@@ -110,15 +113,7 @@ class PostgresServer:
         return borrow(connection, work)
 
     async def borrow_async(self, connection: Any) -> AsyncDriver:
-        """The same on a connection of psycopg. One of asyncpg prepares what its own cache of statements holds."""
-        if is_asyncpg(connection):
-            return await borrow_asyncpg(connection, WRITING)
-        if not issubclass(type(connection), psycopg.AsyncConnection):
-            raise unknown(connection, "a psycopg AsyncConnection or an asyncpg Connection")
-        _check(connection)
-        if connection.info.transaction_status == TransactionStatus.IDLE:
-            await psycopg.AsyncCursor(connection).execute(b"SELECT", prepare=False)
-        return AsyncPostgresDriver(connection, WRITING)
+        return await borrow_async(connection)
 
 
 def borrow(connection: Any, work: Callable[[Driver], T]) -> T:
@@ -133,6 +128,18 @@ def _borrow_psycopg(connection: psycopg.Connection[Any], work: Callable[[Driver]
     if connection.info.transaction_status == TransactionStatus.IDLE:
         psycopg.Cursor(connection).execute(b"SELECT", prepare=False)  # psycopg begins as it was told to
     return work(PostgresDriver(Pipeline(connection, prepares=False), WRITING))
+
+
+async def borrow_async(connection: Any) -> AsyncDriver:
+    """The same on a connection of psycopg. One of asyncpg prepares what its own cache of statements holds."""
+    if is_asyncpg(connection):
+        return await borrow_asyncpg(connection, WRITING)
+    if not issubclass(type(connection), psycopg.AsyncConnection):
+        raise unknown(connection, "a psycopg AsyncConnection or an asyncpg Connection")
+    _check(connection)
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        await psycopg.AsyncCursor(connection).execute(b"SELECT", prepare=False)
+    return AsyncPostgresDriver(connection, WRITING)
 
 
 def options_of(url: str) -> dict[str, Any]:
@@ -166,7 +173,8 @@ _SQLALCHEMYS = ("async_fallback", "prepared_statement_cache_size", "prepared_sta
 
 
 def _reason(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())
+    """libpq's, in one line and without its question whether the server runs: our own text says so."""
+    return re.sub(r"\s+Is the server running .*?\?", "", " ".join(str(error).split()))
 
 
 def _check(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -194,11 +202,12 @@ class PostgresSession:
         self._clock = clock
         patience_ms = round(server.settings.busy_timeout_s * 1000)
         lax, server_pid = self._asked()
+        # psycopg prepares nothing here: after a DROP, an ALTER or a ROLLBACK of a user's it would remove all that is
+        # prepared on this connection, ours too.
+        connection.prepare_threshold = None
+        # Another process answers: a pooler is in between, and the next transaction may be on another server connection,
+        # which does not know what was prepared on this one.
         is_direct = server_pid == connection.info.backend_pid
-        if not is_direct:
-            # A pooler is in between: the next transaction may use another server connection, which does not know what
-            # was prepared on this one.
-            connection.prepare_threshold = None
         self._pipeline = Pipeline(connection, prepares=is_direct)
         self.writer = PostgresDriver(self._pipeline, WRITING)
         self.reader = PostgresDriver(self._pipeline, READING)
@@ -417,6 +426,25 @@ class PostgresLoan:
 
     def translate(self, error: Exception) -> StoreError:
         return translate(error)
+
+
+class AsyncPostgresLoan(OnLoop, PostgresLoan):
+    """The same on a connection of asyncpg, or an asynchronous one of psycopg."""
+
+    async def arun(self, connection: Any, make: Make[T]) -> T:
+        connection = await async_connection(connection)
+        async with turn_on(connection):
+            return await in_savepoint_async(make, await borrow_async(connection))
+
+    async def aexecute(self, connection: Any, sql: str, params: Any = None) -> Fetched:
+        connection = await async_connection(connection)
+        async with turn_on(connection):
+            if is_asyncpg(connection):
+                return await fetched_by_asyncpg(connection, sql, params)
+            cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+            await cursor.execute(cast("Any", sql), params, prepare=False)
+            rows = await cursor.fetchall() if cursor.description else []
+            return Fetched(rows, cursor.rowcount, cursor.description)
 
 
 def create_database(url: str, name: str) -> None:

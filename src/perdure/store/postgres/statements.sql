@@ -4,6 +4,60 @@ FOR UPDATE
 -- fragment: claim_lock
 FOR UPDATE OF r SKIP LOCKED
 
+-- fragment: for_share
+FOR SHARE
+
+-- fragment: share_rule
+FOR SHARE OF l SKIP LOCKED
+
+-- fragment: front_lock
+-- Whoever has it locked may take the job out of the line, or leave it there: it is looked at again.
+FOR UPDATE OF r SKIP LOCKED
+
+-- fragment: each_key
+(
+    SELECT e.value AS key
+    FROM json_array_elements_text(CAST(:keys AS json)) AS e
+)
+
+-- fragment: each_line
+(
+    SELECT e.value ->> 0 AS key, e.value ->> 1 AS queue
+    FROM json_array_elements(CAST(:lines AS json)) AS e
+)
+
+-- name: lock_keys
+-- In the order of the keys, and those that had no row before any other. A row that somebody else has just made is not
+-- among them: whoever called asks again.
+WITH made AS (
+    INSERT INTO {limit_key} (key)
+    SELECT k.key
+    FROM {each_key} AS k
+    ORDER BY k.key
+    ON CONFLICT (key) DO NOTHING
+    RETURNING key
+), known AS MATERIALIZED (
+    SELECT y.key
+    FROM {limit_key} AS y
+    WHERE y.key IN (SELECT k.key FROM {each_key} AS k) AND (SELECT COUNT(*) FROM made) >= 0
+    ORDER BY y.key
+    FOR UPDATE
+)
+SELECT m.key FROM made AS m
+UNION ALL
+SELECT n.key FROM known AS n
+
+-- name: try_keys
+SELECT y.key
+FROM {limit_key} AS y
+WHERE y.key IN (SELECT k.key FROM {each_key} AS k)
+FOR UPDATE SKIP LOCKED
+
+-- name: lock_rooms
+-- Not the rows of the queues: every claim has a shared lock on those, and two that want more would wait for each other.
+-- Its number is "room" in ASCII.
+SELECT pg_advisory_xact_lock(1919905645)
+
 -- fragment: skip_locked
 FOR UPDATE SKIP LOCKED
 
@@ -15,6 +69,16 @@ SELECT pg_advisory_xact_lock(1869767794, hashtext(:queue))
 -- What `state` is compared with is looked up in the index of `odd_state`: an index of `state` itself would be written by
 -- the end of every run.
 odd_state = state
+
+-- fragment: is_of_limit
+m.of_key = l.name OR substr(m.of_key, 1, length(l.name) + 1) = l.name || chr(31)
+
+-- fragment: needs_limit
+(strpos(chr(30) || r.limit_key, chr(30) || l.name || '*') > 0
+        OR strpos(chr(30) || r.limit_key, chr(30) || l.name || chr(31)) > 0)
+
+-- fragment: needs_key
+strpos(chr(30) || a.limit_key, chr(30) || m.of_key || '*') > 0
 
 -- fragment: tags_of_job
 (SELECT string_agg(t.tag, chr(31) ORDER BY t.tag) FROM {tag} AS t WHERE t.job_id = j.id)
@@ -72,6 +136,12 @@ CASE
 -- name: ring
 SELECT
     {rung}
+
+-- name: ring_if_limited
+SELECT
+    {rung}
+FROM {queue} AS q
+WHERE q.name = :queue AND q.concurrency IS NOT NULL
 
 -- name: read_bell_bit
 SELECT {bell_bit}
@@ -164,6 +234,34 @@ WHERE f.name IS NOT NULL
         ORDER BY r.rank, r.position, r.job_id
         LIMIT 1
     ) IS NOT NULL
+    AND {lane_has_room}
+ORDER BY f.name
+
+-- fragment: lane_has_room
+NOT EXISTS (
+        SELECT 1
+        FROM {queue} AS l
+        WHERE l.name IN (f.name, '*')
+            AND l.concurrency IS NOT NULL
+            AND l.concurrency <= (
+                SELECT COUNT(*)
+                FROM {ready} AS u
+                WHERE u.state = 'running' AND (l.name = '*' OR u.queue = l.name)
+            )
+    )
+
+-- fragment: queues_with_awake
+WITH RECURSIVE found (name) AS (
+    SELECT MIN(r.queue)
+    FROM {ready} AS r
+    WHERE r.state = 'held' AND r.held_by IS NULL
+    UNION ALL
+    SELECT (SELECT MIN(r.queue) FROM {ready} AS r WHERE r.state = 'held' AND r.held_by IS NULL AND r.queue > f.name)
+    FROM found AS f
+    WHERE f.name IS NOT NULL
+)
+{lanes_free}
+    AND {lane_has_room}
 ORDER BY f.name
 
 -- fragment: queues_with_parked
@@ -247,6 +345,28 @@ LIMIT 1 OFFSET :scan
 
 -- name: read_hindrances
 -- A transaction counts if it has a snapshot or has written: rows that died after it began are kept for it.
+-- A standby says for which transaction on it rows are kept (hot_standby_feedback), not since when: it counts if it does not
+-- know yet a run that ended so long ago. One that is held up by a transaction of this server is not to blame.
+WITH standby AS (
+    SELECT r.application_name AS name, age(COALESCE(s.xmin, r.backend_xmin)) AS age,
+        concat_ws(', ', host(r.client_addr), 'slot ' || s.slot_name) AS detail
+    FROM pg_catalog.pg_stat_replication AS r
+    LEFT JOIN pg_catalog.pg_replication_slots AS s ON s.active_pid = r.pid
+),
+ended AS (
+    SELECT MIN(age(u.xmin)) AS age
+    FROM (
+        SELECT x.xmin, x.finished_at
+        FROM {run} AS x
+        WHERE x.id < CAST(
+            lpad(to_hex((EXTRACT(EPOCH FROM now() - make_interval(secs => :long_s)) * 1000)::bigint), 12, '0')
+            || repeat('0', 20) AS uuid
+        )
+        ORDER BY x.id DESC
+        LIMIT 1000
+    ) AS u
+    WHERE u.finished_at <= EXTRACT(EPOCH FROM now() - make_interval(secs => :long_s)) * 1000000
+)
 SELECT h.sort, h.who, h.seconds, h.detail
 FROM (
     SELECT 'transaction' AS sort, a.pid::text AS who, EXTRACT(EPOCH FROM now() - a.xact_start)::bigint AS seconds,
@@ -261,6 +381,15 @@ FROM (
     SELECT 'slot', s.slot_name::text, :long_s, s.slot_type::text
     FROM pg_catalog.pg_replication_slots AS s
     WHERE NOT s.active AND s.xmin IS NOT NULL
+    UNION ALL
+    SELECT 'standby', b.name, :long_s, b.detail
+    FROM standby AS b
+    JOIN ended AS e ON b.age >= e.age
+    WHERE b.age > ALL (
+        SELECT age(a.backend_xid) FROM pg_catalog.pg_stat_activity AS a WHERE a.backend_xid IS NOT NULL
+        UNION ALL
+        SELECT age(p.transaction) FROM pg_catalog.pg_prepared_xacts AS p
+    )
     UNION ALL
     SELECT 'dead_rows', t.relname::text, :long_s, t.n_dead_tup::text
     FROM pg_catalog.pg_stat_user_tables AS t

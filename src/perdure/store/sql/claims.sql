@@ -32,6 +32,32 @@ ORDER BY r.rank, r.position, r.job_id
 LIMIT :room
 {claim_lock}
 
+-- name: aside_of_lane
+-- verb: claim
+-- What a lane has besides queued jobs: the first parked kind, whether a job waits for a permit and has not been looked at,
+-- and how many jobs of it, or of all queues, may run at once.
+SELECT 'parked' AS sort, p.kind AS name, p.kind_version AS number
+FROM (
+    {first_parked_kind}
+) AS p
+UNION ALL
+SELECT 'awake', a.kind, a.kind_version
+FROM (SELECT r.kind, r.kind_version FROM {awake_jobs} WHERE {is_awake} LIMIT 1) AS a
+UNION ALL
+SELECT 'at_most', q.name, q.concurrency
+FROM {queue} AS q
+WHERE q.name IN (:queue, '*') AND q.concurrency IS NOT NULL
+
+-- fragment: first_parked_kind
+SELECT r.kind, r.kind_version
+    FROM {ready} AS r
+    WHERE r.queue = :queue
+        AND r.state = 'parked'
+        AND (r.park_reason = 'unknown_kind' OR r.park_reason = 'newer_version')
+        AND {job_is_there}
+    ORDER BY r.kind, r.kind_version
+    LIMIT 1
+
 -- name: next_parked_kind
 -- verb: claim
 -- The parked kinds of a queue one after the other, each found by one step down the index.

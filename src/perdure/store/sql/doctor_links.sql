@@ -76,21 +76,104 @@ JOIN (
 SELECT e.job_id, COUNT(*) OVER ()
 FROM {edge} AS e
 WHERE NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = e.job_id)
-    OR NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = e.depends_on)
+    OR (
+        e.state = 'waiting'
+        AND NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = e.depends_on)
+        AND NOT EXISTS (SELECT 1 FROM {flow} AS f WHERE f.id = e.depends_on)
+    )
 {shown}
 
 -- name: edge_on_ended_job
-SELECT e.job_id, COUNT(*) OVER ()
+SELECT e.job_id, COUNT(*) OVER (), e.depends_on
 FROM {edge} AS e
-WHERE EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = e.depends_on)
+WHERE e.state = 'waiting'
+    AND EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = e.job_id)
     AND NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = e.depends_on)
+    AND (
+        EXISTS (SELECT 1 FROM {job} AS j WHERE j.id = e.depends_on)
+        OR EXISTS (SELECT 1 FROM {flow} AS f WHERE f.id = e.depends_on AND f.finished_at IS NOT NULL)
+    )
+    AND NOT EXISTS (SELECT 1 FROM {todo} AS d WHERE d.what = 'unblock' AND d.subject = e.depends_on)
 {shown}
 
 -- name: waits_for_differs
-SELECT r.job_id, COUNT(*) OVER (), (SELECT COUNT(*) FROM {edge} AS e WHERE e.job_id = r.job_id)
+SELECT r.job_id, COUNT(*) OVER (), (SELECT COUNT(*) FROM {edge} AS e WHERE e.job_id = r.job_id AND e.state = 'waiting')
 FROM {ready} AS r
 WHERE r.state <> 'running'
-    AND r.waits_for <> (SELECT COUNT(*) FROM {edge} AS e WHERE e.job_id = r.job_id)
+    AND r.waits_for <> (SELECT COUNT(*) FROM {edge} AS e WHERE e.job_id = r.job_id AND e.state = 'waiting')
+{shown}
+
+-- name: dependents_not_flagged
+SELECT r.job_id, COUNT(*) OVER ()
+FROM {ready} AS r
+WHERE (r.traits & 1) = 0
+    AND EXISTS (SELECT 1 FROM {edge} AS e WHERE e.depends_on = r.job_id AND e.state = 'waiting')
+{shown}
+
+-- fragment: counts_of_flows
+-- Flows that have not ended: how many members they have, how many of them have ended, and how many have not.
+SELECT
+    f.id, f.sealed_at,
+    f.total + COALESCE(t.added, 0) AS members,
+    f.completed + f.failed + f.cancelled + f.skipped + COALESCE(t.ended, 0) AS ended,
+    COALESCE(l.jobs, 0) + COALESCE(i.flows, 0) AS live
+FROM {flow} AS f
+LEFT JOIN (
+    SELECT flow_id, SUM(added) AS added, SUM(completed + failed + cancelled + skipped) AS ended
+    FROM {tally}
+    GROUP BY flow_id
+) AS t ON t.flow_id = f.id
+LEFT JOIN (
+    SELECT flow_id, COUNT(*) AS jobs FROM {ready} WHERE flow_id IS NOT NULL GROUP BY flow_id
+) AS l ON l.flow_id = f.id
+LEFT JOIN (
+    SELECT parent_id, COUNT(*) AS flows FROM {flow} WHERE finished_at IS NULL GROUP BY parent_id
+) AS i ON i.parent_id = f.id
+WHERE f.finished_at IS NULL
+
+-- name: flow_sum_differs
+-- And how many members more there are than it has counted.
+SELECT c.id, COUNT(*) OVER (), c.ended + c.live - c.members
+FROM (
+{counts_of_flows}
+) AS c
+WHERE c.members <> c.ended + c.live
+{shown}
+
+-- name: flow_not_ended
+SELECT c.id, COUNT(*) OVER ()
+FROM (
+{counts_of_flows}
+) AS c
+WHERE c.sealed_at IS NOT NULL AND c.members = c.ended
+    AND NOT EXISTS (SELECT 1 FROM {todo} AS d WHERE d.what = 'look' AND d.subject = c.id)
+{shown}
+
+-- name: flow_ended_too_early
+SELECT f.id, COUNT(*) OVER ()
+FROM {flow} AS f
+WHERE f.finished_at IS NOT NULL
+    AND (
+        EXISTS (SELECT 1 FROM {ready} AS r WHERE r.flow_id = f.id)
+        OR EXISTS (SELECT 1 FROM {flow} AS i WHERE i.parent_id = f.id AND i.finished_at IS NULL)
+    )
+{shown}
+
+-- name: flow_open_long
+-- Open flows that nobody has added a job to for a day.
+SELECT f.id, COUNT(*) OVER ()
+FROM {flow} AS f
+WHERE f.finished_at IS NULL
+    AND f.sealed_at IS NULL
+    AND COALESCE(
+        (SELECT j.created_at FROM {job} AS j WHERE j.flow_id = f.id ORDER BY j.id DESC LIMIT 1), f.created_at
+    ) < :day_ago
+{shown}
+
+-- name: todo_stuck
+SELECT d.subject, COUNT(*) OVER ()
+FROM {todo} AS d
+WHERE d.created_at < :long_ago
 {shown}
 
 -- name: superseded_by_missing
@@ -216,7 +299,7 @@ FROM (
 {shown}
 
 -- name: unreadable_payload
-SELECT id, 0, payload, secrets, params, options
+SELECT id, 0, payload, secrets, params, options, refs
 FROM {job}
 WHERE {payload_suspect}
 ORDER BY id DESC

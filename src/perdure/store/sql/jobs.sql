@@ -24,14 +24,15 @@ VALUES ({new_job_values})
 INSERT INTO {job} ({plain_job_columns})
 VALUES ({plain_job_values})
 
+-- name: insert_member_job
+-- The same for most members of flows.
+INSERT INTO {job} ({member_job_columns})
+VALUES ({member_job_values})
+
 -- name: insert_tag
 INSERT INTO {tag} (job_id, tag)
 VALUES (:job_id, :tag)
 {unless_taken}
-
--- name: insert_edge
-INSERT INTO {edge} (depends_on, job_id)
-VALUES (:depends_on, :job_id)
 
 -- name: copy_job
 -- A new cold row with the shape of :source, for a successor (auto_retry_of given) or a retry as a new job.

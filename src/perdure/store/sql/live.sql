@@ -40,38 +40,6 @@ VALUES ({plain_outcome_values})
 INSERT INTO {outcome} ({outcome_columns})
 VALUES ({outcome_values})
 
--- name: any_edge
-SELECT 1
-FROM {edge}
-LIMIT 1
-
--- name: read_dependents
--- Locked before anyone looks at the dependents themselves: a retry that has counted this edge, and is not committed yet,
--- is waited for, and its job found afterwards.
-SELECT job_id
-FROM {edge}
-WHERE depends_on = :job_id
-ORDER BY job_id
-{for_update}
-
--- name: delete_edges
-DELETE FROM {edge}
-WHERE depends_on = :job_id
-
--- name: read_waits
--- Locked, and so still there when whoever counts them commits.
-SELECT depends_on
-FROM {edge}
-WHERE job_id = :job_id
-ORDER BY depends_on
-{for_update}
-
--- name: move_edges
--- Whoever waited for a job waits for its successor now.
-UPDATE {edge}
-SET depends_on = :new_owner
-WHERE depends_on = :job_id
-
 -- name: read_last_outcome
 SELECT {outcome_columns}
 FROM {outcome}

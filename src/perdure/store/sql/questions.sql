@@ -5,7 +5,15 @@
 
 -- name: read_queue_holds
 -- A queue and the row that stands for all of them, which comes last.
-SELECT q.name, q.paused_at, q.reserved_until, v.reserved_by, v.reserved_at
+SELECT q.name, q.paused_at, q.reserved_until, v.reserved_by, v.reserved_at, q.concurrency,
+    CASE
+        WHEN q.concurrency IS NULL THEN 0
+        ELSE (
+            SELECT COUNT(*)
+            FROM {ready} AS r
+            WHERE r.state = 'running' AND (q.name = '*' OR r.queue = q.name)
+        )
+    END
 FROM {queue} AS q
 LEFT JOIN {reservation} AS v ON v.queue = q.name AND v.status = 'active'
 WHERE q.name IN (:queue, '*')

@@ -3,6 +3,10 @@
 -- have nothing to do here.
 SELECT :queue
 
+-- name: ring_if_limited
+-- The same if so many jobs of the queue may run at once: one that ends makes room for another.
+SELECT :queue
+
 -- name: ensure_queue
 INSERT INTO {queue} (name, next_position)
 VALUES (:queue, 100)

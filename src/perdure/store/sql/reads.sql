@@ -458,9 +458,9 @@ FROM (
 ) AS a
 
 -- name: list_waited_for
--- The jobs that have to end before this one may start.
-SELECT depends_on
+-- What this job waits for, or waited for; what it still waits for comes first.
+SELECT depends_on, job_id, needs, state
 FROM {edge}
 WHERE job_id = :job_id
-ORDER BY depends_on
+ORDER BY CASE state WHEN 'waiting' THEN 0 ELSE 1 END, depends_on
 LIMIT :page

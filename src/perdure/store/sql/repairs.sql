@@ -28,10 +28,14 @@ FROM {run}
 WHERE job_id = :job_id
 
 -- name: remove_dead_edges
--- Of what is not there, or has ended without letting go.
+-- Of what is not there.
 DELETE FROM {edge}
 WHERE job_id NOT IN (SELECT id FROM {job})
-    OR depends_on NOT IN (SELECT job_id FROM {ready})
+    OR (
+        state = 'waiting'
+        AND depends_on NOT IN (SELECT id FROM {job})
+        AND depends_on NOT IN (SELECT id FROM {flow})
+    )
 
 -- name: free_unowned_business_keys
 DELETE FROM {business_key}
@@ -90,3 +94,8 @@ UPDATE {queue}
 SET reserved_until = NULL
 WHERE reserved_until IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM {reservation} AS v WHERE v.queue = {queue}.name AND v.status = 'active')
+
+-- name: free_stray_permits
+DELETE FROM {permit}
+WHERE lease_until IS NULL
+    AND NOT EXISTS (SELECT 1 FROM {ready} AS r WHERE r.job_id = {permit}.holder AND r.state = 'running')

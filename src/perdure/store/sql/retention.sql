@@ -7,7 +7,8 @@
 SELECT
     e.job_id, e.life, e.state, e.finished_at, e.successor,
     COALESCE((SELECT j.kind FROM {job} AS j WHERE j.id = e.job_id), ''),
-    (SELECT r.state FROM {ready} AS r WHERE r.job_id = e.job_id)
+    (SELECT r.state FROM {ready} AS r WHERE r.job_id = e.job_id),
+    (SELECT j.flow_id FROM {job} AS j WHERE j.id = e.job_id)
 FROM (
     SELECT job_id, life, state, finished_at, successor
     FROM {outcome}
@@ -32,10 +33,54 @@ WHERE id IN ({these})
 
 -- name: these_ended
 -- Those that have ended, as they are now: the newest life.
-SELECT j.id, o.life, o.state, j.idempotency_key
+SELECT j.id, o.life, o.state, j.idempotency_key, j.flow_id
 FROM {job} AS j
 {job_state}
 WHERE j.id IN ({these}) AND r.job_id IS NULL AND o.job_id IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM {flow} AS f WHERE f.id = j.flow_id AND f.finished_at IS NULL)
+
+-- name: old_flows
+-- Those inside others go with them. Whoever waited for the end of one is a part of it, and has to have ended too.
+SELECT
+    f.id,
+    CASE
+        WHEN EXISTS (
+            SELECT 1
+            FROM {job} AS j
+            JOIN {outcome} AS o ON o.job_id = j.id
+            WHERE j.flow_id = f.id AND j.sequence IS NULL AND o.state = 'failed'
+        ) THEN 'failed'
+        ELSE f.state
+    END,
+    f.finished_at
+FROM {flow} AS f
+WHERE f.id > :after AND f.finished_at < :before AND f.parent_id IS NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {job} AS j
+        JOIN {ready} AS r ON r.job_id = j.id
+        WHERE j.flow_id = f.id AND j.sequence IS NULL
+    )
+ORDER BY f.id
+LIMIT :page
+
+-- name: flow_ends
+SELECT j.id, o.life, o.state, o.finished_at, o.successor, j.kind, NULL, j.flow_id
+FROM {job} AS j
+JOIN {outcome} AS o ON o.job_id = j.id
+WHERE j.flow_id = :flow_id
+    AND o.life = (SELECT MAX(x.life) FROM {outcome} AS x WHERE x.job_id = j.id)
+ORDER BY j.sequence, j.id
+LIMIT :page
+
+-- name: delete_flow
+DELETE FROM {flow}
+WHERE id = :id AND finished_at IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM {job} AS j WHERE j.flow_id = :id)
+
+-- name: remove_waits_of_flow
+DELETE FROM {edge}
+WHERE depends_on = :id
 
 -- name: these_jobs
 -- The same with all that is shown of a job.
@@ -167,6 +212,20 @@ LIMIT :page
 -- name: delete_old_lock
 DELETE FROM {lock}
 WHERE name = :name AND expires_at < :before
+
+-- name: unused_keys
+-- Keys of limits that nobody has set, whose rate was last spent before then, and that nothing holds or waits for. A row
+-- that is locked is in use; whoever wants a key whose row has gone makes it again.
+SELECT k.key
+FROM {limit_key} AS k
+WHERE k.set_most IS NULL
+    AND k.paused_at IS NULL
+    AND k.opens_at IS NULL
+    AND (k.since_at IS NULL OR k.since_at < :before)
+    AND NOT EXISTS (SELECT 1 FROM {permit} AS p WHERE p.key = k.key)
+    AND ({first_queue}) IS NULL
+LIMIT :page
+{skip_locked}
 
 -- name: insert_archived
 INSERT INTO {archive} ({archive_columns})

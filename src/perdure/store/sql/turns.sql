@@ -16,6 +16,33 @@ SELECT q.name
 FROM {queue} AS q
 WHERE {lane_free}
     AND EXISTS (SELECT 1 FROM {ready} AS r WHERE r.queue = q.name AND r.state = 'queued' AND {job_is_there})
+    AND {lane_has_room}
+ORDER BY q.name
+
+-- fragment: lane_has_room
+-- Fewer jobs of the queue run than may at once, and fewer of all queues.
+NOT EXISTS (
+        SELECT 1
+        FROM {queue} AS l
+        WHERE l.name IN (q.name, '*')
+            AND l.concurrency IS NOT NULL
+            AND l.concurrency <= (
+                SELECT COUNT(*)
+                FROM {ready} AS u
+                WHERE u.state = 'running' AND (l.name = '*' OR u.queue = l.name)
+            )
+    )
+
+-- fragment: queues_with_awake
+SELECT q.name
+FROM {queue} AS q
+WHERE {lane_free}
+    AND EXISTS (
+        SELECT 1
+        FROM {ready} AS r
+        WHERE r.queue = q.name AND r.state = 'held' AND r.held_by IS NULL AND {job_is_there}
+    )
+    AND {lane_has_room}
 ORDER BY q.name
 
 -- fragment: queues_with_parked
@@ -54,6 +81,21 @@ SELECT 'parked', p.name, NULL, NULL
 FROM (
 {queues_with_parked}
 ) AS p
+UNION ALL
+SELECT 'todo', d.what, NULL, NULL
+FROM (SELECT what FROM {todo} LIMIT 1) AS d
+UNION ALL
+SELECT 'awake', a.name, NULL, NULL
+FROM (
+{queues_with_awake}
+) AS a
+UNION ALL
+SELECT 'opens', NULL, MIN(opens_at), NULL
+FROM {limit_key}
+WHERE opens_at IS NOT NULL
+UNION ALL
+SELECT 'todo', l.key, NULL, NULL
+FROM (SELECT key FROM {limit_look} LIMIT 1) AS l
 
 -- name: held_by_node
 SELECT {ready_columns}

@@ -10,6 +10,11 @@ VALUES ({new_ready_values})
 INSERT INTO {ready} ({plain_ready_columns})
 VALUES ({plain_ready_values})
 
+-- name: insert_member_ready
+-- The same for most members of flows.
+INSERT INTO {ready} ({member_ready_columns})
+VALUES ({member_ready_values})
+
 -- name: insert_live
 -- A live row as it stands: a new life, an edited job, or the successor of an ended one.
 INSERT INTO {ready} ({ready_columns})
@@ -19,13 +24,34 @@ VALUES ({ready_values})
 -- verb: claim
 UPDATE {ready}
 SET state = 'running', attempts = attempts + 1, started_at = :started_at, node_id = :node_id, run_id = :run_id,
-    claimed_at = :now, deadline_at = :deadline_at, park_reason = NULL, updated_at = :now, version = version + 1
-WHERE job_id = :job_id AND version = :expected AND (state = 'queued' OR state = 'parked')
+    claimed_at = :now, deadline_at = :deadline_at, park_reason = NULL, held_by = NULL, updated_at = :now,
+    version = version + 1
+WHERE job_id = :job_id AND version = :expected AND (state = 'queued' OR state = 'held' OR state = 'parked')
+
+-- name: stand_in_line
+-- verb: admit
+-- A job that found this key full.
+UPDATE {ready}
+SET state = 'held', held_by = :held_by, park_reason = NULL, updated_at = :now, version = version + 1
+WHERE job_id = :job_id AND version = :expected
+
+-- name: wake
+-- The first of a line: the next claim looks at it.
+UPDATE {ready}
+SET held_by = NULL, updated_at = :now, version = version + 1
+WHERE job_id = :job_id AND version = :expected
 
 -- name: update_ready
 -- The one guarded write of a live row: nothing happens unless it is still at the version it was decided on.
 UPDATE {ready}
 SET {ready_changes}
+WHERE job_id = :job_id AND version = :expected
+
+-- name: unblock_ready
+-- verb: unblock
+-- The same where nothing else changes: of a graph every job is written so, once or more.
+UPDATE {ready}
+SET waits_for = :waits_for, state = :state, queued_at = :queued_at, updated_at = :now, version = version + 1
 WHERE job_id = :job_id AND version = :expected
 
 -- name: delete_ready
@@ -36,6 +62,12 @@ WHERE job_id = :job_id AND version = :expected
 -- The fence: only the run that holds the job can end it, and only as it was decided on (superseded meanwhile: anew).
 DELETE FROM {ready}
 WHERE job_id = :job_id AND run_id = :run_id AND version = :expected
+
+-- name: flag_ready
+-- The end of the job has more to look after. Whoever decided about it before decides again.
+UPDATE {ready}
+SET traits = :traits, updated_at = :now, version = version + 1
+WHERE job_id = :job_id AND version = :expected
 
 -- name: respace
 UPDATE {ready}

@@ -39,7 +39,7 @@ _SENDER = struct.Struct("=iII")  # process, user, group
 class SqliteBell:
     """One worker's bell. `wait` is for one thread; `ring` and `close` for any."""
 
-    listens = False
+    tells_when = False
     """Looking costs little, and programs that are not Perdure do not ring."""
 
     def __init__(self, meter: WalMeter, gate: Gate, file: Identity | None) -> None:

@@ -1,5 +1,6 @@
 """Writes of an ORM on another connection while a transaction of ours is open in the same thread: on one SQLite file
-they would wait for it, and it for them. So they are refused at once. Used by `database`.
+they would wait for it, and it for them. So they are refused at once, and so is a transaction of ours while Django has
+one open here that holds the file. Used by `database`.
 
 SQLAlchemy and Django tell before they run a statement; neither is imported here. A plain `sqlite3` connection does not.
 """
@@ -11,10 +12,11 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from perdure.errors import TransactionError
-from perdure.store.sqlite.files import identity_of
+from perdure.store.sqlite.files import Identity, identity_of
 from perdure.store.transaction import open_here
 
 _READS = re.compile(
@@ -23,6 +25,26 @@ _READS = re.compile(
 _CHANGES = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE)\b", re.IGNORECASE)
 _known: list[Any] = []
 """SQLAlchemy, once it has been asked to tell us."""
+
+
+def refuse_to_wait_for_this_thread(path: Path) -> None:
+    """To call before a transaction of ours begins in this thread.
+
+    Only where Django's transaction surely keeps other writers out: it has begun as a writer (`transaction_mode`). One
+    that began as a reader may have written or not, which `sqlite3` does not tell.
+    """
+    ours = identity_of(path)
+    for connection in _of_django():
+        opened = connection.connection
+        writes = str(getattr(connection, "transaction_mode", None)).upper() in ("IMMEDIATE", "EXCLUSIVE")
+        is_open = writes and isinstance(opened, sqlite3.Connection) and opened.in_transaction
+        if is_open and ours is not None and _file_of(opened) == ours:
+            raise TransactionError(
+                "a transaction of Django is open in this thread on the same SQLite file; one of Perdure beside it would"
+                " wait for it, and it for that one. Open it as ctx.transaction(session=connection), which joins both,"
+                " give tx=connection to the calls inside Django's, or end Django's first",
+                code="tx_beside",
+            )
 
 
 def refuse_writes_beside(until: ExitStack) -> None:
@@ -57,7 +79,7 @@ def _check(connection: Any, sql: str, whose: str) -> None:
     writes = not _READS.match(sql) and (sql.lstrip()[:4].upper() != "WITH" or _CHANGES.search(sql))
     if not writes or not isinstance(connection, sqlite3.Connection):
         return
-    identity = identity_of(sqlite3.Cursor(connection).execute("PRAGMA database_list").fetchone()[2])
+    identity = _file_of(connection)
     ours = [database for database, inside in (open_here.get() or {}).items() if hasattr(inside, "give_up")]
     if identity is not None and identity in [identity_of(getattr(database, "path", "")) for database in ours]:
         raise TransactionError(
@@ -65,3 +87,7 @@ def _check(connection: Any, sql: str, whose: str) -> None:
             " wait for the other. Write with tx.execute(…), or open it as ctx.transaction(session=…), which joins both",
             code="tx_beside",
         )
+
+
+def _file_of(connection: sqlite3.Connection) -> Identity | None:
+    return identity_of(sqlite3.Cursor(connection).execute("PRAGMA database_list").fetchone()[2])

@@ -17,7 +17,7 @@ from perdure.store.group import GroupCommit, Member
 from perdure.store.line import Line, Ticket, new_ticket
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.bell import SLEEPERS, SqliteBell, ring_sleepers
-from perdure.store.sqlite.beside import refuse_writes_beside
+from perdure.store.sqlite.beside import refuse_to_wait_for_this_thread, refuse_writes_beside
 from perdure.store.sqlite.driver import SqliteDriver, guarded, open_reader, open_writer, set_patience, translate
 from perdure.store.sqlite.files import identity_of
 from perdure.store.sqlite.gate import gate_for
@@ -406,6 +406,7 @@ class _Turn:
         self._beside = ExitStack()
 
     def begin(self) -> SqliteTransaction:
+        refuse_to_wait_for_this_thread(self._database.path)
         self._database.take_turn(self._ticket)
         self._opened = self._database.new_transaction(self._ticket)
         set_patience(self._opened.connection, 0)

@@ -328,8 +328,9 @@ MOST_PARAMETERS = 999
 
 _INSERT = re.compile(r"(INSERT INTO .*?\bVALUES )(\(.*?\))((?:\s+ON CONFLICT DO NOTHING)?)", re.DOTALL)
 _UPDATE = re.compile(r"(UPDATE \w+\s+SET (?:(?!SELECT|WHERE).)*?)\s+WHERE ((?:(?!SELECT|WHERE).)*)", re.DOTALL)
-_DELETE = re.compile(r"(DELETE FROM (\w+))\s+WHERE ((\w+) = \?\d+(?: AND \w+ = \?\d+)*)")
+_DELETE = re.compile(r"(DELETE FROM (\w+))\s+WHERE (\w+ = \?\d+(?: AND \w+ = \?\d+)*)")
 _MARKER = re.compile(r"\?(\d+)")
+_COMPARED = re.compile(r"(\w+) = ")
 
 
 class Wide(NamedTuple):
@@ -343,8 +344,7 @@ class Wide(NamedTuple):
 def widened(statement: Statement) -> Wide | None:
     """None: it is none of the three simple forms that can be written for many rows.
 
-    The given rows must not name a row of the table twice: it would be changed once. In a DELETE that compares several
-    columns the first is the key, which is unique in the table.
+    The given rows must not name a row of the table twice: it would be changed once.
     """
     columns = len(statement.names)
     if not columns:
@@ -358,9 +358,10 @@ def widened(statement: Statement) -> Wide | None:
         changes, guard = map(_of_given, parts.groups())
         return Wide(f"{changes} FROM {given} WHERE {guard}", rows)
     if parts := _DELETE.fullmatch(statement.sql):
-        head, table, guard, key = parts.groups()
-        found = f"SELECT {key} FROM {given} CROSS JOIN {table} ON {_of_given(guard)}"  # noqa: S608 - our own words
-        return Wide(f"{head} WHERE {key} IN ({found})", rows)
+        head, table, guard = parts.groups()
+        compared = ", ".join(_COMPARED.findall(guard))
+        found = f"SELECT {compared} FROM {given} CROSS JOIN {table} ON {_of_given(guard)}"  # noqa: S608 - our own words
+        return Wide(f"{head} WHERE ({compared}) IN ({found})", rows)
     return None
 
 

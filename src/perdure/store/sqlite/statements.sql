@@ -1,9 +1,31 @@
 -- fragment: for_update
 -- Writers begin IMMEDIATE: nobody else writes until they commit.
 
+-- fragment: for_share
+
+-- fragment: share_rule
+
 -- fragment: claim_lock
 
+-- fragment: front_lock
+
+-- fragment: each_key
+(SELECT e.value AS key FROM json_each(:keys) AS e)
+
+-- fragment: each_line
+(SELECT json_extract(e.value, '$[0]') AS key, json_extract(e.value, '$[1]') AS queue FROM json_each(:lines) AS e)
+
 -- fragment: skip_locked
+
+-- fragment: is_of_limit
+m.of_key = l.name OR substr(m.of_key, 1, length(l.name) + 1) = l.name || char(31)
+
+-- fragment: needs_limit
+(instr(char(30) || r.limit_key, char(30) || l.name || '*') > 0
+        OR instr(char(30) || r.limit_key, char(30) || l.name || char(31)) > 0)
+
+-- fragment: needs_key
+instr(char(30) || a.limit_key, char(30) || m.of_key || '*') > 0
 
 -- fragment: tags_of_job
 (SELECT GROUP_CONCAT(t.tag, CHAR(31)) FROM {tag} AS t WHERE t.job_id = j.id)
@@ -14,6 +36,7 @@ CASE WHEN json_valid(payload) THEN json_type(payload) <> 'object' ELSE 1 END
     OR CASE WHEN json_valid(COALESCE(secrets, '{}')) THEN json_type(secrets) <> 'object' ELSE 1 END
     OR CASE WHEN json_valid(COALESCE(params, '{}')) THEN json_type(params) <> 'object' ELSE 1 END
     OR CASE WHEN json_valid(COALESCE(options, '{}')) THEN json_type(options) <> 'object' ELSE 1 END
+    OR CASE WHEN json_valid(COALESCE(refs, '{}')) THEN json_type(refs) <> 'object' ELSE 1 END
 
 -- fragment: result_suspect
 NOT json_valid(result)
@@ -35,7 +58,8 @@ NOT json_valid(result)
         OR typeof(deadline_at) NOT IN ('integer', 'null') OR typeof(node_id) || length(node_id) <> 'blob16'
         OR typeof(run_id) || length(run_id) <> 'blob16' OR typeof(superseded_by) || length(superseded_by) <> 'blob16'
         OR typeof(limit_key) NOT IN ('text', 'null') OR typeof(business_key) NOT IN ('text', 'null')
-        OR typeof(park_reason) NOT IN ('text', 'null') OR typeof(last_error) NOT IN ('text', 'null')
+        OR typeof(park_reason) NOT IN ('text', 'null') OR typeof(held_by) NOT IN ('text', 'null')
+        OR typeof(last_error) NOT IN ('text', 'null')
 
 -- fragment: impossible_outcome
 {impossible_outcome_numbers}
@@ -75,7 +99,8 @@ NOT json_valid(result)
         OR typeof(retry_of) || length(retry_of) <> 'blob16'
         OR typeof(auto_retry_of) || length(auto_retry_of) <> 'blob16'
         OR typeof(scheduled_for) NOT IN ('integer', 'null') OR typeof(sequence) NOT IN ('integer', 'null')
-        OR typeof(template_version) NOT IN ('integer', 'null')
+        OR typeof(template_version) NOT IN ('integer', 'null') OR typeof(limit_key) NOT IN ('text', 'null')
+        OR typeof(flow_id) || length(flow_id) <> 'blob16' OR typeof(refs) NOT IN ('text', 'null')
 
 -- name: count_queued
 -- How many jobs of each queue may start now; no further than :cap.

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import PerdureError, StoreError, TransactionError, TransactionTooLong
 from perdure.store.admin import begin_writing
+from perdure.store.borrowed import Fetched, OnLoop
 from perdure.store.engine import BEGIN_OPERATION, END_OPERATION, UNDO_OPERATION, Make, Op, drive
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.driver import SqliteDriver, tame, translate, translated
@@ -199,14 +200,7 @@ def write_within(tx: object, make: Make[T], path: Path, prepare: Prepare) -> T:
 async def awrite_within(tx: object, make: Make[T], path: Path, prepare: Prepare) -> T:
     """The same on a connection of aiosqlite, in its thread. If the task is cancelled meanwhile, nothing of the
     operation remains or, if it was just done, all of it."""
-    connection = await async_connection(tx)
-    library = sys.modules.get("aiosqlite")
-    if library is None or not isinstance(connection, library.Connection):
-        raise unknown(connection, "an aiosqlite Connection")
-    try:
-        plain: sqlite3.Connection = connection._conn
-    except ValueError as error:
-        raise closed() from error
+    connection, plain = await _of_aiosqlite(tx)
     cancelled: list[bool] = []
 
     def unless_cancelled() -> Op[T]:
@@ -223,6 +217,18 @@ async def awrite_within(tx: object, make: Make[T], path: Path, prepare: Prepare)
     return answer
 
 
+async def _of_aiosqlite(tx: object) -> tuple[Any, sqlite3.Connection]:
+    """A connection of aiosqlite, and the one in its thread."""
+    connection = await async_connection(tx)
+    library = sys.modules.get("aiosqlite")
+    if library is None or not isinstance(connection, library.Connection):
+        raise unknown(connection, "an aiosqlite Connection")
+    try:
+        return connection, connection._conn
+    except ValueError as error:
+        raise closed() from error
+
+
 _ANY = Path("the database")
 
 
@@ -235,7 +241,7 @@ class SqliteLoan:
     def run(self, connection: sqlite3.Connection, make: Make[T]) -> T:
         return _within_connection(connection, make, None, _ready)
 
-    def cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+    def cursor(self, connection: sqlite3.Connection) -> Any:
         return sqlite3.Cursor(connection)
 
     def prepare(self, connection: sqlite3.Connection) -> None:
@@ -245,6 +251,32 @@ class SqliteLoan:
 
     def translate(self, error: Exception) -> StoreError:
         return translate(error)
+
+
+class AiosqliteLoan(OnLoop, SqliteLoan):
+    """The same in the thread of aiosqlite."""
+
+    async def arun(self, connection: Any, make: Make[T]) -> T:
+        connection, plain = await _of_aiosqlite(connection)
+        answer: T = await connection._execute(SqliteLoan.run, self, plain, make)
+        return answer
+
+    async def aexecute(self, connection: Any, sql: str, params: Any = ()) -> Fetched:
+        connection, plain = await _of_aiosqlite(connection)
+        fetched: Fetched = await connection._execute(_fetched, plain, sql, params)
+        return fetched
+
+    def prepare(self, connection: Any) -> None:
+        self.wait(self._prepare(connection))
+
+    async def _prepare(self, connection: Any) -> None:
+        connection, plain = await _of_aiosqlite(connection)
+        await connection._execute(SqliteLoan.prepare, self, plain)
+
+
+def _fetched(connection: sqlite3.Connection, sql: str, params: Any) -> Fetched:
+    cursor = sqlite3.Cursor(connection).execute(sql, params)
+    return Fetched(cursor.fetchall(), cursor.rowcount, cursor.description)
 
 
 def _ready(connection: sqlite3.Connection) -> None:

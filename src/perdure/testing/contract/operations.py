@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.clock import Micros
-from perdure.ids import JobId, NodeId
+from perdure.ids import FlowId, JobId, NodeId
 from perdure.job import transitions
+from perdure.job.flow import Edge, FlowVerb, OnFailure
 from perdure.job.model import Claim
 from perdure.job.reports import (
     Cancelled,
@@ -21,7 +22,7 @@ from perdure.job.reports import (
 )
 from perdure.job.states import Verb
 from perdure.store.protocols import Store
-from perdure.store.rows import Edit, Ended, Lane, LogLine, NewNode, Notes, Place, Turn
+from perdure.store.rows import Edit, Ended, JobFilter, Lane, LimitRule, LogLine, NewNode, Notes, Place, Turn
 from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig
 
 Operation = Callable[[Store], object]
@@ -341,6 +342,203 @@ def _remove_nodes(rig: Rig) -> Operation:
     return lambda store: store.remove_nodes(None, Micros(rig.now + 1), 10)
 
 
+# -- flows -----------------------------------------------------------------------------------------------------------
+
+
+def _enqueue_after(rig: Rig) -> Operation:
+    ended = rig.start()
+    rig.finish(ended, Completed())
+    flow_id, [member, _] = rig.start_flow(2)
+    edges = (Edge(ended.job_id), Edge(member, "failure"), Edge(flow_id, "end"))
+    new = [rig.new(after=edges), rig.new(after=(Edge(ended.job_id, "failure"),))]
+    return lambda store: store.enqueue(new)
+
+
+def _start_flows(rig: Rig) -> Operation:
+    """A workflow with a flow inside, edges, a callback, and a key."""
+    outer = rig.new_flow(key=rig.key("k"))
+    inner = rig.new_flow(parent_id=outer.id)
+    first, second = rig.members(outer, 2)
+    members = [first, second._replace(after=(Edge(first.id), Edge(inner.id))), *rig.members(inner, 2)]
+    callback = rig.new(after=(Edge(outer.id, "end"),))._replace(flow_id=outer.id)
+    return lambda store: store.start_flows([outer, inner], [callback, *members])
+
+
+def _add_members(rig: Rig) -> Operation:
+    flow = rig.new_flow(open=True)
+    rig.store.start_flows([flow], rig.members(flow, 1))
+    more = rig.members(flow, 3, first=1)
+    return lambda store: store.add_members(flow.id, more, rig.now)
+
+
+def _seal_flow(rig: Rig) -> Operation:
+    """It ends with that: a flow inside another one, whose callback may run then."""
+    outer = rig.new_flow()
+    inner = rig.new_flow(parent_id=outer.id, open=True)
+    rig.store.start_flows([outer, inner], [rig.new(after=(Edge(outer.id),))._replace(flow_id=outer.id)])
+    return lambda store: store.seal_flow(inner.id, rig.now)
+
+
+def _whole_flow(rig: Rig) -> FlowId:
+    """A flow of which one member runs, one waits for it, and one waits in a flow inside."""
+    outer = rig.new_flow()
+    inner = rig.new_flow(parent_id=outer.id)
+    first, second = rig.members(outer, 2)
+    waiting = second._replace(after=(Edge(first.id),))
+    rig.store.start_flows([outer, inner], [first, waiting, *rig.members(inner, 1)])
+    rig.claim_one()
+    return outer.id
+
+
+def _change_flow(verb: FlowVerb) -> Callable[[Rig], Operation]:
+    def prepare(rig: Rig) -> Operation:
+        flow_id = _whole_flow(rig)
+        if verb == "resume":
+            rig.store.change_flow(flow_id, "pause", rig.now)
+        return lambda store: store.change_flow(flow_id, verb, rig.now)
+
+    return prepare
+
+
+def _retry_flow(rig: Rig) -> Operation:
+    flow = rig.new_flow()
+    first, second = rig.members(flow, 2, max_attempts=1)
+    rig.store.start_flows([flow], [first, second._replace(after=(Edge(first.id),))])
+    rig.finish(rig.claim_one(), Failed(HOPELESS))
+    return lambda store: store.retry_flow(flow.id, rig.now)
+
+
+def _end_of_a_flow(report: Report, on_failure: OnFailure) -> Callable[[Rig], Operation]:
+    """The last two members end in one turn, or one fails and decides about the other; somebody waits for the flow."""
+
+    def prepare(rig: Rig) -> Operation:
+        flow = rig.new_flow(on_failure=on_failure)
+        callback = rig.new(after=(Edge(flow.id, "end"),))._replace(flow_id=flow.id)
+        rig.store.start_flows([flow], [callback, *rig.members(flow, 3, max_attempts=1)])
+        finishes = [rig.report(claim, report) for claim in rig.claim(3 if on_failure == "continue" else 1)]
+        return lambda store: store.turn(Turn(finishes, settle=True), rig.now)
+
+    return prepare
+
+
+def _settle(rig: Rig) -> Operation:
+    """A part of what an end has left over, because so many waited for it."""
+    parent = rig.start()
+    rig.store.enqueue([rig.new(after=(Edge(parent.job_id),)) for _ in range(510)])
+    rig.finish(parent, Completed())
+    return lambda store: store.turn(Turn(settle=True), rig.now)
+
+
+def _remove_flow(rig: Rig) -> Operation:
+    flow_id, _ = rig.start_flow(1)
+    rig.finish(rig.claim_one(), Completed())
+    rig.store.remove(rig.store.flow_ends(flow_id, 10))
+    return lambda store: store.remove_flow(flow_id)
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+
+def _limited(rig: Rig, *, first: int = 1) -> list[Claim]:
+    """Six jobs with limits and rates: so many `first` ones are claimed, as far as there is room."""
+    limits = [LimitRule(rig.key("a"), "at_once", 2), LimitRule(rig.key("b"), "at_once", 3)]
+    rates = [LimitRule(rig.key("rate"), "sliding", 4, 10_000_000), LimitRule(rig.key("even"), "bucket", 9, 10_000_000)]
+    rig.store.declare_limits([*limits, *rates], [rig.kind], rig.now)
+    needs = "\x1e".join(f"{rig.key(name)}*1" for name in ("a", "b", "rate", "even"))
+    rig.enqueue_many(6, limit_key=needs, max_attempts=1)
+    return rig.claim(first) if first else []
+
+
+def _claim_limited(rig: Rig) -> Operation:
+    _limited(rig, first=0)
+    rig.enqueue_many(2)
+    return _claims(rig)
+
+
+def _turn_limited(rig: Rig) -> Operation:
+    """Permits are given back and taken again, and the next in line is woken."""
+    claims = _limited(rig, first=2)
+    rig.store.limit_queue(rig.queue, 5)
+    reports: list[Report] = [Completed(), Failed(HOPELESS)]
+    finishes = [rig.report(claim, report) for claim, report in zip(claims, reports, strict=True)]
+    wanted = Turn(finishes, settle=True, promote=5, lanes=[Lane(rig.queue, 1)], claimer=rig.claimer(1))
+    return lambda store: store.turn(wanted, rig.now)
+
+
+def _finish_limited(rig: Rig) -> Operation:
+    [claim] = _limited(rig)
+    finish = rig.report(claim, Completed())
+    return lambda store: store.finish([finish], rig.now)
+
+
+def _cancel_in_line(rig: Rig) -> Operation:
+    _limited(rig, first=6)
+    [job_id] = rig.jobs(JobFilter(state="held"), 1)
+    return lambda store: store.change(job_id, Verb.CANCEL, transitions.cancel, rig.now)
+
+
+def _rescue_limited(rig: Rig) -> Operation:
+    _limited(rig, first=0)
+    node, next_ids = rig.register(), [JobId(job_id) for job_id in rig.ids.new_many(3)]
+    rig.claim(2, node=node)
+    rig.store.stop(node, "crash", rig.now)
+    return lambda store: store.rescue(node, CRASHED, 3, next_ids, rig.now)
+
+
+def _open_a_rate(rig: Rig) -> Operation:
+    for _ in range(3):
+        for claim in rig.claim(6) or _limited(rig, first=6):
+            rig.finish(claim, Completed())
+    rig.clock.advance(seconds=10)
+    return lambda store: store.promote(rig.now, 10)
+
+
+def _declare_limits(rig: Rig) -> Operation:
+    _limited(rig, first=6)
+    rules = [LimitRule(rig.key("a"), "at_once", 3), LimitRule(rig.key("c"), "at_once", 1)]
+    return lambda store: store.declare_limits(rules, [rig.kind], rig.now)
+
+
+def _set_limit(rig: Rig) -> Operation:
+    _limited(rig, first=6)
+    return lambda store: store.set_limit(rig.key("a"), 4, None, rig.now)
+
+
+def _set_key(rig: Rig) -> Operation:
+    _limited(rig, first=6)
+    return lambda store: store.set_limit(rig.key("a"), 4, rig.key("a"), rig.now)
+
+
+def _reset_limit(rig: Rig) -> Operation:
+    _limited(rig, first=6)
+    rig.store.set_limit(rig.key("a"), 1, None, rig.now)
+    return lambda store: store.reset_limit(rig.key("a"), None)
+
+
+def _resume_limit(rig: Rig) -> Operation:
+    _limited(rig, first=0)
+    rig.store.pause_limit(rig.key("a"), None, rig.now)
+    rig.claim(6)
+    return lambda store: store.pause_limit(rig.key("a"), None, None)
+
+
+def _limit_queue(rig: Rig) -> Operation:
+    return lambda store: store.limit_queue(rig.queue, 3)
+
+
+def _take_hold(rig: Rig) -> Operation:
+    _limited(rig)
+    holder = rig.ids.new()
+    return lambda store: store.take_hold(rig.key("a"), 1, holder, rig.now, 10**7)
+
+
+def _drop_hold(rig: Rig) -> Operation:
+    holder = rig.ids.new()
+    rig.store.take_hold(rig.key("a"), 2, holder, rig.now, 10**7)
+    _limited(rig)
+    return lambda store: store.drop_hold(rig.key("a"), holder)
+
+
 OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "enqueue": _enqueue_plain,
     "enqueue several": _enqueue_several,
@@ -400,4 +598,30 @@ OPERATIONS: dict[str, Callable[[Rig], Operation]] = {
     "remove log lines": _remove_logs,
     "remove records": _remove_records,
     "remove nodes": _remove_nodes,
+    "enqueue after others": _enqueue_after,
+    "start a flow": _start_flows,
+    "add members to a flow": _add_members,
+    "seal a flow": _seal_flow,
+    "cancel a flow": _change_flow("cancel"),
+    "pause a flow": _change_flow("pause"),
+    "resume a flow": _change_flow("resume"),
+    "retry a flow": _retry_flow,
+    "end a flow": _end_of_a_flow(Completed(), "continue"),
+    "stop a flow": _end_of_a_flow(Failed(HOPELESS), "stop"),
+    "settle what was left over": _settle,
+    "remove a flow": _remove_flow,
+    "claim with limits": _claim_limited,
+    "turn with limits": _turn_limited,
+    "finish with limits": _finish_limited,
+    "cancel a job in line": _cancel_in_line,
+    "rescue with limits": _rescue_limited,
+    "open a rate": _open_a_rate,
+    "declare limits": _declare_limits,
+    "set a limit": _set_limit,
+    "set a key of a limit": _set_key,
+    "reset a limit": _reset_limit,
+    "resume a limit": _resume_limit,
+    "limit a queue": _limit_queue,
+    "hold a place": _take_hold,
+    "give a place back": _drop_hold,
 }

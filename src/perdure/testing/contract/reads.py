@@ -325,9 +325,9 @@ def test_what_a_job_waits_for_is_listed(rig: Rig) -> None:
     replacement = rig.new()
     rig.store.supersede(running.job_id, replacement, rig.now)
 
-    assert rig.store.waited_for(replacement.id, 5) == [running.job_id]
+    assert rig.store.waited_for(replacement.id, 5) == [(running.job_id, replacement.id, "end", "waiting")]
     rig.finish(running, Cancelled())
-    assert rig.store.waited_for(replacement.id, 5) == []
+    assert rig.store.waited_for(replacement.id, 5) == [(running.job_id, replacement.id, "end", "met")]
 
 
 def test_a_read_sees_what_was_written_before_it(rig: Rig) -> None:

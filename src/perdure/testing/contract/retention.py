@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.clock import Micros
-from perdure.ids import JobId, NodeId, to_uuid
+from perdure.errors import TransitionRefused
+from perdure.ids import FlowId, JobId, NodeId, to_uuid
+from perdure.job.flow import Edge
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import FINAL, LIVE, State
-from perdure.store.rows import LAST_ID, Ended, LogLine, NewNode
-from perdure.testing.contract.case import each
-from perdure.testing.contract.rig import BROKEN, Dump, Rig
+from perdure.store.rows import LAST_ID, Ended, LimitRule, LogLine, NewNode
+from perdure.testing.contract.case import each, raises
+from perdure.testing.contract.rig import BROKEN, HOPELESS, Dump, Rig
 from perdure.testing.contract.states import in_state
 
 Go = Callable[[Rig, list[Ended]], list[JobId]]
@@ -370,6 +372,34 @@ def test_lines_of_several_runs_go_together(rig: Rig) -> None:
     assert [len(rig.store.log(claim.job_id, None, 10)) for claim in claims] == [0, 0, 1]
 
 
+def test_keys_of_limits_go_when_nothing_uses_them(rig: Rig) -> None:
+    names = {name: rig.key(name) for name in ("used", "in line", "set", "spent", "unused")}
+    rules = [LimitRule(name, "at_once", 1) for name in names.values()]
+    rules[3] = LimitRule(names["spent"], "bucket", 1, 1_000_000)
+    rig.store.declare_limits(rules, [rig.kind], rig.now)
+    for name in ("used", "in line", "in line", "spent", "unused"):
+        rig.enqueue(limit_key=f"{names[name]}*1")
+    running = {claim.live.limit_key: claim for claim in rig.claim(10)}
+    for name in ("in line", "spent", "unused"):  # without a look: the line of the first stays as it is
+        rig.finish(running[f"{names[name]}*1"], Completed())
+    rig.store.set_limit(names["set"], 3, names["set"], rig.now)
+
+    assert rig.store.remove_records(rig.now, 10)["limit keys"] <= 1
+    assert _keys(rig) >= {names["set"], names["spent"]}
+    assert names["unused"] not in _keys(rig)
+
+    rig.settle()
+    rig.clock.advance(seconds=10)
+    rig.store.remove_records(rig.now, 10)
+    assert names["spent"] not in _keys(rig)
+    assert names["set"] in _keys(rig)
+    assert len(rig.claim(10)) == 1
+
+
+def _keys(rig: Rig) -> set[str]:
+    return {str(key) for (key,) in rig.execute("SELECT key FROM {limit_key}")}
+
+
 def test_expired_locks_go_and_held_ones_stay(rig: Rig) -> None:
     for name, ttl in (("old", 1_000), ("older", 500), ("held", 10_000_000)):
         assert rig.store.take_lock(rig.key(name), "me", rig.now, ttl)
@@ -448,8 +478,20 @@ def test_what_is_left_of_other_things_goes_when_it_is_closed_and_old(rig: Rig) -
     _insert(rig, "reservation", id=closed, queue=rig.queue, status="released", **_RESERVATION)
     rig.reserve()
 
-    assert rig.store.remove_records(Micros(25), 1) == {"slots": 1, "missed": 1, "reservations": 1, "locks": 0}
-    assert rig.store.remove_records(Micros(25), 9) == {"slots": 1, "missed": 1, "reservations": 0, "locks": 0}
+    assert rig.store.remove_records(Micros(25), 1) == {
+        "slots": 1,
+        "missed": 1,
+        "reservations": 1,
+        "locks": 0,
+        "limit keys": 0,
+    }
+    assert rig.store.remove_records(Micros(25), 9) == {
+        "slots": 1,
+        "missed": 1,
+        "reservations": 0,
+        "locks": 0,
+        "limit keys": 0,
+    }
     assert rig.execute("SELECT COUNT(*) FROM {slot}") == [(4,)]
     assert rig.execute("SELECT recorded_at FROM {missed}") == [(30,)]
     assert rig.execute("SELECT status FROM {reservation}") == [("active",)]
@@ -479,3 +521,78 @@ def test_a_small_database_has_no_space_to_give_back(rig: Rig) -> None:
 
     assert not rig.store.give_back()
     assert rig.everything() == before
+
+
+# -- flows -----------------------------------------------------------------------------------------------------------
+
+
+def _ended_flow(rig: Rig) -> tuple[FlowId, list[JobId]]:
+    """A flow of two members and a callback, and one inside it, all ended."""
+    outer = rig.new_flow()
+    inner = rig.new_flow(parent_id=outer.id)
+    jobs = [
+        *rig.members(outer, 2),
+        *rig.members(inner, 2),
+        rig.new(flow_id=outer.id, after=(Edge(outer.id, "end"),)),
+    ]
+    rig.store.start_flows([outer, inner], jobs)
+    while claims := rig.claim(10):
+        rig.store.finish([rig.report(claim, Completed()) for claim in claims], rig.now)
+    return outer.id, [job.id for job in jobs]
+
+
+def test_a_job_of_a_flow_does_not_go_alone(rig: Rig) -> None:
+    _, jobs = _ended_flow(rig)
+    alone = [Ended(job_id, 1, "completed", rig.now, None, rig.kind) for job_id in jobs]
+    before = rig.everything()
+
+    assert rig.store.remove(alone) == []
+    assert rig.store.archive(alone, rig.now) == []
+    for job_id in jobs:
+        with raises(TransitionRefused, "delete_refused"):
+            rig.store.delete(job_id)
+
+    assert rig.everything() == before
+
+
+@each("remove", "archive")
+def test_a_flow_goes_whole(rig: Rig, how: str) -> None:
+    flow_id, jobs = _ended_flow(rig)
+    rig.clock.advance(seconds=1)
+    [old] = rig.store.old_flows(None, rig.now, 10)
+    assert (old.id, old.state) == (flow_id, "completed")
+
+    for one in (*(inner.id for inner in rig.store.inner_flows(flow_id)), flow_id):
+        assert not rig.store.remove_flow(one)
+        while some := rig.store.flow_ends(one, 2):
+            assert rig.store.remove(some) if how == "remove" else rig.store.archive(some, rig.now)
+        assert rig.store.remove_flow(one)
+
+    assert [rig.store.get(job_id) for job_id in jobs] == [None] * len(jobs)
+    assert (rig.store.flow(flow_id), rig.store.old_flows(None, rig.now, 10)) == (None, [])
+    assert (rig.store.archived(jobs[0]) is not None) == (how == "archive")
+    assert rig.tables()["edge"] == []
+
+
+def test_jobs_of_a_flow_that_lives_again_stay(rig: Rig) -> None:
+    flow_id, _ = rig.start_flow(2)
+    rig.finish(rig.claim_one(), Failed(HOPELESS))
+    rig.finish(rig.claim_one(), Completed())
+    ends = rig.store.flow_ends(flow_id, 10)
+    rig.store.retry_flow(flow_id, rig.now)
+
+    assert rig.store.remove(ends) == []
+    assert not rig.store.remove_flow(flow_id)
+
+
+def test_a_flow_is_not_old_before_those_who_waited_for_it_have_ended(rig: Rig) -> None:
+    flow = rig.new_flow()
+    callback = rig.new(flow_id=flow.id, after=(Edge(flow.id),), max_attempts=1)
+    rig.store.start_flows([flow], [*rig.members(flow, 1), callback])
+    rig.finish(rig.claim_one(), Completed())
+    rig.clock.advance(seconds=1)
+    assert rig.store.old_flows(None, rig.now, 10) == []
+
+    rig.finish(rig.claim_one(), Failed(HOPELESS))
+
+    assert [old.state for old in rig.store.old_flows(None, rig.now, 10)] == ["failed"]

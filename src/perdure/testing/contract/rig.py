@@ -14,8 +14,9 @@ from functools import cache
 from typing import TypedDict, Unpack
 
 from perdure.clock import ManualClock, Micros
-from perdure.ids import IdFactory, JobId, NodeId, ReservationId, RunId
+from perdure.ids import FlowId, IdFactory, JobId, NodeId, ReservationId, RunId
 from perdure.job import transitions
+from perdure.job.flow import Edge, FlowRow, FlowSort, NewFlow, OnFailure
 from perdure.job.model import (
     NO_STATS,
     Claim,
@@ -47,6 +48,7 @@ from perdure.store.rows import (
     Process,
     ReservationRow,
     RunFilter,
+    Turn,
     Until,
 )
 
@@ -98,6 +100,20 @@ class Wish(TypedDict, total=False):
     names: tuple[str, ...]
     tags: tuple[str, ...]
     limit_key: str
+    after: tuple[Edge, ...]
+    flow_id: FlowId | None
+    sequence: int | None
+    refs: str | None
+
+
+class FlowWish(TypedDict, total=False):
+    """The options of a new flow; all have defaults."""
+
+    key: str | None
+    parent_id: FlowId | None
+    filled_by: JobId | None
+    on_failure: OnFailure
+    open: bool
 
 
 class Rig:
@@ -141,6 +157,10 @@ class Rig:
             idempotency_key=wish.get("idempotency_key"),
             business_key=wish.get("business_key"),
             fingerprint=wish.get("fingerprint", "same") if wish.get("idempotency_key") is not None else None,
+            after=wish.get("after", ()),
+            flow_id=wish.get("flow_id"),
+            sequence=wish.get("sequence"),
+            refs=wish.get("refs"),
         )
 
     def _plan(self, wish: Wish) -> Plan:
@@ -235,6 +255,40 @@ class Rig:
     def all_runs(self, wanted: RunFilter, size: int = 1_000) -> list[Run]:
         """The first `size` that fit, newest first."""
         return list(pages(lambda spot, page: self.store.runs(wanted, spot, page), size))
+
+    # -- flows -------------------------------------------------------------------------------------------------------
+
+    def new_flow(self, **wish: Unpack[FlowWish]) -> NewFlow:
+        """A flow as the app would make it."""
+        sort: FlowSort = "batch" if wish.get("open") else "workflow"
+        return NewFlow(FlowId(self.ids.new()), sort, "nightly", "contract", self.now)._replace(**wish)
+
+    def members(self, flow: NewFlow, count: int, first: int = 0, **wish: Unpack[Wish]) -> list[NewJob]:
+        """So many new jobs of this flow, numbered from `first`."""
+        new = [self.new(**wish) for _ in range(count)]
+        return [job._replace(flow_id=flow.id, sequence=first + number) for number, job in enumerate(new)]
+
+    def start_flow(self, count: int, **wish: Unpack[FlowWish]) -> tuple[FlowId, list[JobId]]:
+        """A flow with so many jobs, each of which may start."""
+        flow = self.new_flow(**wish)
+        jobs = self.members(flow, count, max_attempts=1)
+        self.store.start_flows([flow], jobs)
+        return flow.id, [job.id for job in jobs]
+
+    def flow(self, flow_id: FlowId) -> FlowRow:
+        """The flow as it is now; it must exist."""
+        flow = self.store.flow(flow_id)
+        assert flow is not None, "the flow is gone"
+        return flow
+
+    def settle(self) -> int:
+        """Work the list off, as workers do, one portion a turn; returns in how many turns."""
+        turns = 0
+        while self.store.glance(self.node, ANY).todo:
+            self.store.turn(Turn(settle=True), self.now)
+            turns += 1
+            assert turns < 1_000, "the work list does not become shorter"
+        return turns
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 

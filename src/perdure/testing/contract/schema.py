@@ -5,8 +5,9 @@ from __future__ import annotations
 from perdure.errors import KeyConflict, PerdureError, TransitionRefused
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import State
+from perdure.limit.key import key_of
 from perdure.store.engine import UniqueViolation
-from perdure.store.rows import Ended, Firing, LogLine, Missed, NewSlot
+from perdure.store.rows import Ended, Firing, LimitRule, LogLine, Missed, NewSlot
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.schedules import saved
@@ -37,6 +38,15 @@ UNIQUE = (
     ("reservation", "id"),
     ("reservation", "queue"),
     ("archive", "job_id"),
+    ("flow", "id"),
+    ("flow", "live_key"),
+    ("tally", "flow_id", "node_id"),
+    ("todo", "what", "subject", "cause"),
+    ("limit_rule", "name"),
+    ("limit_key", "key"),
+    ("permit", "key", "holder"),
+    ("start", "key", "at", "start_id"),
+    ("limit_look", "look_id", "key"),
 )
 """Each table and its unique columns."""
 
@@ -197,3 +207,12 @@ def _two_of_each(rig: Rig) -> None:
         in_state(rig, State.BLOCKED)
         rig.finish(rig.start(as_new_job=True), Failed(BROKEN, 60_000_000))
         rig.reserve(queue)
+        rate = LimitRule(rig.key(f"rate-{name}"), "sliding", 5, 1_000_000)
+        rig.store.declare_limits([rate], [queue], rig.now)
+        rig.store.set_limit(queue, 2, key_of(queue, 1), rig.now)
+        rig.store.set_limit(queue, 2, None, rig.now)
+        for key in (queue, rate.name):
+            rig.store.take_hold(key, 1, rig.ids.new(), rig.now, 60_000_000)
+        _, [member, other] = rig.start_flow(2, key=queue)
+        rig.pause(other)
+        rig.cancel(member)

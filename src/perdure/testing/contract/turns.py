@@ -265,7 +265,6 @@ def test_a_glance_writes_nothing(rig: Rig) -> None:
 def test_jobs_that_cannot_be_claimed_are_not_seen(rig: Rig) -> None:
     rig.start()
     rig.pause(rig.enqueue())
-    rig.enqueue(limit_key="printer")
     rig.finish(rig.start(queue=rig.queue), Completed())
 
     assert _glance(rig) == NOTHING

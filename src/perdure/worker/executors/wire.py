@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 from perdure.errors import KindError, PerdureError
+from perdure.job.flow import Edge
 from perdure.job.model import Claim, Failure, LiveJob, NewJob, Origin, Plan
 from perdure.job.reports import (
     Cancelled,
@@ -98,7 +99,8 @@ def _new_job_of(row: list[Any]) -> NewJob:
     new = NewJob(*row)
     plan = Plan(*new.plan)
     origin = None if new.origin is None else Origin(*new.origin)
-    return new._replace(plan=plan._replace(tags=tuple(plan.tags), names=tuple(plan.names)), origin=origin)
+    plan = plan._replace(tags=tuple(plan.tags), names=tuple(plan.names))
+    return new._replace(plan=plan, origin=origin, after=tuple(Edge(*edge) for edge in new.after))
 
 
 def _hidden_in_json(value: object) -> dict[str, str]:
