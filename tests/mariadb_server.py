@@ -26,12 +26,7 @@ import pytest
 
 from perdure.store.mysql.statements import Flavour
 from tests import own_server
-
-GIVEN = "PERDURE_TEST_MYSQL_URL"
-MUST_RUN = "PERDURE_TEST_ALL_SERVERS"
-"""Set by `.ci/run`: a server that is not there is a failure, not a reason to skip."""
-MISSING = f"MariaDB is not installed (mariadbd, mariadb-install-db); install it, or name a server in {GIVEN}"
-
+from tests.needs import GIVEN_MYSQL, Need, need, program
 
 KEPT = ("perdure_schema_version", "perdure_mutex")
 
@@ -122,10 +117,10 @@ def running(*, folder: Path | None = None) -> Iterator[MariaDBServer]:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDBServer]:
-    if given := os.environ.get(GIVEN):
+    if given := os.environ.get(GIVEN_MYSQL):
         yield MariaDBServer(given)
         return
-    require()
+    need(Need.MARIADB)
     with running() as server:
         yield server
 
@@ -136,22 +131,6 @@ def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
     url = mariadb_server.shared_database()
     yield url
     mariadb_server.empty(url)
-
-
-def require() -> None:
-    """Skip what needs a server of its own where MariaDB is not installed."""
-    if not is_installed():
-        if os.environ.get(MUST_RUN):
-            pytest.fail(MISSING)
-        pytest.skip(MISSING)
-
-
-def is_installed() -> bool:
-    return all(map(_program, ("mariadbd", "mariadb-install-db")))
-
-
-def _program(name: str) -> str | None:
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 # -- servers of our own ----------------------------------------------------------------------------------------------
@@ -171,16 +150,15 @@ def install(data: Path) -> None:
 
 
 def _install(data: Path) -> None:
-    program = _program("mariadb-install-db") or MISSING
     options = ["--no-defaults", *_where(data), "--skip-test-db", _NO_PASSWORD, *_SMALL]
-    subprocess.run([program, *options], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([str(program("mariadb-install-db")), *options], check=True, stdout=subprocess.DEVNULL)
 
 
 def start(data: Path, line: Path, log: Path, *options: str) -> subprocess.Popen[bytes]:
     """A server on these files, as a child of ours, which listens on this socket only."""
     here = [*_where(data), f"--socket={line}", f"--pid-file={line}.pid", "--skip-networking"]
     many = ["--max-connections=500", "--skip-name-resolve", "--skip-log-bin"]
-    command = [_program("mariadbd") or MISSING, "--no-defaults", *here, *many, *_SMALL, *options]
+    command = [str(program("mariadbd")), "--no-defaults", *here, *many, *_SMALL, *options]
     with log.open("ab") as told:
         return subprocess.Popen(command, stdout=told, stderr=told)
 

@@ -8,8 +8,8 @@ passed or was skipped with a reason; no test at all is a failure.
 The tests' folders are in memory where there is room for them, since waiting for a disk shows nothing but its speed;
 those of suites about crashes and files are on the disk. After a failure they are kept, on the disk.
 
-MariaDB is no wheel: where it is missing it is installed, if this is root on Debian. Otherwise its tests are skipped,
-and the last line says so; with PERDURE_TEST_ALL_SERVERS they fail.
+MariaDB is no wheel: where it is missing it is installed, if this is root on Debian. Tests whose server or program is
+missing are skipped, and the last lines say so: see tests/needs.py. With PERDURE_TEST_ALL_SERVERS they fail.
 
 A suite that has not ended after PERDURE_SUITE_LIMIT_S seconds has hung somewhere that no test's own time-out sees: it
 prints where each of its threads stands, is killed with all that it started, and counts as failed; the others go on.
@@ -215,27 +215,26 @@ def _told_to_end(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _has_mariadb() -> bool:
-    """Whether the tests have a MariaDB to start, or were given one. Installs it where that can be done."""
-    if os.environ.get("PERDURE_TEST_MYSQL_URL") or _installed("mariadbd"):
-        return True
+def _install_mariadb() -> None:
+    """Where it is missing, and that can be done, and no server is named."""
     apt = shutil.which("apt-get")
+    if os.environ.get("PERDURE_TEST_MYSQL_URL") or all(map(_installed, ("mariadbd", "mariadb-dump"))):
+        return
     if apt is None or os.geteuid() != 0:
-        return False
+        return
     print("Installing MariaDB for the tests ...", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # only the programs: the package mariadb-server would also start a server of its own
-    wanted = ["install", "--yes", "--no-install-recommends", "mariadb-server-core", "mariadb-client-core"]
+    wanted = ["install", "--yes", "--no-install-recommends", "mariadb-server-core", "mariadb-client"]
     for arguments in (["update"], wanted):
         subprocess.run([apt, *arguments], env=environment, check=False, capture_output=True)
-    return _installed("mariadbd")
 
 
-def _which_postgres() -> str:
-    """Which PostgreSQL the tests have run on."""
-    asked = [sys.executable, "-m", "tests.postgres_server", "--which"]
+def _said_by(module: str, *arguments: str) -> list[str]:
+    """The lines that a module of the tests prints, which this program, being no part of them, cannot import."""
     root = Path(__file__).resolve().parents[1]
-    return subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+    asked = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def _installed(program: str) -> bool:
@@ -244,7 +243,7 @@ def _installed(program: str) -> bool:
 
 def main(pytest_args: list[str]) -> int:
     started = time.monotonic()
-    has_mariadb = _has_mariadb()
+    _install_mariadb()
     runs = run_all(pytest_args)
     cpu_s, passed, failed, skipped = (
         sum(getattr(run, what) for run in runs) for what in ("cpu_s", "passed", "failed", "skipped")
@@ -253,9 +252,9 @@ def main(pytest_args: list[str]) -> int:
     if passed + failed == 0:
         print("No test ran.")
     print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
-    print(f"PostgreSQL: {_which_postgres()}")
-    if not has_mariadb:
-        print("NOT TESTED: MariaDB. It is not installed; install mariadb-server, or set PERDURE_TEST_MYSQL_URL.")
+    print("PostgreSQL:", *_said_by("tests.postgres_server", "--which"))
+    for what in _said_by("tests.needs"):
+        print(f"NOT TESTED: {what}")
     return 1 if failed or passed == 0 else 0
 
 

@@ -14,6 +14,8 @@ from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
 from sqlalchemy.orm import Session
 
+from tests.django_databases import entry, need_mysqlclient
+
 
 class Door(Protocol):
     """A connection with a transaction that is open, or begins by itself with the first statement."""
@@ -68,9 +70,12 @@ class OddFactories(Sqlite3):
 
 
 class SqlAlchemyConnection:
-    def __init__(self, path: Path) -> None:
-        self._engine = sa.create_engine(f"sqlite:///{path}")
-        self.tx = self._engine.connect()
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self.tx: Any = self.begun()
+
+    def begun(self) -> Any:
+        return self._engine.connect()
 
     def execute(self, sql: str) -> None:
         self.tx.execute(sa.text(sql))
@@ -86,32 +91,19 @@ class SqlAlchemyConnection:
         self._engine.dispose()
 
 
-class SqlAlchemySession:
-    def __init__(self, path: Path) -> None:
-        self._engine = sa.create_engine(f"sqlite:///{path}")
-        self.tx = Session(self._engine)
-
-    def execute(self, sql: str) -> None:
-        self.tx.execute(sa.text(sql))
-
-    def commit(self) -> None:
-        self.tx.commit()
-
-    def rollback(self) -> None:
-        self.tx.rollback()
-
-    def close(self) -> None:
-        self.tx.close()
-        self._engine.dispose()
+class SqlAlchemySession(SqlAlchemyConnection):
+    def begun(self) -> Any:
+        return Session(self._engine)
 
 
-def django_connection(path: Path, **options: object) -> Any:
-    """Django's connection to a file, known to `atomic(using="jobs")`."""
+def django_connection(where: Path | str, **options: object) -> Any:
+    """Django's connection to a file, or to a server by its URL, known to `atomic(using="jobs")`."""
+    if str(where).startswith("mysql:"):
+        need_mysqlclient()
     if not settings.configured:
         settings.configure()
         django.setup()
-    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": options}
-    connections["jobs"] = ConnectionHandler({"default": database})["default"]
+    connections["jobs"] = ConnectionHandler({"default": entry(str(where), **options)})["default"]
     connections["jobs"].alias = "jobs"
     return connections["jobs"]
 
@@ -119,8 +111,8 @@ def django_connection(path: Path, **options: object) -> Any:
 class DjangoAtomic:
     """Inside `with transaction.atomic(using="jobs"):`."""
 
-    def __init__(self, path: Path, **options: object) -> None:
-        self.tx = django_connection(path, **options)
+    def __init__(self, where: Path | str, **options: object) -> None:
+        self.tx = django_connection(where, **options)
         self._atomic = transaction.atomic(using="jobs")
         self._atomic.__enter__()
 
@@ -159,8 +151,8 @@ DOORS: dict[str, Callable[[Path], Door]] = {
     "sqlite3-begin-immediate": lambda path: Sqlite3(path, "BEGIN IMMEDIATE", "IMMEDIATE"),
     "sqlite3-isolation-none": lambda path: Sqlite3(path, "BEGIN", None),
     "sqlite3-odd-factories": OddFactories,
-    "sqlalchemy-connection": SqlAlchemyConnection,
-    "sqlalchemy-session": SqlAlchemySession,
+    "sqlalchemy-connection": lambda path: SqlAlchemyConnection(sa.create_engine(f"sqlite:///{path}")),
+    "sqlalchemy-session": lambda path: SqlAlchemySession(sa.create_engine(f"sqlite:///{path}")),
     "django-atomic": DjangoAtomic,
     "django-immediate": lambda path: DjangoAtomic(path, transaction_mode="IMMEDIATE"),
     "django-by-hand": DjangoByHand,

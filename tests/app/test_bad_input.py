@@ -363,6 +363,12 @@ MISSPELT: dict[str, tuple[Callable[[World], object], str]] = {
     "to": (lambda w: w.app.move(w.job, to="frnt"), '"front"'),
     "state": (lambda w: w.app.jobs(state="complete"), '"completed"'),
     "state of runs": (lambda w: w.app.runs(state="timeout"), '"timed_out"'),
+    "on": (lambda w: w.send.options(after=w.job, on="sucess"), '"success"'),
+    "on of a pair": (lambda w: w.send.options(after=(w.job, "fail")), '"failure"'),
+    "mode": (lambda w: w.app.group([w.send.new("a")], mode="sequence"), '"sequential"'),
+    "on_failure": (lambda w: w.app.workflow("w", on_failure="cancle"), '"cancel"'),
+    "abandon": (lambda w: w.app.batch("b", abandon="kep"), '"keep"'),
+    "state of flows": (lambda w: w.app.flows.list(state="complete"), '"completed"'),
     "state for a verb": (lambda w: w.app.cancel_all(state="queue"), '"queued"'),
 }
 

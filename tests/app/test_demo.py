@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from perdure import Fail, JobContext, Perdure, Retry
+from perdure import Fail, JobContext, Perdure, Retry, each
 from perdure.cli.demo.report import Figures, percentile, prove
 
 
@@ -167,6 +167,61 @@ def test_a_job_for_an_instant_that_was_not_planned_is_a_problem(ticked: Played) 
     job = ticked.app.trigger("tick", datetime(2030, 1, 1, 0, 0, 7, tzinfo=UTC))
 
     assert f"1 jobs are for instants that were not planned, such as {job.scheduled_for}" in ticked.problems
+
+
+@pytest.fixture
+def flowed(app: Perdure, tmp_path: Path) -> Played:
+    """A workflow that went well: two parts, a join and a callback."""
+
+    @app.job
+    def part(number: int) -> int:
+        return number
+
+    @app.job
+    def join() -> None: ...
+
+    @app.job
+    def announce() -> None: ...
+
+    with app.workflow("film") as wf:
+        parts = wf.map(part.new(each), over=[1, 2], name="parts")
+        wf.add(join.new(), after=parts)
+        wf.add(announce.new(), after=wf)
+    app.worker().run(until_idle=True)
+    starts = tmp_path / "starts"
+    starts.write_text("".join(f"{run.id.hex}\n" for run in app.runs()))
+    return Played(app, Figures(accepted={job.id for job in app.jobs()}), starts)
+
+
+def test_joins_and_callbacks_are_counted(flowed: Played) -> None:
+    proof = prove(*flowed)
+
+    assert (proof.problems, proof.awaiting) == ([], 2)
+
+
+@pytest.mark.parametrize("kind", ["join", "announce"])
+def test_a_join_or_callback_that_lived_twice_is_a_problem(flowed: Played, path: Path, kind: str) -> None:
+    job = flowed.some(kind)
+    copied = "job_id, attempt, state, started_at, finished_at, node_id, wait_ms"
+    again = (
+        f"INSERT INTO perdure_run (id, life, {copied})"
+        f" SELECT randomblob(16), 2, {copied} FROM perdure_run WHERE job_id = ?"
+    )
+
+    with tampered(path, again, job):
+        assert f"job {job} waits for a workflow: it lived 2 times and completed 2 times" in flowed.problems
+
+
+def test_a_join_that_never_ran_is_a_problem(flowed: Played, path: Path) -> None:
+    job = flowed.some("join")
+
+    with tampered(path, "DELETE FROM perdure_run WHERE job_id = ?", job):
+        assert f"job {job} waits for a workflow: it lived 0 times and completed 0 times" in flowed.problems
+
+
+def test_a_workflow_that_failed_is_a_problem(flowed: Played, path: Path) -> None:
+    with tampered(path, "UPDATE perdure_flow SET state = 'failed' WHERE ? IS NOT NULL AND name = 'film'", UUID(int=0)):
+        assert "the workflow film is failed, not completed" in flowed.problems
 
 
 def test_what_the_doctor_finds_is_a_problem(played: Played, path: Path) -> None:

@@ -15,12 +15,15 @@ from perdure.ids import JobId, NodeId, to_uuid
 from perdure.job.model import Failure
 from perdure.job.reports import Completed, Failed, Skipped, Unreadable
 from perdure.job.states import State
+from perdure.limit.key import Need, flow_key, key_of, written
+from perdure.limit.key import shown as shown_key
 from perdure.ops import doctor
 from perdure.ops.explain import Explanation, explain
 from perdure.ops.workers import has_kind, serves
-from perdure.store.rows import NewNode, NodeRow, Process
+from perdure.store.rows import LimitRule, NewNode, NodeRow, Process
 from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 from perdure.testing.contract.states import in_state
+from perdure.text import short_id
 from perdure.worker.liveness import ProcLiveness
 
 ELSEWHERE = Process("web-1", 42)
@@ -300,8 +303,8 @@ def test_a_blocked_job_names_what_it_waits_for(rig: Rig) -> None:
     rig.store.supersede(running.job_id, replacement, rig.now)
 
     found = why(rig, replacement.id)
-    assert found.why == f"it waits for 1 job to end ({to_uuid(running.job_id)})"
-    assert fact(found, "blocked by") == f"{to_uuid(running.job_id)} ({rig.kind}, running)"
+    assert found.why == f"it waits for {rig.kind} {short_id(running.job_id)}"
+    assert fact(found, "waits for") == f"{rig.kind} {to_uuid(running.job_id)} (running): its end"
 
 
 def test_a_blocked_job_for_later_names_its_time_as_well(rig: Rig) -> None:
@@ -310,15 +313,110 @@ def test_a_blocked_job_for_later_names_its_time_as_well(rig: Rig) -> None:
     rig.store.supersede(running.job_id, replacement, rig.now)
 
     found = why(rig, replacement.id)
-    assert found.next == "It is queued when they have ended, and not before 2030-01-01 00:05:00 UTC"
+    assert found.next == "It is queued when it has ended; not before 2030-01-01 00:05:00 UTC"
     assert fact(found, "run_at") == "2030-01-01 00:05:00 UTC (in 5 min)"
 
 
-def test_a_held_job_names_its_limit(rig: Rig) -> None:
-    found = why(rig, in_state(rig, State.HELD))
+def test_a_held_job_that_nobody_has_looked_at_names_its_limit_and_needs_a_worker(rig: Rig) -> None:
+    job_id = in_state(rig, State.HELD)
+    rig.store.stop(rig.node, "clean_shutdown", rig.now)
 
-    assert found.why == "it waits for a permit of limit 'printer'"
-    assert fact(found, "held by") == "limit printer"
+    assert why(rig, job_id).why == "it needs a permit of printer, and no worker has looked for one yet"
+    assert why(rig, job_id).remedy == "perdure worker MODULE:APP"
+    worker(rig)
+    assert (why(rig, job_id).next, why(rig, job_id).remedy) == ("The next worker with room does", None)
+
+
+def limited(rig: Rig, rule: LimitRule, count: int, most: int | None = None) -> list[JobId]:
+    """Jobs with a limit, the first of which is claimed."""
+    rig.store.declare_limits([rule], [rig.kind], rig.now)
+    jobs = rig.enqueue_many(count, limit_key=written([Need(key_of("tenant", "acme"), 1)]) or "")
+    assert [claim.job_id for claim in rig.claim(most or count)] == jobs[:1]
+    return jobs
+
+
+def test_a_job_in_line_names_who_has_the_permits_and_how_many_are_before_it(rig: Rig) -> None:
+    first, _, last = limited(rig, LimitRule("tenant", "at_once", 1), 3)
+
+    found = why(rig, last)
+    assert found.why == f"it waits for a permit of tenant=acme: 1 of 1 in use by jobs {short_id(first)}, 1 before it"
+    assert found.next == "It starts when enough of them have ended"
+    assert fact(found, "in line") == "1 before it"
+
+
+def test_a_job_in_line_tells_jobs_from_blocks_that_hold_a_place(rig: Rig) -> None:
+    first, second = limited(rig, LimitRule("tenant", "at_once", 2), 2, most=1)
+    assert rig.store.take_hold(key_of("tenant", "acme"), 1, rig.ids.new(), rig.now, 30_000_000)
+    assert rig.claim(1) == []
+
+    found = why(rig, second)
+    block = "1 block of code (app.limits.hold)"
+    assert f"2 of 2 in use by jobs {short_id(first)} and {block}, 0 before it" in found.why
+    assert found.next == "It starts when enough of them have ended"
+
+
+def test_a_member_that_waits_for_others_of_its_flow_names_the_flow(rig: Rig) -> None:
+    flow = rig.new_flow()._replace(at_once=1)
+    members = rig.members(flow, 2)
+    rig.store.start_flows([flow], members)
+    assert len(rig.claim(2)) == 1
+
+    told = why(rig, members[1].id).why
+    assert f"a permit of workflow nightly {to_uuid(flow.id)} (at_once): 1 of 1 in use" in told
+    assert shown_key(flow_key(flow.id)) == f"flow={to_uuid(flow.id)}"
+
+
+def test_a_job_of_a_queue_that_is_full_names_its_limit(rig: Rig) -> None:
+    running, waiting = rig.enqueue_many(2)
+    held = rig.enqueue(limit_key="printer*1")
+    worker(rig)
+    rig.store.limit_queue(rig.queue, 1)
+    assert why(rig, running).why.startswith("it is the next")
+    rig.claim_one()
+
+    found = why(rig, waiting)
+    assert found.why == f"queue {rig.queue!r} is limited to 1 job at once, and 1 runs"
+    assert f"app.queues.limit({rig.queue!r}, NUMBER) lets more run" in found.next
+    assert found.remedy == f"perdure queues limit {rig.queue} none"
+    assert (why(rig, held).state, why(rig, held).why) == (State.HELD, found.why)
+
+
+def test_a_job_that_a_limit_of_all_queues_keeps_waiting_names_it(rig: Rig) -> None:
+    waiting = rig.enqueue()
+    rig.enqueue(queue="other")
+    worker(rig)
+    rig.store.limit_queue("*", 1)
+    rig.claim(1, queue="other")
+
+    assert why(rig, waiting).why == "all queues together are limited to 1 job at once, and 1 runs"
+    assert why(rig, waiting).remedy == "perdure queues limit '*' none"
+
+
+def test_a_job_in_line_of_a_rate_says_when_it_opens(rig: Rig) -> None:
+    _, second = limited(rig, LimitRule("tenant", "sliding", 1, 60_000_000), 2)
+
+    assert why(rig, second).next == "The next opening is in 60 s"
+
+
+@pytest.mark.parametrize(
+    ("paused", "call", "command"),
+    [
+        ([key_of("tenant", "acme")], "app.limits.resume('tenant', key='acme')", "limits resume tenant --key acme"),
+        ([None], "app.limits.resume('tenant')", "limits resume tenant"),
+        ([None, key_of("tenant", "acme")], "app.limits.resume('tenant')", "limits resume tenant"),  # and then the key
+    ],
+)
+def test_a_job_in_line_of_a_paused_limit_names_the_way_out(
+    rig: Rig, paused: list[str | None], call: str, command: str
+) -> None:
+    _, second = limited(rig, LimitRule("tenant", "at_once", 1), 2)
+    for key in paused:
+        rig.store.pause_limit("tenant", key, rig.now)
+
+    found = why(rig, second)
+    assert found.why == "it waits for a permit of tenant=acme, which is paused since 2030-01-01 00:00:00 UTC"
+    assert found.next == f"{call} lets it continue"
+    assert found.remedy == f"perdure {command}"
 
 
 def test_a_paused_job_names_the_way_out(rig: Rig) -> None:

@@ -794,7 +794,8 @@ ROWS = [
         "no patience",
         lambda w: w.app.wait(w.job, 0),
         "wait_timeout",
-        "job <job> (send) was scheduled after 0 s; it continues: «wait again, or look with app.get»",
+        "job <job> (send) was scheduled after 0 s; it continues: «wait again, or ask app.explain(job) what it waits"
+        " for»",
         EVERY,
     ),
     Row(
@@ -816,6 +817,71 @@ ROWS = [
         "filter_invalid",
         'state must be "paused", "blocked", "scheduled", "held", "queued", "running", "parked", '
         '"completed", "failed", "cancelled" or "skipped", not \'fail\'; «did you mean "failed"?»',
+    ),
+    Row(
+        "after= a number",
+        with_options(after=5),
+        "after_invalid",
+        'after must be «jobs, flows or ids of them, or pairs as in (job, "end")», not 5',
+    ),
+    Row(
+        "after= an unknown job",
+        with_options(after=NOBODY),
+        "parent_unknown",
+        "cannot wait for 00000000-0000-0000-0000-000000000007: there is no such job or flow; «check the id and the"
+        " database, and whether it was deleted or archived»",
+        EVERY,
+    ),
+    Row(
+        "on= without after=",
+        with_options(on="end"),
+        "on_invalid",
+        "on='end' without after=: «say what the job waits for»",
+    ),
+    Row(
+        "if of a condition",
+        lambda w: bool(w.app.workflow("w").add(w.send.new("a")).result == "x"),
+        "condition_invalid",
+        "a condition on a result is decided when the job may start, not now; «give it to wf.add(…, when=…) or"
+        " wf.choose(…), and join conditions with &, | and ~ instead of and, or and not»",
+    ),
+    Row(
+        "a result in a text",
+        lambda w: f"to {w.app.workflow('w').add(w.send.new('a')).result}",
+        "reference_invalid",
+        "the result of send is not known yet, so it cannot be written into a text; «give it as an argument as it is,"
+        " take a part of it with [], or compare it in when=»",
+    ),
+    Row(
+        "wf.map over a result",
+        lambda w: (wf := w.app.workflow("w")).map(w.send.new("a"), over=wf.add(w.send.new("a")).result),
+        "reference_invalid",
+        "wf.map goes over values that are known now; «let the job that finds them add the jobs itself: more ="
+        ' wf.batch("more", filled_by=job), and in its handler ctx.flow["more"].add_many(…)»',
+    ),
+    Row(
+        "a kind instead of a draft",
+        lambda w: w.app.workflow("w").add({"to": "a"}),
+        "draft_invalid",
+        "expected jobs made by kind.new(…), not {'to': 'a'}; «kind.enqueue_many takes dicts of arguments»",
+    ),
+    Row(
+        "adding to a batch before its block",
+        lambda w: w.app.batch("b").add(w.send.new("a")),
+        "flow_sealed",
+        "batch 'b' is not open: «add to it inside its block, with app.batch(…) as batch»",
+    ),
+    Row(
+        "a job instead of a flow",
+        lambda w: w.app.flows.get(w.job),
+        "flow_invalid",
+        "«expected a flow, or its id,» not the job <job>",
+    ),
+    Row(
+        "expect_version= of a flow",
+        lambda w: w.app.cancel(w.app.workflow("w"), expect_version=1),
+        "option_invalid",
+        "«expect_version= is for single jobs»; a flow has no version",
     ),
     Row(
         "the kind in a filter",
@@ -1044,7 +1110,8 @@ ROWS = [
         "a database without our tables",
         lambda w: Perdure(w.empty).get(NOBODY),
         "schema_missing",
-        "<server> has no Perdure tables yet; «run perdure db upgrade once, or open it with auto_migrate=True»",
+        "<server> has no Perdure tables yet; «run perdure db upgrade once (in Django manage.py migrate), or open it"
+        " with auto_migrate=True»",
         ("postgres", "mariadb"),
     ),
     # workers

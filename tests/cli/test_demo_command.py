@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -23,6 +24,7 @@ from perdure.ops.doctor import examine
 from tests.cli.terminal import SOURCE, Ran, process, surroundings
 
 JOBS = 200
+WORKFLOW = 3 + shop.PARTS
 DEMO = [sys.executable, "-P", "-m", "perdure", "demo", "--jobs", str(JOBS)]
 
 
@@ -60,7 +62,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> Ran:
 
 def figures(ran: Ran) -> dict[str, int]:
     """The counts in the closing table."""
-    rows = re.findall(r"^ (\w[\w ]+?) {2,}([\d,]+)  ", ran.out, re.MULTILINE)
+    rows = re.findall(r"^ (\w[\w, ]+?) {2,}([\d,]+)  ", ran.out, re.MULTILINE)
     return {name: int(value.replace(",", "")) for name, value in rows}
 
 
@@ -87,7 +89,7 @@ def test_its_counts_add_up(ran: Ran) -> None:
     counts = figures(ran)
     parents = 1 + sum(draft.kind.name == "order" for draft in shop.drafts(JOBS))
 
-    assert counts["jobs accepted"] == JOBS + 2 + 1 + PINGS + JOBS + WAITING
+    assert counts["jobs accepted"] == JOBS + 2 + WORKFLOW + 1 + PINGS + JOBS + WAITING
     assert counts["jobs ended"] == counts["jobs accepted"] + parents + ticks(ran)
     assert counts["attempts"] == counts["jobs ended"] + counts["retried"]
     assert counts["handler starts"] <= counts["attempts"]
@@ -120,6 +122,38 @@ def test_a_schedule_went_on_though_a_worker_was_killed(ran: Ran, kept: Path) -> 
     assert figures(ran)["planned"] == ticks(ran) + missed
     assert "every planned instant is accounted for" in sentences(ran)
     app.close()
+
+
+def test_a_workflow_survived_the_kill_of_its_worker(ran: Ran, kept: Path) -> None:
+    killed = re.search(r"Killed worker (\d+) with SIGKILL, in the middle of (\d) parts?\.", sentences(ran))
+    carried = re.search(r"Worker (\d+) ran them again and went on .* perdure flow (\w+) draws", sentences(ran))
+    assert killed is not None
+    assert carried is not None
+    app = Perdure(kept)
+    (flow,) = app.flows.list()
+    runs = {kind: list(app.runs(kind=kind)) for kind in ("download", "encode", "join", "announce")}
+
+    assert killed[1] != carried[1]
+    assert 1 <= int(killed[2]) <= shop.ENCODERS
+    assert str(flow.id).endswith(carried[2])
+    assert flow.state == "completed"
+    assert Counter(run.state for run in runs["encode"]) == {"completed": shop.PARTS, "lost": int(killed[2])}
+    for kind in ("join", "announce"):
+        assert [(run.life, run.attempt, run.state) for run in runs[kind]] == [(1, 1, "completed")]
+    assert figures(ran)["join, callback"] == 2
+    assert "the join and the callback of the workflow had one life each" in sentences(ran)
+    app.close()
+
+
+def test_the_workflow_is_drawn_as_the_command_that_it_names_draws_it(ran: Ran, kept: Path) -> None:
+    named = re.search(r"perdure flow (\w+)", sentences(ran))
+    assert named is not None
+
+    shown = process("flow", named[1], "--url", str(kept), cwd=kept.parent)
+    graph = shown.out[shown.out.index("✓") :].splitlines()
+
+    assert len(graph) == WORKFLOW + 1  # the batch of its parts has a line too
+    assert "\n".join(f"{' ' * (report.LABEL + 2)}{line}" for line in graph) in ran.out
 
 
 def test_a_queue_was_reserved_while_jobs_waited_in_it(ran: Ran, kept: Path) -> None:
@@ -236,7 +270,8 @@ def test_a_job_that_disappears_makes_it_exit_with_1(tmp_path: Path) -> None:
         (b"perdure ", signal.SIGINT),  # enqueueing
         (b"explain", signal.SIGTERM),  # starting two workers
         (b"reorder", signal.SIGINT),  # both at work
-        (b"rescue", signal.SIGHUP),  # one dead, one at work, one starting
+        (b"rescue", signal.SIGHUP),  # one dead, one at work, two starting
+        (b"middle of", signal.SIGTERM),  # one dead with parts of a workflow in hand
         (b"sprint", signal.SIGTERM),  # reserving a queue
     ],
 )
@@ -253,7 +288,7 @@ def test_a_signal_at_any_stage_leaves_nothing_behind(tmp_path: Path, stage: byte
     assert_nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize("stage", [b"reorder", b"rescue"])  # two at work; one dead, one at work, one starting
+@pytest.mark.parametrize("stage", [b"reorder", b"rescue"])  # two at work; one dead, one at work, two starting
 def test_a_demo_that_is_killed_takes_its_workers_along(tmp_path: Path, stage: bytes) -> None:
     with started(tmp_path, stdout=subprocess.PIPE) as demo:
         assert demo.stdout is not None

@@ -200,3 +200,12 @@ def test_an_app_without_a_database_is_told_how_to_name_one_here(perdure: Perdure
     line = refusal(perdure("jobs", "--app", "bare:app", cwd=tmp_path))
 
     assert "no database was named; give --url, name it in Perdure('jobs.db'), or set PERDURE_URL [url_missing]" in line
+
+
+def test_in_the_folder_of_a_django_project_its_own_command_is_named(perdure: Perdure, tmp_path: Path) -> None:
+    (tmp_path / "manage.py").write_text("")
+
+    for command in ("jobs", "worker"):
+        line = refusal(perdure(command, cwd=tmp_path))
+
+        assert "for the tasks of this Django project write python manage.py perdure …" in line

@@ -78,7 +78,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     waits = resize.enqueue(width=2)
     app.close()
     with closing(sqlite3.connect(folder / "shop.db")) as raw:
-        raw.execute("INSERT INTO perdure_edge SELECT id, ? FROM perdure_job LIMIT 3", (waits.row.id,))
+        raw.execute(
+            "INSERT INTO perdure_edge (depends_on, job_id) SELECT id, ? FROM perdure_job LIMIT 3", (waits.row.id,)
+        )
         _, *node = raw.execute("SELECT * FROM perdure_node").fetchone()
         for number in range(COPIES):
             raw.execute(

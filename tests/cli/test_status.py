@@ -26,7 +26,7 @@ from perdure.job.states import State
 from perdure.ops import doctor
 from perdure.ops.progress import progress_text, said_in
 from perdure.ops.status import HOUR_US, Status, status
-from perdure.store.rows import Notes, Turn
+from perdure.store.rows import Hindrance, Notes, Turn
 from perdure.testing.contract.rig import BROKEN, Rig
 from perdure.testing.contract.schedules import new_schedule
 from perdure.testing.contract.states import in_state
@@ -265,10 +265,13 @@ def test_json_has_the_documented_keys(perdure: Perdure, rig: Rig, tmp_path: Path
     rig.reserve("gpu")
     rig.start(kind="send")
     assert rig.store.save_schedule(new_schedule(rig, next_trigger_at=Micros(rig.now - HOUR_US)), None)
+    rig.start_flow(2)
+    rig.store.pause_limit("api", None, rig.now)
     found = perdure("status", "--json", "--url", "jobs.db", cwd=tmp_path).json()
 
     questions = ["outstanding", "failed", "stuck", "durations", "duplicates", "ran"]
-    assert list(found) == ["at", "complete", *questions, "running", "reservations", "schedules", "hindrances"]
+    others = ["running", "reservations", "schedules", "flows", "limits", "hindrances"]
+    assert list(found) == ["at", "complete", *questions, *others]
     assert found["complete"] is True
     page = (SOURCE.parent / "docs" / "status.md").read_text("utf-8")
     for question, rows in list(found.items())[2:]:
@@ -277,6 +280,18 @@ def test_json_has_the_documented_keys(perdure: Perdure, rig: Rig, tmp_path: Path
             assert re.findall(r"`(\w+)`", documented) == list(rows[0])
     assert found["failed"][0]["error"] == "no such address\nsecond line"
     assert found["stuck"][0]["since"].endswith("Z")
+
+
+def test_flows_and_paused_limits_are_told(perdure: Perdure, rig: Rig, tmp_path: Path) -> None:
+    assert "flows" not in perdure("status", "--url", "jobs.db", cwd=tmp_path).out
+    rig.start_flow(2)
+    rig.finish(rig.claim_one(), Completed())
+    rig.store.pause_limit("api", None, rig.now)
+
+    out = perdure("status", "--url", "jobs.db", cwd=tmp_path).out
+
+    assert re.search(r"Which flows have not ended\?\n.*\n\w{8} +workflow +nightly .* 1 of 2 ended \(1 completed\)", out)
+    assert "Limit api is paused.\n  perdure limits resume api --url jobs.db" in out
 
 
 # -- live ------------------------------------------------------------------------------------------------------------
@@ -343,6 +358,111 @@ def test_in_a_small_terminal_every_question_has_its_line_and_its_rows(rig: Rig, 
     assert len(lines) <= 24
     asked = [line[:12] for line in lines if line.startswith(("What", "How", "Are"))]
     assert asked == [each[:12] for each in [*QUESTIONS[:2], "What runs now?", *QUESTIONS[2:]]]
+
+
+ALL_QUESTIONS = [*QUESTIONS[:2], "What runs now?", "Which flows have not ended?", *QUESTIONS[2:]]
+
+
+def trouble(rig: Rig) -> None:
+    """Something to tell above the questions, too, and a flow and a running job between them."""
+    busy(rig)
+    rig.start(kind="send")
+    rig.start_flow(2)
+    rig.reserve("gpu")
+    assert rig.store.save_schedule(new_schedule(rig, next_trigger_at=Micros(rig.now - HOUR_US)), None)
+    rig.store.pause_limit("api", None, rig.now)
+
+
+def worst(rig: Rig) -> Status:
+    """Everything that can be told at once, also what only a server or a great number of jobs has."""
+    trouble(rig)
+    found = status(rig.store, SystemClock().now())
+    assert all(found[1:7])
+    assert found.running
+    assert found.flows
+    assert found.reservations
+    assert found.schedules
+    assert found.limits
+    slot = Hindrance("slot", "standby\n2", 0, "physical")
+    return found._replace(hindrances=[slot] * 5, failed_lives=10**9)
+
+
+def asked(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith(("What", "Which", "How", "Are"))]
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 80, 200])
+def test_with_everything_to_tell_each_question_has_its_line_and_the_first_ones_have_rows(rig: Rig, width: int) -> None:
+    found = worst(rig)
+    for height in (23, 24):
+        lines = lines_of(found, width, height)
+        assert height - 3 < len(lines) <= height
+        assert [line[:12] for line in asked(lines)] == [question[:12] for question in ALL_QUESTIONS]
+        assert lines[0].startswith("2 stuck, 1 failed")
+        without = [line for line in asked(lines) if "no room" in line]
+        assert width < 80 or without == asked(lines)[-2:]
+    assert "How long do jobs take?  no room for the answer; --json has it" in lines_of(found, 80, 23)
+    assert "See perdure reservations (1), schedules (1), limits (1); dead rows: --json" in lines_of(found, 80, 23)
+
+
+def test_what_is_told_above_the_questions_has_its_own_lines_while_there_is_room(rig: Rig) -> None:
+    found = worst(rig)
+    assert any(line.startswith("See perdure") for line in lines_of(found, 80, 29))
+    lines = lines_of(found, 80, 30)
+    beginnings = [line.split()[0] for line in lines[:6]]
+    assert beginnings == ["2", "Queue", "Schedules:", "Limit", "Dead", "There"]
+    assert not any("no room" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_no_screen_is_too_small_and_the_first_lines_stay(rig: Rig, width: int) -> None:
+    found = worst(rig)
+    for height in (1, 2, 3, 6, 9, 10, 11, 12, 16, 20, 27, 40):
+        lines = lines_of(found, width, height)
+        assert len(lines) <= height
+        assert [line[:12] for line in asked(lines)] == [
+            question[:12] for question in ALL_QUESTIONS[: len(asked(lines))]
+        ]
+        assert lines[0].startswith("2 stuck, 1 failed")
+
+
+def test_texts_that_are_folded_are_counted_by_words(rig: Rig) -> None:
+    """A text of 100 letters may take three lines of 40 where its words are long."""
+    row = rig.reserve("gpu")._replace(reserved_by="the nightly import of " + "everything_there_is_in_the_shop " * 3)
+    rig.enqueue_many(3)
+    found = status(rig.store, rig.now)._replace(reservations=[row])
+    for width in range(40, 120, 3):
+        for height in (16, 24):
+            assert len(lines_of(found, width, height)) <= height
+
+
+@pytest.mark.parametrize("height", [23, 30, 50])
+def test_hints_that_the_terminal_folds_are_counted(rig: Rig, height: int) -> None:
+    busy(rig)
+    found = status(rig.store, SystemClock().now())
+    console = Console(width=1_000, file=StringIO())
+    console.print(screen(found, space_for(found, 80, height, f" --url {'x' * 200}")))
+    assert isinstance(console.file, StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert sum(max(1, -(-len(line) // 80)) for line in lines) <= height
+    assert height < 50 or any(line.endswith("xx") for line in lines)
+
+
+def test_a_line_break_in_a_name_takes_no_line(rig: Rig) -> None:
+    for _ in range(2):
+        rig.finish(rig.start(kind="send", business_key="order\n7"), Completed(), RunStats(duration_ms=5))
+    lines = lines_of(status(rig.store, rig.now), 80, 20)
+    assert any("business key order 7" in line for line in lines)
+    assert len(lines) <= 20
+
+
+def test_with_everything_to_tell_the_prompt_has_a_line_too(rig: Rig, tmp_path: Path) -> None:
+    trouble(rig)
+    with session("status", "--url", "jobs.db", cwd=tmp_path) as terminal:
+        assert terminal.end() == 0
+    assert terminal.shown.startswith("2 stuck, 1 failed")
+    assert ALL_QUESTIONS[-1] in terminal.shown
+    assert terminal.shown.count("\n") <= 23
 
 
 def test_the_prompt_has_a_line_too(rig: Rig, tmp_path: Path) -> None:

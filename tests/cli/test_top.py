@@ -36,7 +36,7 @@ def test_queues_and_jobs_are_decided_about_by_key(tmp_path: Path) -> None:
         first = terminal.see("q quit")
         assert "1 queue" in first
         assert "no workers" in first
-        assert "nowhere is no address" in first
+        assert "Fail: nowhere is no address" in first
 
         terminal.press("p")
         terminal.see("queue mail is paused")

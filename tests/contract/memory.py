@@ -29,7 +29,7 @@ LOOK_S = 0.02
 class Bell:
     """The worker looks for itself every now and then."""
 
-    listens = False
+    tells_when = False
 
     def __init__(self) -> None:
         self._rung = threading.Event()

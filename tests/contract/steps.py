@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from perdure.store import read
-from perdure.store.engine import Op, drive
+from perdure.store.engine import Op, Pair, Result, drive
 from perdure.store.rows import JobFilter, Page, RunFilter, Spot
 from perdure.store.sqlite.driver import SqliteDriver
 from perdure.store.sqlite.statements import STATEMENTS
@@ -51,3 +52,25 @@ class Steps:
 
     def close(self) -> None:
         self._connection.close()
+
+
+class Noting(SqliteDriver):
+    """Notes the names of the statements it runs, each once for all its rows."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection, STATEMENTS)
+        self.seen: list[str] = []
+
+    def execute(self, call: Pair) -> Result:
+        self.seen.append(call[0])
+        return super().execute(call)
+
+
+def statements_of(path: Path, op: Op[object]) -> list[str]:
+    """The statements of an operation, in their order. It is committed."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        driver = Noting(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        drive(op, driver)
+        connection.execute("COMMIT")
+    return driver.seen

@@ -58,6 +58,7 @@ def test_parked_jobs_are_claimed_from_their_index_and_nothing_is_sorted(connecti
         ("next_parked_kind", "r", "perdure_ready_parked"),
         ("held_by_node", "perdure_ready", "perdure_ready_running"),
         ("overdue_jobs", "perdure_ready", "perdure_ready_deadline"),
+        ("list_flows_in_state", "perdure_flow", "perdure_flow_by_state"),
         ("due_jobs", "perdure_ready", "perdure_ready_due"),
         ("running_of_node", "perdure_ready", "perdure_ready_running"),
         ("first_in_rank", "perdure_ready", "perdure_ready_claim"),
@@ -77,11 +78,38 @@ def test_a_listing_or_a_look_uses_its_index(connection: sqlite3.Connection, name
     assert re.match(rf"SEARCH {table} USING (COVERING )?INDEX {index}\b", steps[0])
 
 
-@pytest.mark.parametrize("name", ["read_dependents", "delete_edges", "move_edges"])
+@pytest.mark.parametrize(
+    "name", ["waiting_edges", "waiting_edges_from", "settled_edges", "settle_edge", "open_edge", "move_edges"]
+)
 def test_those_who_wait_for_a_job_are_found_by_its_key(connection: sqlite3.Connection, name: str) -> None:
     (step,) = on(plan_of(connection, name), "perdure_edge")
 
-    assert re.fullmatch(r"SEARCH perdure_edge USING (COVERING INDEX \w+|PRIMARY KEY) \(depends_on=\?\)", step)
+    assert re.match(r"SEARCH perdure_edge USING (COVERING INDEX \w+|PRIMARY KEY) \(depends_on=\?", step)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "by"),
+    [
+        ("read_waits", "perdure_edge", r"INDEX \w+ \(job_id=\?"),
+        ("edges_of_jobs", "perdure_edge", r"INDEX \w+ \(job_id=\?"),
+        ("these_live", "perdure_ready", r"INDEX \w+ \(job_id=\?\)|PRIMARY KEY \(job_id=\?\)"),
+        ("these_tallies", "perdure_tally", r"PRIMARY KEY \(flow_id=\?\)"),
+        ("look_for_node", "perdure_tally", r"INDEX perdure_tally_by_node \(node_id=\?\)"),
+        ("flow_with_key", "perdure_flow", r"INDEX perdure_flow_live_key \(live_key=\?\)"),
+        ("flows_filled_by", "perdure_flow", r"INDEX perdure_flow_filled_by \(filled_by=\?\)"),
+        ("list_inner_flows", "perdure_flow", r"INDEX perdure_flow_inside \(parent_id=\?\)"),
+        ("list_members", "perdure_job", r"INDEX perdure_job_by_flow \(flow_id=\? AND \(sequence,id\)>\(\?,\?\)\)"),
+        ("list_callbacks", "perdure_job", r"INDEX perdure_job_by_flow \(flow_id=\? AND sequence=\?\)"),
+        ("flow_ends", "j", r"INDEX perdure_job_by_flow \(flow_id=\?\)"),
+    ],
+)
+def test_what_belongs_to_a_flow_is_found_by_an_index(
+    connection: sqlite3.Connection, name: str, table: str, by: str
+) -> None:
+    """So the cost of an end does not depend on the size of its flow, nor on how many there are."""
+    (step, *_) = on(plan_of(connection, name), table)
+
+    assert re.search(rf"^SEARCH {table} USING (COVERING )?({by})", step), step
 
 
 def test_a_glance_takes_one_step_into_its_index_for_each_queue(connection: sqlite3.Connection) -> None:
@@ -90,8 +118,9 @@ def test_a_glance_takes_one_step_into_its_index_for_each_queue(connection: sqlit
     assert on(plan, "r") == [
         "SEARCH r USING COVERING INDEX perdure_ready_claim (queue=?)",
         "SEARCH r USING INDEX perdure_ready_parked (queue=?)",
+        "SEARCH r USING INDEX perdure_ready_awake (queue=?)",
     ]
-    assert on(plan, "q") == ["SCAN q", "SCAN q"]
+    assert on(plan, "q") == ["SCAN q"] * 3
     due, cancelled = on(plan, "perdure_ready")
     assert "USING COVERING INDEX perdure_ready_due" in due
     assert cancelled == "SEARCH perdure_ready USING INDEX perdure_ready_running (node_id=?)"

@@ -212,6 +212,7 @@ GUARDED = [
         "list_templates",
         "list_template_versions",
         "list_reservations",
+        "list_rules",
     )
 ]
 BOUNDED = (
@@ -298,6 +299,10 @@ MANY_ROWS = (
     SELECT name, id, 'digest', 0 FROM perdure.schedule""",
     """INSERT INTO perdure.archive (job_id, kind, owner, queue, state, created_at, finished_at, archived_at, document)
     SELECT id, kind, owner, queue, 'completed', 0, 0, 0, '{}' FROM perdure.job LIMIT 10000""",
+    """INSERT INTO perdure.flow (id, sort, name, owner, parent_id, on_failure, state, attempt, total, completed, failed,
+        cancelled, skipped, run_ms, wait_ms, attempts, created_at)
+    SELECT id, 'batch', 'flow-' || id::text, 'shop', CASE WHEN random() < 0.5 THEN id END, 'continue', 'running', 1, 1,
+        0, 0, 0, 0, 0, 0, 0, 0 FROM perdure.job LIMIT 10000""",
     """INSERT INTO perdure.node (id, beat, started_at, beat_at) SELECT id, 0, 0, 0 FROM perdure.schedule""",
     "VACUUM ANALYZE",
 )
@@ -307,7 +312,9 @@ ASKED = {
     **dict.fromkeys(("below", "to_id"), HIGHEST),
     **dict.fromkeys(("rank", "position"), f"'{-(2**63)}'::bigint"),
     **dict.fromkeys(("to_rank", "to_position"), f"{2**63 - 1}::bigint"),
-    **dict.fromkeys(("schedule_id", "node_id"), LOWEST),
+    **dict.fromkeys(("schedule_id", "node_id", "flow_id", "parent_id", "id"), LOWEST),
+    "name": "'flow-1'",
+    "sequence": "0::bigint",
     "after_name": "'schedule-'",
     "after_id": LOWEST,
     "after_life": "0::bigint",

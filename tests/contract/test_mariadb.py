@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from perdure import Perdure
-from perdure.store.mysql.statements import written
+from perdure.store.mysql.statements import Flavour, written
 from perdure.testing.contract import Case, Rig, cases
 from tests.contract.servers import Server, in_words, missed, prepared, rig_on
 from tests.hurried_doctor import on_mariadb
@@ -52,7 +52,9 @@ def test_one_question_finds_what_the_doctor_would(mariadb_server: MariaDBServer)
             yield
             connection.rollback()
 
-        assert missed(on_mariadb(connection, mariadb_server.flavour), hurt) == {}
+        flavour = mariadb_server.flavour
+        unseen = "queue_counter_behind" if flavour is Flavour.MYSQL else ""  # it cannot read its counter
+        assert missed(on_mariadb(connection, flavour), hurt, unseen=unseen) == {}
 
 
 def _words(statement: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 from perdure import Skip, Snooze, current
@@ -58,6 +59,21 @@ def many_ends(how: str) -> Any:
             return str(current().job_id)  # type: ignore[union-attr]
         case _:
             return how
+
+
+def given_a_rate(function: Any) -> Any:
+    @wraps(function)
+    def call(n: int) -> int:
+        result: int = function(2, n)
+        return result
+
+    return call
+
+
+@task
+@given_a_rate
+def with_a_rate(rate: int, n: int) -> int:
+    return rate * n
 
 
 def picky(n: int) -> None:

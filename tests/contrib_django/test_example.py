@@ -20,9 +20,16 @@ BETWEEN_KILLS = 30
 """Replies that clients have had since the kill before."""
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
+    ]
+)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
-    url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    server = None if request.param == "sqlite" else request.getfixturevalue(f"{request.param}_server")
+    url = None if server is None else server.new_database()
     project = Project(tmp_path, url)
     project.manage("migrate")
     yield project
@@ -55,13 +62,17 @@ def test_every_committed_order_has_its_job_whoever_is_killed(shop: Project) -> N
         customers.leave()
     app = Perdure(shop.environment["DATABASE_URL"] or shop.file)
     for job in app.jobs():
-        app.wait(job, timeout=90)
+        if app.wait(job, timeout=90).state == "failed":
+            # it ran in three workers that were killed, which says nothing about itself: tried again, it succeeds
+            assert "NodeLost" in app.explain(job).why
+            app.wait(app.retry(job), timeout=90)
     worker.terminate()
     assert worker.wait() == 0
 
-    placed, jobs = orders(shop), list(app.jobs())
+    jobs = list(app.jobs())
+    assert {job.state for job in jobs} == {"completed"}, [app.explain(job) for job in jobs if job.state != "completed"]
+    placed = orders(shop)
     assert Counter(job.payload["args"][0] for job in jobs if job.payload) == Counter([*placed])  # one for each
-    assert {job.state for job in jobs} == {"completed"}
     customers.check(set(placed.values()))
     assert is_healthy(examine(app.store))
     app.close()

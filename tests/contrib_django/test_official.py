@@ -23,7 +23,8 @@ OTHERS = {"6.0.10": 59, "6.1.3": 64}
 """With tasks of their own, and how many of its tests each has that are not about a backend of Django's."""
 OLDEST_PYTHON = (3, 12)
 SUITE_S = 900
-NEEDED = ("psycopg[binary]", "pydantic", "cronsim", "tzdata", "typer", "rich", "pytest", "pytest-timeout", "hypothesis")
+NEEDED = ["psycopg[binary]", "pymysql", "pydantic", "cronsim", "tzdata", "typer", "rich"]
+NEEDED += ["pytest", "pytest-timeout", "hypothesis"]
 
 
 def pip(python: str, *arguments: str, cwd: Path | None = None) -> None:
@@ -104,6 +105,7 @@ def test_django_s_tests_pass_on_newer_ones(other: tuple[str, str], tmp_path: Pat
 
 
 @pytest.mark.full
+@pytest.mark.timeout(SUITE_S)
 def test_this_suite_passes_on_newer_ones(other: tuple[str, str], tmp_path: Path) -> None:
     _, python = other
     suite = [
@@ -112,7 +114,7 @@ def test_this_suite_passes_on_newer_ones(other: tuple[str, str], tmp_path: Path)
     done = subprocess.run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 't'}", *suite],
         cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        env={"PATH": "/usr/bin:/bin:/usr/sbin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

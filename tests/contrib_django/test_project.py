@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 
 from perdure import Perdure
 from perdure.contrib.django.backend import app_of
-from perdure.contrib.django.database import url_of
+from perdure.contrib.django.database import Home, url_of
 from tests.contrib_django import jobs
 from tests.contrib_django.project import Project
 
@@ -105,6 +107,45 @@ def test_an_unknown_database_is_an_error(app: Perdure) -> None:
         assert found() == ["perdure.E002"]
 
 
+def test_a_url_of_a_database_that_django_knows_is_an_error(app: Perdure, tmp_path: Path) -> None:
+    file = Path(connections["default"].settings_dict["NAME"])
+    (link := tmp_path / "link.db").symlink_to(file)
+    for url in (str(file), f"sqlite:///{file}", f"sqlite:///{file.parent}/./{file.name}", str(link)):
+        with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"URL": url}}}):
+            (error,) = [one for one in checks.run_checks() if one.id == "perdure.E005"]
+            assert "DATABASES['default']" in error.msg
+            assert str(error.hint).endswith("Leave URL out.")
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"URL": f"{tmp_path}/jobs.db"}}}):
+        assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "is_the_same"),
+    [
+        ("postgresql://someone:secret@localhost/shop?sslmode=require", True),
+        ("postgres+psycopg://127.0.0.1:5432/shop", True),
+        ("postgresql:///shop?host=localhost&port=5432", True),
+        ("postgresql:///shop", True),
+        ("postgresql://localhost:5433/shop", False),
+        ("postgresql://localhost/jobs", False),
+        ("postgresql://db/shop", False),
+        ("postgresql://localhost:many/shop", False),
+        ("mysql://localhost/shop", False),
+        ("oracle://localhost/shop", False),
+        ("sqlite:///shop", False),
+    ],
+)
+def test_a_server_s_database_is_known_by_host_port_and_name(app: Perdure, url: str, is_the_same: bool) -> None:
+    connections.settings["other"] = connections["default"].settings_dict | entry("postgresql", HOST="localhost")
+    try:
+        assert Home("default", url).named_twice == ("other" if is_the_same else None)
+        assert Home("default", None).named_twice is None
+    finally:
+        del connections.settings["other"]
+        if hasattr(connections._connections, "other"):
+            del connections["other"]
+
+
 def test_an_app_that_is_not_installed_is_an_error(app: Perdure) -> None:
     from django.apps import apps
 
@@ -116,9 +157,11 @@ def test_an_app_that_is_not_installed_is_an_error(app: Perdure) -> None:
         apps.unset_installed_apps()
 
 
-def test_missing_tables_are_a_warning(app: Perdure, tmp_path: Path) -> None:
+def test_missing_tables_are_a_warning_but_not_in_the_first_migrate(app: Perdure, tmp_path: Path) -> None:
     connections["default"].close()
     connections["default"].settings_dict["NAME"] = str(tmp_path / "empty.db")
+    assert found(databases=["default"]) == []
+    MigrationRecorder(connections["default"]).ensure_schema()
     assert found(databases=["default"]) == ["perdure.W001"]
     assert found() == []  # without --database no database is asked
 
@@ -224,6 +267,29 @@ def test_a_worker_waits_until_code_that_was_broken_is_mended(app: Perdure, shop:
     assert "SyntaxError" in said
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
+
+
+def test_a_task_has_one_line_in_the_log_of_a_worker(app: Perdure, shop: Project) -> None:
+    """Django's own say the same, on a console with DEBUG."""
+    code = "from orders.models import Order; from orders.tasks import pack; pack.enqueue(17)"
+    shop.manage("shell", "--no-imports", "-c", code)
+    said = shop.manage("perdure_worker", "--until-idle", "--noreload", DEBUG="1")
+    assert re.search("WARNING orders.tasks.pack .* attempt 1 of 3 failed", said)
+    assert (said.count("Traceback"), said.count("state=RUNNING")) == (1, 0)
+
+
+def test_a_project_that_has_set_up_its_logging_keeps_django_s_lines(app: Perdure, shop: Project) -> None:
+    settings = shop.place / "shop" / "settings.py"
+    settings.write_text(f"{settings.read_text()}\nLOGGING = {LOGGING}\n")
+    shop.manage("shell", "--no-imports", "-c", "from orders.tasks import pack; pack.enqueue(17)")
+    assert "state=RUNNING" in shop.manage("perdure_worker", "--until-idle", "--noreload")
+
+
+LOGGING = {
+    "version": 1,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+}
 
 
 def test_a_worker_refuses_to_start_in_a_project_with_errors(app: Perdure, shop: Project) -> None:

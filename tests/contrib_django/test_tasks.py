@@ -1,14 +1,15 @@
-"""Django's tasks as jobs: their transactions, options, results and signals, in one process on SQLite."""
+"""Django's tasks as jobs: their transactions, options, results and signals, in one process, on every database."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.backends.signals import connection_created
 from django.test import override_settings
 from django.utils import timezone
@@ -17,6 +18,8 @@ from perdure import Job, Perdure, Retry
 from perdure.contrib.django.backend import PerdureBackend, PerdureTask, base, exceptions, task_signals, tasks
 from perdure.errors import InvalidOption, KeyConflict
 from tests.contrib_django import jobs
+
+ON_EVERY_DATABASE = True
 
 NOW = Retry(3, backoff="none")
 
@@ -59,6 +62,13 @@ def heard() -> Iterator[list[tuple[str, str]]]:
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_in_djangos_own_database(app: Perdure, database: str) -> None:
+    vendor = {"sqlite": "sqlite", "postgres": "postgresql", "mariadb": "mysql"}[database]
+    assert connection.vendor == vendor
+    assert app.url.startswith("/" if database == "sqlite" else f"{vendor}://")
+    assert str(connection.settings_dict["NAME"]) in app.url
 
 
 def test_a_task_of_a_transaction_that_commits_is_there(app: Perdure) -> None:
@@ -143,6 +153,49 @@ def test_options_of_a_single_task(app: Perdure) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("enqueue", "says"),
+    [
+        (jobs.double.enqueue, "jobs.double cannot be called with these arguments: missing.* 'n'"),
+        (lambda: jobs.double.enqueue(1, 2), "too many positional arguments"),
+        (lambda: jobs.double.enqueue(1, factor=2), "unexpected keyword argument 'factor'"),
+        (lambda: jobs.flaky.enqueue("a context of his own"), "too many positional arguments"),
+    ],
+)
+def test_arguments_that_the_function_does_not_take_are_refused(app: Perdure, enqueue: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        enqueue()
+    assert states(app) == []
+
+
+def test_a_decorator_may_give_the_function_arguments_of_its_own(app: Perdure) -> None:
+    result = jobs.with_a_rate.enqueue(10)
+    run_all(app)
+    assert jobs.with_a_rate.get_result(result.id).return_value == 20
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "says"),
+    [
+        (lambda: jobs.double.delay(1), AttributeError, "a task has no delay; write double.enqueue(…)"),
+        (lambda: jobs.double.apply_async((1,)), AttributeError, "write double.using(run_after=…, queue_name=…)"),
+        (lambda: jobs.double.enqeue(1), AttributeError, "'PerdureTask' object has no attribute 'enqeue'"),
+        (
+            lambda: jobs.double.using(countdown=3),
+            InvalidOption,
+            "there is no option 'countdown'; write run_after=, a",
+        ),
+        (lambda: jobs.double.using(queue="mail"), InvalidOption, "there is no option 'queue'; write queue_name="),
+        (lambda: jobs.double.using(retries=3), InvalidOption, "write retry=Retry(…), or the number of attempts"),
+        (lambda: jobs.double.using(colour="red"), InvalidOption, "'colour'; known are priority, queue_name, run_after"),
+        (lambda: jobs.double.using(timout=3), InvalidOption, "there is no option 'timout'; did you mean 'timeout'?"),
+    ],
+)
+def test_words_of_other_libraries(app: Perdure, write: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=re.escape(says)):
+        write()
+
+
 def test_the_same_key_gives_the_same_task(app: Perdure) -> None:
     first = jobs.double.using(idempotency_key="once").enqueue(1)
     run_all(app)
@@ -164,11 +217,6 @@ def test_what_the_decorator_says_holds_for_all_its_jobs(app: Perdure) -> None:
     assert once.get_result(result.id).status == "FAILED"  # a ValueError is not among its reasons to retry
     with pytest.raises(InvalidOption):
         once.using(retry=Retry(2, on=(OSError,))).enqueue(0)
-
-
-def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match="colour"):
-        jobs.double.using(colour="red")
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -209,6 +257,14 @@ def test_the_ways_a_run_can_end(app: Perdure, how: str, status: str, finished: b
         run_all(app)
     assert jobs.many_ends.get_result(result.id).status == status
     assert [shown for name, shown in told if name == "task_finished"] == ([status] if finished else [])
+
+
+def test_a_result_that_is_not_json_is_named_in_the_error(app: Perdure) -> None:
+    result = jobs.many_ends.enqueue("unstorable")
+    run_all(app)
+    job = app.get(result.id)
+    assert job is not None
+    assert "its result cannot be stored as JSON (Unsupported type: <class 'object'>); return text" in str(job.error)
 
 
 def test_a_task_has_the_context_of_its_job(app: Perdure) -> None:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perdure import JobContext, Perdure, Retry
+from perdure import Fail, JobContext, Limit, Perdure, Retry
 from tests import history
 
 DATABASE = "PERDURE_TEST_DATABASE"
@@ -101,6 +101,27 @@ def falter(ctx: JobContext) -> None:
     ended(ctx)
 
 
+def grow(ctx: JobContext, members: int) -> None:
+    """Adds to its flow: to the batch that it fills, at once; and one that waits for it, with its completion."""
+    started(ctx)
+    draft = ctx.kind.app.draft
+    ctx.flow["more"].add_many(draft("nap", {"ms": 0}, {}) for _ in range(members))
+    ctx.flow.add(draft("work", {"ms": 0}, {}), after=ctx.job_id)
+    ended(ctx)
+
+
+def spoil(ctx: JobContext) -> None:
+    """Fails for good."""
+    started(ctx)
+    raise Fail("it is spoiled")
+
+
+def lift(ctx: JobContext, tenant: int, weight: int) -> None:
+    """Of each tenant three at once, as heavy as they are, and four in all."""
+    started(ctx)
+    ended(ctx)
+
+
 # -- trouble ---------------------------------------------------------------------------------------------------------
 
 
@@ -169,9 +190,10 @@ def pay(ctx: JobContext) -> None:
 def app_on(url: str) -> Perdure:
     """An app on this database with all the kinds."""
     app = Perdure(url, durability="normal", lease_s=LEASE_S)
-    for function in (nap, work, breed, falter, linger, loiter, dawdle, hog, poison, pay):
+    for function in (nap, work, breed, falter, grow, spoil, linger, loiter, dawdle, hog, poison, pay):
         app.job(retry=MANY)(function)
     app.job(retry=MANY, isolation="process")(toil)
+    app.job(retry=MANY, limit=[Limit("tenant", 3, by="tenant", weight="weight"), Limit("crane", 4)])(lift)
     return app
 
 

@@ -6,30 +6,47 @@ batch among them. One operation at a time, in an order that does not depend on t
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import re
 import signal
 import sqlite3
 import threading
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pymysql
 
-from perdure import Perdure
-from perdure.ids import NodeId
+from perdure import Flow, Perdure
+from perdure.errors import DatabaseBusy, StoreError, TransitionRefused
+from perdure.ids import FlowId, JobId, NodeId, RunId, to_uuid
+from perdure.job.flow import Edge, Trait
+from perdure.job.model import Failure, LiveJob, NewJob
+from perdure.job.reports import Completed, Failed, Finish
 from perdure.schedule.scheduler import Scheduler
+from perdure.store import limit
+from perdure.store.engine import Op
 from perdure.store.mysql import session
 from perdure.store.open import dialect_of
+from perdure.store.rows import Claimer, FinishStatus, Lane, NewNode, Turn
+from perdure.testing.contract.rig import Rig
 from perdure.upkeep.rescue import Rescuer
+from perdure.worker.growth import derived_id, number_of, ordered_number
 from perdure.worker.node import Node
 from perdure.worker.options import WorkerOptions
 from perdure.worker.run import Inbox
 from perdure.worker.worker import Pools
+from tests import history
 from tests.crash import handlers
 from tests.crash.handlers import Place
+
+T = TypeVar("T")
 
 
 class Points:
@@ -45,7 +62,8 @@ class Points:
     def arm(self, nth: int, reached: Path) -> None:
         self.nth, self.reached = nth, reached
 
-    def boundary(self, where: str) -> None:
+    def boundary(self, when: str, sql: str = "") -> None:
+        where = f"{when} {_named(sql)}"
         if self.reached is None or not where.startswith(self.only):
             return
         self.passed += 1
@@ -53,6 +71,34 @@ class Points:
             told.write(f"{' '.join(where.split())[:60]}\n")
         if self.passed == self.nth:
             os.kill(os.getpid(), self.signal)
+
+
+class OfOneSort(Points):
+    """Counts the boundaries of one sort only: a statement, whatever its values. Each sort that is passed for the first
+    time is noted, and the one where the process ends. It ends at its 800th boundary at the latest."""
+
+    LATEST = 800
+
+    def __init__(self, sort: str, nth: int, noted: Path) -> None:
+        super().__init__()
+        self._sort, self._seen, self._all = sort, set[str](), 0
+        self.arm(nth, noted)
+
+    def boundary(self, when: str, sql: str = "") -> None:
+        sort = f"{when} {_shape(sql)}"
+        if sort not in self._seen:
+            self._seen.add(sort)
+            history.note(self._noted, "passed", sort=sort)
+        self._all += 1
+        self.passed += self._sort in ("", sort)
+        if self.passed == self.nth or self._all == self.LATEST:
+            history.note(self._noted, "died", sort=sort)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @property
+    def _noted(self) -> Path:
+        assert self.reached is not None
+        return self.reached
 
 
 points = Points()
@@ -71,12 +117,12 @@ class Mortal(sqlite3.Connection):
         if sql == "PRAGMA query_only=ON":
             self.only_reads = True
         if not sql.startswith("PRAGMA") and not self.only_reads:
-            points.boundary(f"before {_named(sql)}")
+            points.boundary("before", sql)
 
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
         answer = super().execute(sql, *args)
         if sql == "COMMIT" and not self.only_reads:
-            points.boundary("after COMMIT")
+            points.boundary("after", "COMMIT")
         return answer
 
 
@@ -99,10 +145,10 @@ class MortalMySQL(pymysql.connections.Connection):  # type: ignore[misc]  # it h
         text = sql if isinstance(sql, str) else sql.decode()
         self.writes = self.writes or text.endswith("START TRANSACTION")
         if self.writes:
-            points.boundary(f"before {_named(text)}")
+            points.boundary("before", text)
         answer = super().query(sql, unbuffered)
         if self.writes and text in ("COMMIT", "ROLLBACK"):
-            points.boundary(f"after {text}")
+            points.boundary("after", text)
             self.writes = False
         return answer
 
@@ -114,6 +160,17 @@ def _named(sql: str) -> str:
 
 
 _TABLE = re.compile(r"\bperdure_(\w+)")
+
+
+def _shape(sql: str) -> str:
+    """A statement without its values, and without how many rows it has."""
+    bare = _VALUE.sub("?", " ".join(_COMMENT.sub("", sql).split()))
+    return _MORE.sub(r"\1", bare)
+
+
+_COMMENT = re.compile(r"--[^\n]*")
+_VALUE = re.compile(r"""(?:\b[xX]|\b_binary ?)?'(?:[^'\\]|''|\\.)*'|\bNULL\b|-?\b\d+\b""")
+_MORE = re.compile(r"(\([?, ]+\)|\?)(?:, ?\1)+")
 
 
 def begin(place: Place) -> Perdure:
@@ -160,6 +217,41 @@ def take_back(place: Place, nth: int, reached: Path) -> None:
     rescuer_of(app).look(node.id)
 
 
+def start_flows(place: Place, nth: int, reached: Path) -> None:
+    """A workflow, which is one transaction, and a batch, which is one for each portion."""
+    app = begin(place)
+    app.store.live_nodes()
+    points.arm(nth, reached)
+    start_workflow(app)
+    with app.batch("batch", on_end=app.draft("work", {"ms": 0}, {})) as batch:
+        for _ in range(3):
+            batch.add(app.draft("work", {"ms": 0}, {}))
+            batch.flush(None)
+
+
+def start_workflow(app: Perdure) -> Flow:
+    """One with all that a flow can have: a batch that a job fills, a part that fails and stops, a join, callbacks."""
+    work = app.draft("work", {"ms": 0}, {})
+    with app.workflow("workflow") as flow:
+        filler = flow.add(app.draft("grow", {"members": 2}, {}))
+        more = flow.batch("more", filled_by=filler)
+        flow.add(work, after=more)
+        part = flow.group([app.draft("spoil", {}, {}), work, work], name="part", mode="sequential", on_failure="stop")
+        flow.add(work, after=part, on="success")
+        flow.add(work, after=part, on="failure")
+        flow.add(work, after=flow, on="failure")
+        flow.add(work, after=flow, on="success")
+    return flow.flow
+
+
+def cancel_flow(place: Place, nth: int, reached: Path) -> None:
+    """Cancel the flow that there is, as a whole."""
+    app = begin(place)
+    [flow] = app.flows.list()
+    points.arm(nth, reached)
+    app.cancel(flow.id)
+
+
 def live_and_leave(place: Place, nth: int, reached: Path) -> None:
     """Register, beat twice and sign off, without a job."""
     app = begin(place)
@@ -196,9 +288,151 @@ def hold(place: Place, ready: Path) -> None:
     app = handlers.begin(place)
     node, _ = node_of(app)
     node.register()
-    node.turn()
+    while not node.held:  # a first turn may only see to the limits that are new
+        node.look_again()
+        node.turn()
     ready.write_text(node.id.hex())
     signal.pause()
+
+
+def end_flows(place: Place, node: NodeId, sort: str, nth: int, noted: Path) -> None:
+    """Claim the jobs of flows and end them, until dead: at the nth boundary of this sort, or of any if it is empty."""
+    app = begin(place)
+    rig = Rig(place.url, lambda _: app.store)
+    app.store.register(NewNode(node, app.clock.now()))
+    globals()["points"] = OfOneSort(sort, nth, noted)
+    finishes: list[Finish] = []
+    flows: Sequence[FlowId] = ()
+    while True:
+        claimer = Claimer(node, None, [RunId(one) for one in app.ids.new_many(6)], 0, max_crashes=10_000)
+        settle = app.store.glance(node, None).todo
+        wanted = Turn(finishes, lanes=[Lane("flows", 6)], claimer=claimer, flows=flows, settle=settle)
+        try:
+            turned = app.store.turn(wanted, app.clock.now())
+        except DatabaseBusy:
+            continue
+        flows = turned.flows
+        waits = [one for one, so in zip(finishes, turned.finished, strict=True) if so.status is FinishStatus.WAITS]
+        finishes = [*waits, *(_handled(app, rig, claim.live) for claim in turned.claims)]
+
+
+def fails(job_id: bytes) -> bool:
+    """What a job of a flow does depends on the job alone, so that one that runs twice ends in the same way."""
+    return zlib.crc32(job_id) % 5 == 0
+
+
+def result_of(job_id: bytes) -> int:
+    return zlib.crc32(job_id) % 3
+
+
+def grows(job_id: bytes) -> bool:
+    """Whether it adds a member to its flow. Members that were added so do not."""
+    return zlib.crc32(job_id) % 7 < 2
+
+
+GROWN = "grown"
+"""The kind of members that others have added; their payload says who."""
+FILLED = 2
+"""So many members are added by a job that fills a flow."""
+
+
+def _handled(app: Perdure, rig: Rig, live: LiveJob) -> Finish:
+    """What the handler of this job does, and reports."""
+    if live.traits & Trait.FILLS:
+        _fill(app, rig, live)
+    broken = Failed(Failure("ValueError", "it broke", permanent=True))
+    report = broken if fails(live.job_id) else Completed(str(result_of(live.job_id)))
+    children: tuple[NewJob, ...] = ()
+    if live.flow_id is not None and live.kind != GROWN and grows(live.job_id):
+        child = _member(app, rig, live, live.flow_id)
+        after = (Edge(live.job_id),) if result_of(live.job_id) else ()
+        children = (child._replace(sequence=number_of(child.id), after=after),)
+    return Finish(live, report, JobId(app.ids.new()), children=children)
+
+
+def _fill(app: Perdure, rig: Rig, live: LiveJob) -> None:
+    """As a handler does with `ctx.flow["more"].add_many(…)`: another attempt adds the same, and nothing twice."""
+
+    def add_to(flow: FlowId) -> None:
+        members = [
+            _member(app, rig, live, flow)._replace(
+                id=derived_id(live.job_id, flow, str(number)), sequence=ordered_number(live.job_id, flow, number)
+            )
+            for number in range(FILLED)
+        ]
+        with suppress(TransitionRefused):  # it was cancelled
+            app.store.add_members(flow, members, app.clock.now(), perhaps_again=True)
+
+    assert live.flow_id is not None
+    outer = live.flow_id
+    for flow in _until_it_works(lambda: app.store.inner_flows(outer)):
+        if flow.filled_by == live.job_id:
+            _until_it_works(partial(add_to, flow.id))
+
+
+def _member(app: Perdure, rig: Rig, adder: LiveJob, flow: FlowId) -> NewJob:
+    by = json.dumps({"by": adder.job_id.hex()})
+    new = rig.new(kind=GROWN, queue="flows", flow_id=flow, payload=by, max_attempts=10_000)
+    now = app.clock.now()
+    return new._replace(created_at=now, run_at=now)
+
+
+def end_limited(place: Place, node: NodeId, wakes: bool = True, once: bool = False) -> None:
+    """Claim jobs of two queues and complete them, until killed; `once`: until there are none. Not `wakes`: nobody in a
+    line is ever woken. A job runs for some turns, and each run is noted: its start when it is claimed for certain, its
+    end before that is reported, so that a run has its permits for longer than the notes say."""
+    app = Perdure(place.url, busy_timeout_s=60)
+    if not wakes:
+        vars(limit)["_wake"] = _wakes_nobody
+    lanes = [Lane("one", 3), Lane("two", 3)]
+    chance = random.Random(node)
+
+    def take_turn(held: Sequence[LiveJob]) -> list[LiveJob]:
+        done = [live for live in held if chance.random() < 0.6]
+        _note_runs(place, "end", done)
+        finishes = [Finish(live, Completed(), JobId(app.ids.new())) for live in done]
+        claimer = Claimer(node, None, [RunId(one) for one in app.ids.new_many(4)], 0, max_crashes=10_000)
+        settle = app.store.glance(node, None).todo
+        turned = app.store.turn(Turn(finishes, lanes=lanes, claimer=claimer, settle=settle), app.clock.now())
+        waits = [one.live for one, so in zip(finishes, turned.finished, strict=True) if so.status is FinishStatus.WAITS]
+        claimed = [claim.live for claim in turned.claims]
+        _note_runs(place, "start", [*waits, *claimed])
+        return [*(live for live in held if live not in done), *waits, *claimed]
+
+    def held_now() -> list[LiveJob]:
+        held = list(app.store.held_by(node))
+        _note_runs(place, "start", held)
+        return held
+
+    _until_it_works(lambda: app.store.register(NewNode(node, app.clock.now())))
+    held: list[LiveJob] = []
+    while True:
+        before = held
+        try:
+            held = take_turn(held)
+        except StoreError:  # somebody was in the way, or the connection was cut, perhaps after the commit
+            held = _until_it_works(held_now)
+        else:
+            if once and not held and not before:
+                return
+
+
+def _note_runs(place: Place, event: str, runs: Sequence[LiveJob]) -> None:
+    if runs:
+        history.note(place.history, event, runs=[str(to_uuid(live.run_id)) for live in runs if live.run_id])
+
+
+def _wakes_nobody(*_: object) -> Op[tuple[int, set[str]]]:
+    yield from ()
+    return 0, set()
+
+
+def _until_it_works(act: Callable[[], T]) -> T:
+    while True:
+        try:
+            return act()
+        except StoreError:
+            pass
 
 
 def node_of(app: Perdure, **duty: Any) -> tuple[Node, threading.Semaphore]:

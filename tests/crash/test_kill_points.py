@@ -1,8 +1,10 @@
-"""SIGKILL at every statement boundary of claim, finish and rescue, one after the other: nothing is ever half done."""
+"""SIGKILL at every statement boundary of claim, finish and rescue, and of all that is done for flows and limits, one
+after the other: nothing is ever half done."""
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Job, State
+from tests.conftest import SIZE
 from tests.crash import points
 from tests.crash.handlers import Place
 from tests.crash.workers import Scene, ended, kill
@@ -21,10 +24,13 @@ AT_ONCE = 4
 """Deaths that are died beside each other, each on a file of its own."""
 
 
-def killed_everywhere(scene: Scene, doing: Doing, look: Callable[[Scene], None]) -> list[str]:
-    """Die at the first boundary, the second, …, until it comes to its end alive. Answers the boundaries."""
+def killed_everywhere(scene: Scene, doing: Doing, look: Callable[[Scene], None], everyday: int = 1) -> list[str]:
+    """Die at the first boundary, the second, …, until it comes to its end alive. Answers the boundaries.
+
+    `everyday`: where there are many of them, only one of so many is tried every day.
+    """
     last: list[str] = []
-    step = scene.thrift
+    step = scene.thrift if SIZE == "full" else max(scene.thrift, everyday)
     for first in count(1, AT_ONCE * step):
         copies = {nth: scene.copy(f"{nth}") for nth in range(first, first + AT_ONCE * step, step)}
         exits = killed_at(copies, doing)
@@ -60,8 +66,8 @@ def killed_at(copies: dict[int, Scene], doing: Doing) -> list[int | None]:
 
 def checked(copy: Scene, nth: int, look: Callable[[Scene], None]) -> None:
     try:
-        copy.check()
         look(copy)
+        copy.check()
     except AssertionError as error:
         raise AssertionError(f"killed at boundary {nth}: {boundaries_of(copy)}\n{copy.log.read_text()}") from error
 
@@ -153,6 +159,111 @@ def test_nothing_is_left_wherever_a_node_without_jobs_dies(scene: Scene) -> None
         assert all(len(list(scene.app.runs(job))) == 1 for job in jobs)
 
     killed_everywhere(scene, points.live_and_leave, look)
+    scene.drain()
+
+
+# -- flows -----------------------------------------------------------------------------------------------------------
+
+
+def ended_as_planned(scene: Scene) -> None:
+    """How the flow of `start_workflow` ends, wherever somebody died: each job has one life, and nothing waits."""
+    [flow] = scene.app.flows.list(name="workflow")
+    assert (flow.state, flow.total, flow.completed, flow.failed, flow.skipped) == ("failed", 7, 5, 1, 1)
+    graph = scene.app.flows.graph(flow.id)
+    assert {inner.flow.name: inner.flow.state for inner in graph.inner} == {"more": "completed", "part": "failed"}
+    jobs = [job for one in (flow.id, *(inner.flow.id for inner in graph.inner)) for job in scene.app.flows.jobs(one)]
+    assert Counter((job.kind, str(job.state)) for job in jobs) == {
+        ("grow", "completed"): 1,
+        ("nap", "completed"): 2,  # which it added
+        ("work", "completed"): 4,  # the join, what it added too, what waits for the failure of a part and of the whole
+        ("spoil", "failed"): 1,
+        ("work", "skipped"): 4,  # what the part did not come to, what waits for a success of it and of the whole
+    }
+    for job in jobs:
+        runs = [run.state for run in scene.app.runs(job) if run.state != "lost"]
+        assert runs == ([] if job.state == State.SKIPPED else [str(job.state)])
+
+
+def test_a_flow_is_there_whole_or_not_at_all_wherever_its_maker_dies(scene: Scene) -> None:
+    def look(scene: Scene) -> None:
+        if list(scene.app.flows.list(name="workflow")):
+            ended_as_planned(scene)
+        else:
+            assert list(scene.app.jobs()) == []
+        for batch in scene.app.flows.list(name="batch"):
+            jobs = Counter(str(job.state) for job in scene.app.flows.jobs(batch.id))
+            if batch.is_open:  # shown so; its callback waits
+                assert jobs.pop("blocked") == 1
+                assert jobs == Counter(completed=batch.completed)
+                scene.app.flows.seal(batch.id)
+                scene.drain()
+            else:
+                assert (batch.total, jobs) == (3, {"completed": 4})
+
+    boundaries = killed_everywhere(scene, points.start_flows, look, everyday=8)
+    assert_passed(boundaries, "before INSERT flow", "before INSERT job", "before INSERT edge", "before UPDATE flow")
+    points.start_workflow(scene.app)
+    scene.drain()
+
+
+def test_a_flow_ends_once_wherever_a_worker_dies(scene: Scene) -> None:
+    points.start_workflow(scene.app)
+    boundaries = killed_everywhere(scene, points.take_turns, ended_as_planned, everyday=12)
+    assert_passed(boundaries, "before UPDATE edge", "before INSERT tally", "before UPDATE flow", "before DELETE todo")
+    scene.drain()
+    ended_as_planned(scene)
+
+
+def test_a_flow_is_cancelled_once_wherever_somebody_dies(scene: Scene) -> None:
+    points.start_workflow(scene.app)
+
+    def look(scene: Scene) -> None:
+        [flow] = scene.app.flows.list(name="workflow")
+        if flow.state == "cancelled":
+            assert {str(job.state) for job in scene.app.jobs()} <= {"cancelled", "skipped"}
+        else:
+            ended_as_planned(scene)
+
+    boundaries = killed_everywhere(scene, points.cancel_flow, look, everyday=6)
+    assert_passed(boundaries, "before UPDATE flow", "before INSERT outcome")
+    scene.drain()
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lifts(scene: Scene) -> list[Job]:
+    """Two tenants, more of each than may run."""
+    return [job for weight in (2, 1, 3, 1) for job in scene.enqueue("lift", times=1, tenant=weight % 2, weight=weight)]
+
+
+def free_again(jobs: list[Job]) -> Callable[[Scene], None]:
+    """All have completed, and no permit is left."""
+
+    def look(scene: Scene) -> None:
+        completed(*jobs)(scene)
+        for name in ("tenant", "crane"):
+            assert [(key.in_use, key.in_line) for key in scene.app.limits.show(name)] in ([], [(0, 0)])
+
+    return look
+
+
+def test_permits_come_and_go_with_runs_wherever_the_worker_dies(scene: Scene, lifts: list[Job]) -> None:
+    boundaries = killed_everywhere(scene, points.take_turns, free_again(lifts), everyday=8)
+    assert_passed(boundaries, "before INSERT permit", "before DELETE permit")
+    scene.drain()
+
+
+def test_a_rescue_frees_permits_wherever_the_rescuer_dies(scene: Scene, lifts: list[Job]) -> None:
+    ready = scene.path.with_suffix(".ready")
+    holder = scene.process(points.hold, scene.place, ready)
+    scene.until(ready.exists, "the jobs are claimed")
+    kill(holder)
+    assert [key.in_use for key in scene.app.limits.show("crane")] == [2]
+
+    boundaries = killed_everywhere(scene, points.take_back, free_again(lifts), everyday=2)
+    assert_passed(boundaries, "before DELETE permit", "before INSERT limit_look")
     scene.drain()
 
 

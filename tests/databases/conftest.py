@@ -13,6 +13,7 @@ from perdure import Perdure
 from perdure.ops.copying import Progress, Side, copy
 from perdure.store.open import open_store
 from perdure.store.protocols import StoreSettings
+from perdure.store.rows import LAST_ID
 from perdure.store.store import SqlStore
 from perdure.store.tables import Table, tables
 from tests.conftest import SIZE
@@ -68,11 +69,14 @@ def fill(url: str) -> None:
     declare(app)
     for held in app.store.active_reservations():
         app.store.close_reservation(held.id, "released", app.clock.now())
+    [flow, *_] = app.store.flows("running", None, LAST_ID, 1)
+    app.store.change_flow(flow.id, "pause", app.clock.now())  # which leaves a look to the workers
     app.close()
 
 
 def declare(app: Perdure) -> None:
-    """What `populate` leaves out: a schedule with slots, missed instants, the archive, a lease, a pause."""
+    """What `populate` leaves out: a schedule with slots, missed instants, the archive, a lease, a pause,
+    a limit, a flow to be looked at."""
     daily = app.schedules.put("daily", "0 7 * * *", kind="work", payload={"n": 1})
     app.trigger("daily")
     app.lock("nightly", ttl=3600).acquire()
@@ -84,6 +88,10 @@ def declare(app: Perdure) -> None:
     app.store.fill(tables()["declaration"], [("daily", node, "d", now)])
     archived = [(app.ids.new(), "work", "app", "mail", "completed", now, now, now, "{}") for _ in range(3)]
     app.store.fill(tables()["archive"], archived)
+    app.limits.set("gpu", 2, new=True)
+    app.store.take_hold("gpu", 1, app.ids.new(), now, 10**9)
+    app.store.fill(tables()["start"], [("api", now, app.ids.new(), 1)])
+    app.store.fill(tables()["todo"], [("look", app.ids.new(), app.ids.new(), None, now)])
 
 
 @contextmanager

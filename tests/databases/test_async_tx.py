@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -19,72 +18,18 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 
 from perdure import JobContext, KeyConflict, Perdure, TransactionError
-from perdure.ops.doctor import examine, is_healthy
-from perdure.store.store import SqlStore
-from perdure.store.tables import tables
 from tests.databases.async_doors import DOORS, AsyncDoor, engine_at
 from tests.databases.conftest import Makers
-from tests.mariadb_server import MariaDBServer
+from tests.databases.of_each_sort import MARKS, app, made, names, ordered, send, url
 from tests.worker.patience import eventually
 
-_MARKS = {"sqlite": [], "postgres": [pytest.mark.postgres], "mariadb": [pytest.mark.mariadb]}
+__all__ = ["app", "made", "send", "url"]
+
 ROWS = [
-    pytest.param(sort, name, marks=_MARKS[sort], id=f"{sort}: {name}")
-    for sort, doors in DOORS.items()
-    for name in doors
+    pytest.param(sort, name, marks=MARKS[sort], id=f"{sort}: {name}") for sort, doors in DOORS.items() for name in doors
 ]
 
 Open = Callable[[], AbstractAsyncContextManager[AsyncDoor]]
-
-
-@pytest.fixture(scope="module")
-def made() -> dict[str, str]:
-    """The databases on servers, each made once."""
-    return {}
-
-
-@pytest.fixture
-def url(sort: str, made: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """A database with the user's own table beside Perdure's, both empty."""
-    if sort in made:
-        return made[sort]
-    if sort == "sqlite":
-        url = str(tmp_path / "jobs.db")
-        user: Any = closing(sqlite3.connect(url))
-    elif sort == "postgres":
-        url = made[sort] = request.getfixturevalue("postgres_server").new_database()
-        user = psycopg.connect(url)
-    else:
-        server: MariaDBServer = request.getfixturevalue("mariadb_server")
-        url = made[sort] = server.new_database()
-        user = server.connect(url)
-    with user as connection:
-        connection.cursor().execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-    return url
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[Perdure]:
-    app = Perdure(url, auto_migrate=True, busy_timeout_s=2)
-    app.store.upgrade()
-    yield app
-    assert isinstance(app.store, SqlStore)
-    findings = examine(app.store)
-    for table in tables():
-        app.store.empty(table)
-    with app.transaction() as tx:
-        tx.execute("DELETE FROM orders")
-    app.close()
-    assert is_healthy(findings), findings
-
-
-@pytest.fixture
-def send(app: Perdure) -> Any:
-    @app.job(queue="mail")
-    def send(to: str, subject: str = "hi") -> str:
-        return f"{subject} {to}"
-
-    return send
 
 
 @pytest.fixture
@@ -110,16 +55,6 @@ def run(main: Callable[[], Awaitable[Any]]) -> Any:
         return await main()
 
     return asyncio.run(started())
-
-
-def names(app: Perdure) -> list[Any]:
-    """Whom the queued jobs are for."""
-    return [(job.payload or {})["to"] for job in app.jobs(state="queued", queue="mail")]
-
-
-def ordered(app: Perdure) -> list[int]:
-    with app.transaction() as tx:
-        return [row[0] for row in tx.execute("SELECT id FROM orders ORDER BY id").fetchall()]
 
 
 @every_door

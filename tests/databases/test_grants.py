@@ -11,7 +11,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from perdure import Perdure, PerdureError
+from perdure import Job, Perdure, PerdureError, previous
 from perdure.ops.doctor import examine
 from perdure.ops.explain import explain
 from perdure.ops.status import status
@@ -174,6 +174,41 @@ def test_an_enqueuer_enqueues_in_its_own_transaction(place: Place, owner: Perdur
 
     assert again.id == keyed.id
     assert {job.id for job in owner.jobs()} == {keyed.id, *(job.id for job in many)}
+
+
+def test_an_enqueuer_enqueues_whole_flows(owner: Perdure, login: Login) -> None:
+    web = login("enqueue")
+    send = web.kinds.get("send").new
+
+    chain = web.chain(send("ann"), send(to=previous))
+    group = web.group([send("ann"), send("bob")], key="both")
+    with web.workflow("orders") as graph:
+        first = graph.add(send("ann"))
+        more = graph.batch("more", filled_by=first)
+        graph.add(send("bob"), after=[first, more], on="end")
+
+    assert [flow.total for flow in (chain, group)] == [2, 2]
+    assert {flow.id for flow in owner.flows.list()} == {chain.id, group.id, graph.id}
+    assert len(list(owner.jobs(state="blocked"))) == 2
+
+
+MORE_THAN_NEW: dict[str, Callable[[Perdure, Job], Any]] = {
+    "after a job": lambda web, job: web.enqueue("send", after=job),
+    "batch": lambda web, _: web.batch("all").__enter__(),
+    "at once": lambda web, _: web.group([web.kinds.get("send").new()], at_once=1),
+}
+
+
+@pytest.mark.parametrize("what", MORE_THAN_NEW)
+def test_an_enqueuer_is_told_what_needs_the_right_to_work(what: str, owner: Perdure, login: Login) -> None:
+    job = owner.enqueue("send")
+    web = login("enqueue")
+
+    error = refused(lambda: MORE_THAN_NEW[what](web, job))
+
+    assert "batches, at_once=, and after= what is there already need work" in error.message
+    assert [one.id for one in owner.jobs()] == [job.id]
+    assert list(owner.flows.list()) == []
 
 
 def test_an_enqueuer_uses_a_key_again_whose_job_has_ended(owner: Perdure, login: Login) -> None:

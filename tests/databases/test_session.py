@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from perdure.ops.doctor import examine, is_healthy
 from tests.app.doors import django_connection
 from tests.databases.async_doors import engine_at
 from tests.mariadb import doors as mariadb_doors
-from tests.postgres import doors as postgres_doors
 from tests.worker.bodies import last_run, ran, take_over
 
 SORTS = [
@@ -157,14 +156,9 @@ def test_a_lost_job_rolls_everything_back(app: Perdure, engine: sa.Engine) -> No
 def test_django_takes_part(app: Perdure, engine: sa.Engine, sort: str, url: str) -> None:
     if sort == "mariadb":
         mariadb_doors.mysqlclient()
-    connects: dict[str, Callable[[], Any]] = {
-        "sqlite": lambda: django_connection(Path(url)),
-        "postgres": lambda: postgres_doors.django_connection(url),
-        "mariadb": lambda: mariadb_doors.django_connection(url),
-    }
 
     def body(ctx: JobContext) -> None:
-        connection = connects[sort]()  # Django has one for each thread
+        connection = django_connection(url)  # Django has one for each thread
         try:
             with ctx.transaction(session=connection) as tx:
                 assert tx.session is connection

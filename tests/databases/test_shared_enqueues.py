@@ -175,10 +175,25 @@ def test_a_lost_connection_loses_nobody(scene: Scene, pool: ThreadPoolExecutor) 
         for name in names():
             futures.append(pool.submit(scene.send.enqueue, name))
             eventually(lambda: scene.came() == len(futures))
+        # One that is still being opened would be told as a server out of reach.
+        eventually(lambda: kept_waiting(connection) == ALONE + 1)
         kill_others(connection)
     for future in futures:
         future.result(timeout=30)
     assert scene.sent() == names()
+
+
+def kept_waiting(connection: Any) -> int:
+    """How many connections wait for the table."""
+    cursor = connection.cursor()
+    if isinstance(connection, psycopg.Connection):
+        cursor.execute("SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'perdure.job'::regclass")
+    else:
+        cursor.execute(
+            "SELECT COUNT(*) FROM information_schema.processlist"
+            " WHERE db = database() AND state = 'Waiting for table metadata lock'"
+        )
+    return int(cursor.fetchone()[0])
 
 
 def kill_others(connection: Any) -> None:

@@ -1,11 +1,7 @@
-"""The schema of a PostgreSQL as its operators see it: checked, printed, applied by hand; and who runs beside whom."""
+"""The schema of a PostgreSQL as its operators see it: checked, printed, applied by hand."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-import perdure
 from perdure import Perdure, SchemaError
 from perdure.store import migrate
 from perdure.store.migrate import Migration
@@ -27,31 +22,6 @@ pytestmark = pytest.mark.postgres
 
 KNOWN = migrate.migrations_of("postgres")
 HEAD = KNOWN[-1].revision
-MORE = Migration(HEAD + 5, "more", "CREATE TABLE {extra} (id integer);\nALTER TABLE {queue} ADD COLUMN note text;\n")
-
-PROGRAM = """
-import sys
-from perdure import Perdure, PerdureError
-app = Perdure(sys.argv[1])
-
-@app.job
-def work(n: int = 0) -> int:
-    return n
-
-print("ready", flush=True)
-for line in sys.stdin:
-    try:
-        if line == "work\\n":
-            app.worker(poll_s=0.02).run(until_idle=True)
-        elif line == "upgrade\\n":
-            app.store.upgrade()
-        else:
-            work.enqueue()
-    except PerdureError as error:
-        print(error.code, flush=True)
-    else:
-        print("ok", flush=True)
-"""
 
 
 @pytest.fixture
@@ -165,63 +135,3 @@ def test_what_is_printed_is_applied_as_a_whole_or_not_at_all(
 
     found = connection.execute("SELECT relname FROM pg_class WHERE relnamespace = 'perdure'::regnamespace").fetchall()
     assert found == [("template",)]
-
-
-# -- older and newer programs on one database ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package that knows one more step."""
-    copy = tmp_path_factory.mktemp("newer")
-    shutil.copytree(Path(perdure.__file__).parent, copy / "perdure", ignore=shutil.ignore_patterns("__pycache__"))
-    step = f"{MORE.revision:04}_{MORE.name}.sql"
-    (copy / "perdure" / "store" / "postgres" / "migrations" / step).write_text(MORE.text)
-    return copy
-
-
-class Running:
-    """A program that does what it is told."""
-
-    def __init__(self, url: str, package: Path | None = None) -> None:
-        folders = [*([str(package)] if package else []), *sys.path]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, url],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._said() == "ready"
-
-    def do(self, what: str) -> str:
-        assert self._process.stdin
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
-        return self._said()
-
-    def _said(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.readline().strip()
-
-    def stop(self) -> None:
-        self._process.communicate(timeout=60)
-
-
-def test_a_newer_program_waits_for_the_upgrade_and_an_older_one_that_runs_goes_on_after_it(
-    url: str, newer: Path, connection: psycopg.Connection[Any]
-) -> None:
-    open_store(url).upgrade()
-    old, new = Running(url), Running(url, newer)
-
-    said = [old.do("enqueue"), new.do("enqueue"), new.do("upgrade"), new.do("enqueue"), old.do("enqueue")]
-    late = Running(url)
-    said += [late.do("enqueue"), old.do("work"), new.do("enqueue"), new.do("work")]
-    for program in (old, new, late):
-        program.stop()
-
-    assert said == ["ok", "schema_older", "ok", "ok", "ok", "schema_newer", "ok", "ok", "ok"]
-    ended = connection.execute("SELECT count(*) FROM perdure.outcome WHERE state = 'completed'").fetchone()
-    assert ended == (4,)
-    revisions = connection.execute("SELECT revision FROM perdure.schema_version ORDER BY 1").fetchall()
-    assert revisions == [*((step.revision,) for step in KNOWN), (MORE.revision,)], "with a gap"

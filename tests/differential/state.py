@@ -58,7 +58,7 @@ def _field(name: object, value: Any) -> Any:
 
 def rows_of(rig: Rig) -> dict[str, list[str]]:
     """Every row of every table, in the columns that all databases have; instead of its place how many of its queue are
-    before it."""
+    before it. Without keys of which nothing is noted: on servers such a row is a lock."""
     found: dict[str, Rows] = {}
     with rig.store.transaction() as tx:
         for name, known, _ in tables().values():
@@ -66,6 +66,9 @@ def rows_of(rig: Rig) -> dict[str, list[str]]:
             columns = [column[0] for column in cursor.description]
             rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
             found[name] = [{column: row[column] for column in known} for row in rows]
+    found["limit_key"] = [
+        row for row in found["limit_key"] if any(row[name] is not None for name in row.keys() - {"key"})
+    ]
     _number(found)
     return {name: sorted(repr(sorted(plain(row).items())) for row in rows) for name, rows in found.items()}
 

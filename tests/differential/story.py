@@ -6,7 +6,7 @@ long as no difference is found, all databases have answered the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -462,7 +462,7 @@ class Story:
         before = Micros(self.rig.now - self.luck.choice((0, 60 * SECOND)))
         return lambda told: (
             told.store.remove_logs(before, 3),
-            told.store.remove_records(before, 3),
+            _alike(told.store.remove_records(before, 3)),
             told.store.remove_nodes(None, before, 5),
         )
 
@@ -470,6 +470,11 @@ class Story:
 def _kept(told: Told, claims: list[Claim]) -> list[Claim]:
     told.claims.update({claim.run_id: claim for claim in claims})
     return claims
+
+
+def _alike(removed: Mapping[str, int]) -> dict[str, int]:
+    """Without the rows of keys: servers make one for each key that they lock, SQLite locks the whole file."""
+    return {sort: number for sort, number in removed.items() if sort != "limit keys"}
 
 
 def _plan(rig: Rig) -> str:

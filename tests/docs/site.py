@@ -7,6 +7,7 @@ from docstrings by mkdocstrings. Any warning of the builder is an error.
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from pydoc import locate
 
 import yaml
 
@@ -29,6 +31,7 @@ REFERENCE = {
             "perdure.config.Config",
             "perdure.Retention",
             "perdure.queues.Queues",
+            "perdure.limits.Limits",
             "perdure.schedules.Schedules",
             "perdure.templates.Templates",
             "perdure.lock.Lock",
@@ -44,6 +47,8 @@ REFERENCE = {
             "perdure.options.OptionFields",
             "perdure.Retry",
             "perdure.Unique",
+            "perdure.Limit",
+            "perdure.Rate",
             "perdure.Priority",
             "perdure.Secret",
             "perdure.Draft",
@@ -52,6 +57,21 @@ REFERENCE = {
             "perdure.Run",
             "perdure.RunState",
             "perdure.principal",
+        ),
+    ),
+    "flows": (
+        "Flows",
+        (
+            "perdure.workflow.Workflow",
+            "perdure.workflow.InnerFlow",
+            "perdure.workflow.Batch",
+            "perdure.Planned",
+            "perdure.each",
+            "perdure.previous",
+            "perdure.Flow",
+            "perdure.FlowState",
+            "perdure.Outcome",
+            "perdure.flows.Flows",
         ),
     ),
     "handlers": (
@@ -81,17 +101,25 @@ REFERENCE = {
     ),
 }
 
-INNER = (
-    "aenqueue_draft|begun|captured|check_open|children|claim|clock|closed|codec|complete|config|declared_schedules|draft"
-    "|enqueue_arguments|exc_info|existing|facts|fit|fit_record|fresh|ids|import_kinds|keep|kinds|kit|load|looks|metrics"
-    "|middlewares|name|new_jobs|newest|parts|place|plan|pruned|read|row|started_ns|stats|stop|store|store_of|take_notes"
-    "|upgraded|counting|ended_well|from_json|retries|to_json"
-)
-"""Names of classes in the reference that are for Perdure's own parts."""
-INNER_OF_SETTINGS = "age_of|check|counting|delay_of|from_json|names|of|retries|shortest|store_settings|to_json"
-SETTINGS = ("Config", "Retention", "Retry", "Unique", "OptionFields")
+INNER_OF_VALUES = {
+    "Config": ("check", "of", "store_settings"),
+    "Retention": ("age_of", "shortest"),
+    "Retry": ("counting", "from_json", "of", "retries", "to_json"),
+    "Unique": ("names",),
+    "Draft": ("plan",),
+    "Limit": ("burst", "per_us", "sort"),
+    "Rate": ("per_us", "sort"),
+    "Workflow": ("app", "check_open", "close", "flow_id", "keep", "plan"),
+    "InnerFlow": ("app", "check_open", "close", "flow_id", "keep", "plan"),
+    "PerdureError": ("default_code",),
+    "InvalidPayload": ("default_code",),
+    "KeyConflict": ("default_code",),
+    "JobFailed": ("default_code",),
+}
+"""What these have for Perdure's own parts. For other classes their modules say it, in `INNER`."""
+SETTINGS = ("Config", "Retention", "Retry", "Unique", "Limit", "Rate", "OptionFields")
 """Whose fields are what one sets, whatever they are called."""
-FIELDS = ("Job", "Run", "Draft", "State", "RunState", "Priority")
+FIELDS = ("Job", "Run", "Draft", "State", "RunState", "FlowState", "Priority")
 """Whose fields speak for themselves: docs/jobs.md explains them in tables."""
 CALLED = (
     "Perdure",
@@ -99,6 +127,8 @@ CALLED = (
     "Retention",
     "Retry",
     "Unique",
+    "Limit",
+    "Rate",
     "Secret",
     "Done",
     "RetryAfter",
@@ -108,6 +138,8 @@ CALLED = (
     "Fail",
 )
 """What users make themselves. How the others are made is not theirs to know."""
+INHERITING = ("Workflow", "InnerFlow", "Batch", "Planned", "Flow")
+"""What these have from classes that have no entry of their own is shown with them."""
 
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -147,15 +179,26 @@ def reference() -> Iterator[tuple[str, str]]:
 
 
 def _entry(path: str) -> str:
+    return f"::: {path}\n" + textwrap.indent(yaml.safe_dump({"options": entry_options(path)}), "    ")
+
+
+def entry_options(path: str) -> dict[str, object]:
+    """What an entry shows, for mkdocstrings."""
     name = path.rpartition(".")[2]
     is_settings = name in SETTINGS
-    options = {
-        "filters": ["!^_", f"!^({INNER_OF_SETTINGS if is_settings else INNER})$"],
+    return {
+        "filters": ["!^_", *(f"!^{name}$" for name in inner_names(path))],
         "show_if_no_docstring": is_settings or name in FIELDS,
-        "show_attribute_values": name not in FIELDS,
+        "show_attribute_values": name not in (*FIELDS, "Kit"),
         "merge_init_into_class": name in CALLED,
+        "inherited_members": name in INHERITING,
     }
-    return f"::: {path}\n" + textwrap.indent(yaml.safe_dump({"options": options}), "    ")
+
+
+def inner_names(path: str) -> list[str]:
+    """The names of an entry that are for Perdure's own parts."""
+    of_module: frozenset[str] = getattr(inspect.getmodule(locate(path)), "INNER", frozenset())
+    return sorted(of_module.union(INNER_OF_VALUES.get(path.rpartition(".")[2], ())))
 
 
 def _linked(root: Path, file: Path, text: str) -> list[Path]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from perdure.store.open import open_store
 from tests.customers import free_port
+from tests.django_databases import settings_for
 from tests.docs import pages
 from tests.mariadb_server import mariadb_server
 from tests.postgres_server import postgres_server
@@ -20,8 +22,10 @@ PAGES = {
     "databases.md": 10,
     "django.md": 10,
     "doctor.md": 3,
+    "flows.md": 6,
     "handlers.md": 4,
     "jobs.md": 4,
+    "limits.md": 5,
     "operations.md": 6,
     "processes.md": 1,
     "reservations.md": 4,
@@ -36,7 +40,7 @@ PAGES = {
 """And how many programs and commands there are at least: a page that runs nothing would pass."""
 TUTORIALS = {"tutorial-django.md": 11, "tutorial-fastapi.md": 9}
 """The same for pages with web servers, whose port is 8000 to readers."""
-LEFT_OUT = {"performance.md": 1}
+LEFT_OUT = {"performance.md": 2}
 """How many blocks of a page are marked as not to be run, with the reason above them."""
 ELSEWHERE = ("testing.md",)
 """Whose programs are tests, which tests/testing/test_documents.py runs."""
@@ -58,12 +62,19 @@ def test_a_tutorial_can_be_followed_over_http(name: str, at_least: int, folder: 
     assert (ran.commands >= at_least, ran.left_out) == (True, 0)
 
 
-@pytest.mark.postgres
-def test_the_tutorial_for_fastapi_is_the_same_on_postgres(folder: Path, request: pytest.FixtureRequest) -> None:
+SERVERS = [
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
+]
+
+
+@pytest.mark.parametrize("sort", SERVERS)
+def test_the_fastapi_tutorial_is_the_same_on_servers(sort: str, folder: Path, request: pytest.FixtureRequest) -> None:
     """But for the URL."""
-    url = request.getfixturevalue("postgres_server").new_database()
+    url = request.getfixturevalue(f"{sort}_server").new_database()
     tutorial = (pages.DOCS / "tutorial-fastapi.md").read_text("utf-8").replace("8000", str(free_port()))
-    page = tutorial.replace("sqlite+aiosqlite:///shop.db", url.replace("postgresql://", "postgresql+psycopg://", 1))
+    driver = {"postgres": "psycopg", "mariadb": "aiomysql"}[sort]
+    page = tutorial.replace("sqlite+aiosqlite:///shop.db", url.replace("://", f"+{driver}://", 1))
     assert page != tutorial
     store = open_store(url)
     store.upgrade()
@@ -73,13 +84,18 @@ def test_the_tutorial_for_fastapi_is_the_same_on_postgres(folder: Path, request:
     assert not (folder / "shop.db").exists()
 
 
-@pytest.mark.parametrize(
-    "sort",
-    [
-        pytest.param("postgres", marks=pytest.mark.postgres),
-        pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
-    ],
-)
+@pytest.mark.parametrize("sort", SERVERS)
+def test_the_django_tutorial_is_the_same_on_servers(sort: str, folder: Path, request: pytest.FixtureRequest) -> None:
+    """But for DATABASES."""
+    url = request.getfixturevalue(f"{sort}_server").new_database()
+    tutorial = (pages.DOCS / "tutorial-django.md").read_text("utf-8").replace("8000", str(free_port()))
+    (on_sqlite,) = re.findall(r"^DATABASES.*# SQLite only$", tutorial, re.MULTILINE)
+    ran = pages.run_text(tutorial.replace(on_sqlite, settings_for(url)), folder)
+    assert ran.problems == [], "\n\n".join(ran.problems)
+    assert not (folder / "db.sqlite3").exists()
+
+
+@pytest.mark.parametrize("sort", SERVERS)
 def test_the_tutorial_is_the_same_on_servers(sort: str, folder: Path, request: pytest.FixtureRequest) -> None:
     """But for the URL, and what a worker says first, of its database."""
     url = request.getfixturevalue(f"{sort}_server").new_database()
@@ -88,10 +104,9 @@ def test_the_tutorial_is_the_same_on_servers(sort: str, folder: Path, request: p
     page = page.replace(
         "$ perdure worker --until-idle\n", "$ perdure worker --until-idle\n…\n"
     )  # "this worker listens"
-    store = open_store(url)
-    store.upgrade()
-    store.close()
-    ran = pages.run_text(page, folder)
+    command, export = "perdure db upgrade", "$ export PERDURE_APP=jobs:app\n"
+    assert tutorial.count(f'put its URL in place of "jobs.db", run `{command}`') == tutorial.count(export) == 1
+    ran = pages.run_text(page.replace(export, f"{export}$ {command}\n…\n"), folder)
     assert ran.problems == [], "\n\n".join(ran.problems)
     assert not (folder / "jobs.db").exists()
 

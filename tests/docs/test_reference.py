@@ -6,11 +6,13 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import griffe
 import pytest
 
-from perdure import Job, JobContext, Perdure, Retry, Run, Unique, app
+from perdure import Flow, Job, JobContext, Perdure, Retry, Run, Unique, app
 from perdure.aio import AsyncPerdure
 from perdure.config import Config
+from perdure.flow import views as flow_views
 from perdure.job import views
 from perdure.kind import Bound, Kind
 from perdure.options import OptionFields
@@ -21,6 +23,7 @@ from perdure.testing import Kit
 from perdure.worker import context
 from perdure.worker.health import Health
 from perdure.worker.options import OPTION_NAMES
+from tests.docs import site
 from tests.docs.command_tree import Command, every, program
 from tests.docs.pages import THEIRS
 
@@ -60,7 +63,7 @@ def test_every_option_setting_and_verb_is_explained() -> None:
         *(field.name for kind in (Retry, Unique, Config) for field in fields(kind)),
         *(public(Perdure) - app.INNER),
     }
-    pages = ("worker.md", "handlers.md", "testing.md", "reservations.md", "schedules.md")
+    pages = ("worker.md", "handlers.md", "testing.md", "reservations.md", "schedules.md", "flows.md", "limits.md")
     elsewhere = set().union(*map(words, pages))
     assert asked - said - elsewhere == set()
 
@@ -69,6 +72,10 @@ def test_every_field_of_a_job_is_explained() -> None:
     opaque = {"kind_version", "position", "waits_for", "node_id", "run_id"}
     assert public(Job) - views.INNER - opaque - words("jobs.md") == set()
     assert public(Run) - views.INNER - words("jobs.md") == set()
+
+
+def test_every_field_of_a_flow_is_explained() -> None:
+    assert public(Flow) - flow_views.INNER - words("flows.md") == set()
 
 
 def test_every_verb_and_field_of_a_template_is_explained() -> None:
@@ -95,6 +102,29 @@ def test_a_page_calls_nothing_that_is_not_there(page: Path) -> None:
         text = text.replace(theirs, "")
     calls = {call for code in codes(text) for call in _CALL.findall(code)}
     assert [f"{owner}.{name}" for owner, name in sorted(calls) if not has(_OF[owner], name)] == []
+
+
+def test_every_public_member_of_a_class_in_the_reference_is_documented() -> None:
+    """The site shows no member without a docstring."""
+    package = griffe.load("perdure", search_paths=[ROOT / "src"])
+    paths = [path for _, paths in site.REFERENCE.values() for path in paths]
+    strict = [path for path in paths if not site.entry_options(path)["show_if_no_docstring"]]
+    assert [name for path in strict for name in undocumented(package, path)] == []
+    assert "perdure.Job.queue" in undocumented(package, "perdure.Job"), "shown without, and explained in a table"
+
+
+def undocumented(package: griffe.Object | griffe.Alias, path: str) -> list[str]:
+    """The members of a class that are for users and have no docstring."""
+    entry = package[path.removeprefix("perdure.")]
+    if not entry.is_class:
+        return []
+    members = entry.all_members if site.entry_options(path)["inherited_members"] else entry.members
+    hidden = site.inner_names(path)
+    return [
+        f"{path}.{name}"
+        for name, member in members.items()
+        if not name.startswith("_") and name not in hidden and not member.has_docstring
+    ]
 
 
 def has(owner: type, name: str) -> bool:

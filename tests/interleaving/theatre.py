@@ -14,6 +14,7 @@ from perdure.job import transitions
 from perdure.job.reports import Completed
 from perdure.job.states import State, Verb
 from perdure.store.open import open_store
+from perdure.store.protocols import Store
 from perdure.store.rows import JobFilter
 from perdure.store.store import SqlStore
 from perdure.testing.contract.rig import Rig
@@ -97,7 +98,7 @@ class Theatre:
         self._store = open_store(url)
         self._sides = [open_store(url), open_store(url)]
         runners = [side.runner for side in self._sides if isinstance(side, SqlStore)]
-        self._stage = Stage((runners[0], runners[1]), lambda: dialect.waiting(self._execute))
+        self._stage = Stage((runners[0], runners[1]), self.waiting)
 
     def _execute(self, statement: str) -> list[tuple[object, ...]]:
         with self._app.transaction() as tx:
@@ -109,6 +110,20 @@ class Theatre:
             store.close()
         self._app.close()
 
+    def rig(self) -> Rig:
+        """For a test of its own, with nothing in the database."""
+        rig = Rig(self._url, lambda _: self._store)
+        rig.clear()
+        return rig
+
+    def another(self) -> Store:
+        """Somebody else's connection."""
+        return self._sides[0]
+
+    def waiting(self) -> int:
+        """How many transactions wait for a lock, now."""
+        return self.dialect.waiting(self._execute)
+
     # -- plays -------------------------------------------------------------------------------------------------------
 
     def steps_of(self, make: Make) -> tuple[int, int]:
@@ -118,8 +133,7 @@ class Theatre:
 
     def play(self, make: Make, order: Order) -> tuple[int, int]:
         """Once, in this order. Returns how many steps each took; fails if anything is not as it must be."""
-        rig = Rig(self._url, lambda _: self._store)
-        rig.clear()
+        rig = self.rig()
         pair = make(rig)
         (one, two), trace = self._stage.play((pair.first, pair.second), order)
         try:
@@ -153,6 +167,7 @@ def _drain(rig: Rig) -> None:
     queues = {job.row.queue for job in rig.listed(JobFilter(), 1_000)}
     for _ in range(20):  # a chain of jobs that wait for each other has fewer
         rig.clock.advance(hours=1)
+        rig.settle()
         rig.store.promote(rig.now, 100)
         for job in rig.listed(JobFilter(state=State.PARKED), 100):
             rig.change(job.row.id, Verb.RESUME, transitions.resume)

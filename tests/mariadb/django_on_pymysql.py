@@ -8,23 +8,24 @@ from contextlib import closing
 from pymysql.connections import Connection
 
 from perdure import Perdure
-from tests.mariadb import doors
+from tests.app.doors import DjangoAtomic
+from tests.django_databases import pymysql_as_mysqlclient
 
 
 def main(url: str) -> None:
     """Enqueue one job in a transaction that commits, and one in a transaction that does not."""
-    doors.pymysql_as_mysqlclient()
+    pymysql_as_mysqlclient()
     app = Perdure(url)
 
     @app.job(queue="mail")
     def send(to: str) -> str:
         return to
 
-    with closing(doors.DjangoAtomic(url)) as door:
+    with closing(DjangoAtomic(url)) as door:
         assert isinstance(door.tx.connection, Connection)
         send.options(tx=door.tx).enqueue("committed")
         door.commit()
-    with closing(doors.DjangoAtomic(url)) as door:
+    with closing(DjangoAtomic(url)) as door:
         send.options(tx=door.tx).enqueue("rolled back")
         door.rollback()
     app.close()

@@ -11,10 +11,12 @@ import pytest
 
 from perdure import ConfigError, DatabaseUnavailable, Perdure
 from perdure.clock import ServerClock
+from perdure.store.engine import Serialization
 from perdure.store.mysql.session import MySQLServer, _flavour
 from perdure.store.mysql.statements import Flavour
 from perdure.store.open import open_store
 from perdure.store.protocols import Locked, StoreSettings
+from perdure.store.server import ATTEMPTS
 from perdure.testing.contract.rig import Rig
 from tests.mariadb_server import MariaDBServer
 
@@ -94,6 +96,57 @@ def kill_all(server: MariaDBServer) -> None:
         cursor.execute("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'")
         for (number,) in cursor.fetchall():
             cursor.execute(f"KILL {number}")
+
+
+# -- whoever has to give way -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grief(app: Perdure, mariadb_server: MariaDBServer, mariadb_url: str) -> Iterator[Grief]:
+    app.store.upgrade()
+    with closing(mariadb_server.connect(mariadb_url, autocommit=True)) as connection, connection.cursor() as cursor:
+        grief = Grief(cursor)
+        yield grief
+        grief.end()
+
+
+class Grief:
+    """Lets inserts of a job come to grief; a table without transactions counts them, whatever is rolled back."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def comes_to_the_first(self, times: int, number: int) -> None:
+        self._cursor.execute("CREATE TABLE tries (n INTEGER) ENGINE = MyISAM")
+        self._cursor.execute(
+            f"""CREATE TRIGGER grief AFTER INSERT ON perdure_job FOR EACH ROW BEGIN
+                INSERT INTO tries VALUES (1);
+                IF (SELECT COUNT(*) FROM tries) <= {times} THEN
+                    SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = {number}, MESSAGE_TEXT = 'not now';
+                END IF; END"""
+        )
+
+    @property
+    def tries(self) -> int:
+        self._cursor.execute("SELECT COUNT(*) FROM tries")
+        return int(self._cursor.fetchone()[0])
+
+    def end(self) -> None:
+        self._cursor.execute("DROP TRIGGER IF EXISTS grief")
+
+
+@pytest.mark.parametrize("number", [1213, 1020], ids=["deadlock", "record has changed"])
+def test_what_had_to_give_way_is_run_again(app: Perdure, send: Any, grief: Grief, number: int) -> None:
+    grief.comes_to_the_first(2, number)
+    job = send.options(idempotency_key="k", tags=["t"]).enqueue("a")
+    assert (grief.tries, list(app.jobs())) == (3, [job])
+
+
+def test_nobody_tries_for_ever(app: Perdure, send: Any, grief: Grief) -> None:
+    grief.comes_to_the_first(1_000, 1213)
+    with pytest.raises(Serialization):
+        send.enqueue("a")
+    assert (grief.tries, list(app.jobs())) == (ATTEMPTS, [])
 
 
 # -- workers ---------------------------------------------------------------------------------------------------------

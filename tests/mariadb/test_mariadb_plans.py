@@ -11,7 +11,7 @@ from pymysql.cursors import DictCursor
 
 from perdure.store.engine import Statement, Statements, row_for
 from perdure.store.mysql.driver import literal, widened
-from perdure.store.mysql.statements import dialect
+from perdure.store.mysql.statements import Flavour, dialect
 from perdure.testing.contract.rig import NONE, Rig
 from tests.mariadb_server import MariaDBServer
 
@@ -41,6 +41,8 @@ def rig(request: pytest.FixtureRequest, mariadb_url: str) -> Iterator[Rig]:
 @pytest.fixture
 def explained(rig: Rig, mariadb_server: MariaDBServer) -> Iterator[Any]:
     with closing(mariadb_server.connect(rig.url, cursorclass=DictCursor)) as connection:
+        if mariadb_server.flavour is Flavour.MYSQL:
+            connection.query("SET explain_format = 'TRADITIONAL'")  # MySQL 9 would draw a tree
 
         def explain(sql: str) -> list[tuple[Any, ...]]:
             """Table, index and remarks of each step."""
@@ -82,14 +84,17 @@ def test_a_rescue_reads_the_jobs_of_its_node_in_order(rig: Rig, explained: Any, 
     assert (index, "filesort" in remarks) == ("ready_node", False)
 
 
-def test_jobs_set_aside_are_listed_by_their_index(rig: Rig, explained: Any, statements: Statements) -> None:
+def test_jobs_set_aside_are_listed_by_their_index(
+    rig: Rig, explained: Any, statements: Statements, mariadb_server: MariaDBServer
+) -> None:
     """Only what is shown is sorted: the page."""
     rig.claim(300, kinds=NONE)
     whole = {"state": "parked", "below": b"\xff" * 16, "from_id": b"\x00" * 16}
     filters = dict.fromkeys(("queue", "kind", "owner", "business_key", "idempotency_key", "tag"))
     steps = explained(last_part(statements["list_aside"], **whole, **filters))
     assert ("d", "ready_aside") in [step[:2] for step in steps]
-    assert [table for table, _, remarks in steps if "filesort" in remarks] == ["<derived3>"]
+    sorted_ones = [table for table, _, remarks in steps if "filesort" in remarks]
+    assert sorted_ones == ([] if mariadb_server.flavour is Flavour.MYSQL else ["<derived3>"])
 
 
 def test_due_jobs_are_read_in_order(explained: Any, statements: Statements) -> None:

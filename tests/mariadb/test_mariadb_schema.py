@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Perdure, SchemaError
+from perdure import DatabaseUnavailable, Perdure, SchemaError
 from perdure.store import migrate
 from perdure.store.mysql.statements import naming
 from perdure.store.open import open_store
@@ -60,18 +60,21 @@ def test_many_who_begin_at_once_make_it_once(url: str, rows: Any) -> None:
         said = list(pool.map(lambda store: store.upgrade(), stores))
     for store in stores:
         store.close()
-    assert sum("1 step done" in text for text in said) == 1
-    assert rows("SELECT revision FROM perdure_schema_version") == [(3,)]
+    revisions = [step.revision for step in migrate.migrations_of("mysql")]
+    assert sum(f"{len(revisions)} steps done" in text for text in said) == 1
+    assert rows("SELECT revision FROM perdure_schema_version ORDER BY revision") == [(number,) for number in revisions]
 
 
 def test_an_upgrade_killed_after_any_statement_is_finished_by_the_next(
     mariadb_server: MariaDBServer, url: str, rows: Any, full_size: bool
 ) -> None:
-    [step] = migrate.migrations_of("mysql")
-    statements = migrate.statements_of(step, naming(mariadb_server.flavour))
+    steps = [migrate.statements_of(step, naming(mariadb_server.flavour)) for step in migrate.migrations_of("mysql")]
+    statements = [statement for step in steps for statement in step]
+    ends = [sum(map(len, steps[: number + 1])) for number in range(len(steps))]
     store = open_store(url)
     store.upgrade()
     whole = shape(rows)
+    rows(f"SET NAMES utf8mb4 COLLATE {mariadb_server.flavour.collation}")  # as the store's own connection has it
     name = url.split("/")[3].split("?", maxsplit=1)[0]
     for done in range(0, len(statements), 1 if full_size else 5):
         rows(f"DROP DATABASE {name}")
@@ -79,7 +82,8 @@ def test_an_upgrade_killed_after_any_statement_is_finished_by_the_next(
         rows(f"USE {name}")
         for statement in statements[:done]:  # as far as the one that was killed has come
             rows(statement)
-        assert "1 step done" in open_store(url).upgrade()
+        left = sum(done < end for end in ends)
+        assert f"{left} step{'s' * (left > 1)} done" in open_store(url).upgrade()
         assert shape(rows) == whole
         assert rows("SELECT name FROM perdure_mutex") == [("claims",)]
     store.close()
@@ -92,7 +96,7 @@ def test_an_upgrade_that_is_refused_says_where_it_stopped_and_how_to_go_on(url: 
     assert "perdure db upgrade again" in str(refused.value)
     rows("DROP TABLE perdure_jobs")
     with closing(Perdure(url)) as app:
-        assert "1 step done" in app.store.upgrade()
+        assert f"{len(migrate.migrations_of('mysql'))} steps done" in app.store.upgrade()
 
 
 def test_a_newer_schema_is_refused(url: str, rows: Any) -> None:
@@ -148,3 +152,25 @@ def test_a_user_without_rights_learns_what_is_missing(mariadb_server: MariaDBSer
             assert getattr(refused.value, "code", None) == "permission_denied"
     finally:
         mariadb_server.execute("DROP USER reader@localhost")
+
+
+def test_a_replica_is_refused_for_writing(mariadb_server: MariaDBServer, url: str) -> None:
+    """Whoever may write on one all the same is not stopped by the server: so not as root."""
+    name = url.split("/")[3].split("?", maxsplit=1)[0]
+    open_store(url).upgrade()
+    mariadb_server.execute("CREATE USER shop@localhost")
+    try:
+        mariadb_server.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.* TO shop@localhost")
+        mariadb_server.execute("SET GLOBAL read_only = ON")
+        with closing(Perdure(url.replace("root@", "shop@"))) as app:
+
+            @app.job
+            def send() -> None: ...
+
+            assert list(app.jobs()) == []
+            with pytest.raises(DatabaseUnavailable, match="primary") as refused:
+                send.enqueue()
+            assert refused.value.code == "database_readonly"
+    finally:
+        mariadb_server.execute("SET GLOBAL read_only = OFF")
+        mariadb_server.execute("DROP USER shop@localhost")

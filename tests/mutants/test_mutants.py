@@ -11,7 +11,9 @@ from perdure.testing.contract.suite import GROUPS
 from tests.mutants.planting import ROOT, Mutant, Stale, catalogue, check, folder_of, parsed, planted, sources
 
 MUTANTS = catalogue()
-HELD_TO = {"aio.py", "checks.py", "cli", "contrib", "job", "ops", "payload", "schedule", "store", "templates.py"} | {
+HELD_TO = {"aio.py", "checks.py", "cli", "contrib", "job", "limit", "ops", "payload", "schedule", "store"} | {
+    "templates.py",
+    "testing",
     "upkeep",
     "words_of_others.py",
     "worker",

@@ -39,8 +39,8 @@ class Company:
         self._processes.append(process)
         return process
 
-    def hire(self, workers: int, *, lease_s: float = 10.0) -> None:
-        hired = [self.start("work", lease_s) for _ in range(workers)]
+    def hire(self, workers: int, *, lease_s: float = 10.0, concurrency: int = 4) -> None:
+        hired = [self.start("work", lease_s, concurrency) for _ in range(workers)]
         for one in hired:
             assert heard(one) == "ready"
         self.workers += hired
@@ -64,11 +64,14 @@ class Company:
         for worker in self.workers:
             assert stopped(worker) == ["stopped"]
 
-    def check(self) -> None:
-        """Nothing is lost, nothing happened that cannot be explained, and the doctor finds nothing."""
+    def check(self, *, handlers_note: bool = True) -> None:
+        """Nothing is lost, nothing happened that cannot be explained, and the doctor finds nothing.
+
+        `handlers_note`: see `history.problems`.
+        """
         findings = examine(self.app.store)
         assert is_healthy(findings), findings
-        assert history.problems(self.notes, self.app) == [], self._logs()
+        assert history.problems(self.notes, self.app, handlers_note=handlers_note) == [], self._logs()
 
     def _logs(self) -> str:
         return "\n".join(log.read_text()[-2000:] for log in self.notes.parent.glob(f"{self.notes.name}.*.log"))

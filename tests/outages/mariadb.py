@@ -11,6 +11,7 @@ from typing import Any
 import pymysql
 
 from tests import mariadb_server
+from tests.needs import Need, need
 from tests.outages.proxy import LOCAL
 from tests.outages.server import Server
 
@@ -38,7 +39,7 @@ class MariaDB(Server):
         return f"mysql://root@{host}:{port}/{DATABASE}"
 
     def install(self) -> None:
-        mariadb_server.require()
+        need(Need.MARIADB)
         mariadb_server.install(self.data)
 
     def launched(self) -> subprocess.Popen[bytes]:

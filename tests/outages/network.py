@@ -7,7 +7,6 @@ prints its node and each start of a job; a line on its input lets the jobs that 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,14 +16,13 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-import pytest
-
 from perdure import JobContext, Perdure
 from perdure.clock import Micros, SystemClock
+from tests.needs import Need, need, program
 from tests.outages.proxy import Proxy
 from tests.outages.server import Server
 
-IP = shutil.which("ip", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+IP = program("ip")
 ROOT = Path(__file__).parents[2]
 NOBODY = "02:00:00:00:00:99"
 _numbers = count(1)
@@ -76,12 +74,8 @@ class Machine:
 @contextmanager
 def machine() -> Iterator[Machine]:
     made = Machine(next(_numbers))
-    if IP is None or os.getuid() != 0:
-        pytest.skip("NETWORK NAMESPACES ARE NOT TESTED HERE: they need root and the program ip (iproute2)")
-    try:
-        made.set_up()
-    except subprocess.CalledProcessError as refused:
-        pytest.skip(f"NETWORK NAMESPACES ARE NOT TESTED HERE: {refused.stderr.decode().strip()}")
+    need(Need.NETWORKS)
+    made.set_up()
     try:
         yield made
     finally:

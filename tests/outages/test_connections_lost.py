@@ -7,6 +7,7 @@ import time
 from perdure import Perdure
 from perdure.clock import SystemClock
 from perdure.ids import NodeId
+from perdure.worker.loop import SPLIT_FROM
 from tests.faults.scene import until
 from tests.outages.company import Company, heard, stopped
 from tests.outages.server import Server, state_of
@@ -32,6 +33,24 @@ def test_backends_that_are_terminated_all_the_time_lose_nothing(
     company.check()
     assert ended > 20
     assert enqueued > 0
+
+
+def test_a_worker_with_two_turns_under_way_loses_nothing_when_their_connections_end(
+    server: Server, company: Company, full_size: bool
+) -> None:
+    jobs, most = (20_000, 2_000) if full_size else (1_000, 300)
+    step = company.app.kinds.find("step")
+    assert step is not None
+    step.enqueue_many([{"n": n} for n in range(jobs)])
+    company.hire(1, concurrency=SPLIT_FROM)
+    ended = 0
+    while ended < most and any(True for _ in company.app.jobs(state="queued", limit=1)):
+        ended += server.end_connections()
+        SystemClock().wait(EVERY_S / 10)
+    company.rest()
+    company.check()
+    assert ended > 5
+    assert len(company.starts()) >= jobs
 
 
 def test_a_worker_that_stands_still_inside_of_a_beat_can_be_declared_dead(server: Server, company: Company) -> None:

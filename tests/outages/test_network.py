@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from perdure import Perdure
 from perdure.ids import to_uuid
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.rows import NodeRow
+from tests import history
 from tests.outages.company import Company
 from tests.outages.network import Machine, machine, node_on
 from tests.outages.server import Server
@@ -20,8 +22,11 @@ LEASE_S = 3.0
 
 
 @pytest.fixture
-def app(company: Company) -> Perdure:
-    return company.app
+def app(company: Company) -> Iterator[Perdure]:
+    """In the end all that happened to its jobs can be explained."""
+    yield company.app
+    assert is_healthy(examine(company.app.store))
+    assert history.problems(company.notes, company.app, handlers_note=False) == []
 
 
 @pytest.fixture
@@ -63,7 +68,6 @@ def test_a_node_that_is_cut_off_one_way_is_rescued_from_and_ends_nothing(
             eventually(lambda: away.process.poll() is not None or _has_a_new_id(app, away.id, there.id))
     assert app.existing(job).result == "there"
     assert [run.state for run in app.runs(job)] == ["completed", "lost"]
-    assert is_healthy(examine(app.store))
 
 
 def _has_a_new_id(app: Perdure, *known: str) -> bool:

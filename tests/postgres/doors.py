@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-import django
 import psycopg
 import psycopg2
 import sqlalchemy as sa
-from django.conf import settings
-from django.db import connections, transaction
-from django.db.utils import ConnectionHandler
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 from psycopg.rows import dict_row
 from psycopg2.extras import RealDictCursor, register_uuid
-from sqlalchemy.orm import Session
 
-from tests.app.doors import Door
+from tests.app.doors import DjangoAtomic, Door, SqlAlchemyConnection, SqlAlchemySession
 
 
 class Psycopg:
@@ -76,73 +70,8 @@ class OddFactories(Psycopg):
             self.tx.adapters.register_loader(name, ShoutingBinary)
 
 
-class SqlAlchemyConnection:
-    def __init__(self, url: str) -> None:
-        self._engine = engine_at(url)
-        self.tx: Any = self._engine.connect()
-
-    def execute(self, sql: str) -> None:
-        self.tx.execute(sa.text(sql))
-
-    def commit(self) -> None:
-        self.tx.commit()
-
-    def rollback(self) -> None:
-        self.tx.rollback()
-
-    def close(self) -> None:
-        self.tx.close()
-        self._engine.dispose()
-
-
-class SqlAlchemySession(SqlAlchemyConnection):
-    def __init__(self, url: str, driver: str = "psycopg") -> None:
-        self._engine = engine_at(url, driver)
-        self.tx = Session(self._engine)
-
-
 def engine_at(url: str, driver: str = "psycopg", **options: Any) -> sa.Engine:
     return sa.create_engine(url.replace("postgresql:", f"postgresql+{driver}:"), **options)
-
-
-class DjangoAtomic:
-    """Inside `with transaction.atomic(using="jobs"):`."""
-
-    def __init__(self, url: str) -> None:
-        self.tx = django_connection(url)
-        self._atomic = transaction.atomic(using="jobs")
-        self._atomic.__enter__()
-
-    def execute(self, sql: str) -> None:
-        with self.tx.cursor() as cursor:
-            cursor.execute(sql)
-
-    def commit(self) -> None:
-        self._atomic.__exit__(None, None, None)
-
-    def rollback(self) -> None:
-        error = RuntimeError("rolled back by the user")
-        self._atomic.__exit__(type(error), error, None)
-
-    def close(self) -> None:
-        self.tx.close()
-
-
-def django_connection(url: str) -> Any:
-    """Django's connection to a database, known to `atomic(using="jobs")`."""
-    if not settings.configured:
-        settings.configure()
-        django.setup()
-    parts = urlsplit(url)
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "HOST": parse_qs(parts.query)["host"][0],
-    }
-    connections["jobs"] = ConnectionHandler({"default": database})["default"]
-    connections["jobs"].alias = "jobs"
-    return connections["jobs"]
 
 
 class Psycopg2(Psycopg):
@@ -158,11 +87,11 @@ class Psycopg2(Psycopg):
 
 DOORS: dict[str, Callable[[str], Door]] = {
     "psycopg2": Psycopg2,
-    "SQLAlchemy Session on psycopg2": lambda url: SqlAlchemySession(url, "psycopg2"),
+    "SQLAlchemy Session on psycopg2": lambda url: SqlAlchemySession(engine_at(url, "psycopg2")),
     "psycopg": Psycopg,
     "psycopg, transaction block": PsycopgBlock,
     "psycopg, odd factories": OddFactories,
-    "SQLAlchemy Connection": SqlAlchemyConnection,
-    "SQLAlchemy Session": SqlAlchemySession,
+    "SQLAlchemy Connection": lambda url: SqlAlchemyConnection(engine_at(url)),
+    "SQLAlchemy Session": lambda url: SqlAlchemySession(engine_at(url)),
     "Django, atomic": DjangoAtomic,
 }

@@ -142,6 +142,15 @@ def test_an_unreachable_server_is_named_without_its_password(url: str) -> None:
     assert "hunter2" not in repr(Perdure(url))
 
 
+def test_a_server_that_does_not_run_is_said_once() -> None:
+    with pytest.raises(DatabaseUnavailable) as refused:
+        open_store("postgresql://ann@127.0.0.1:1/jobs").upgrade()
+    assert refused.value.message.endswith(
+        "port 1 failed: Connection refused; check that the server runs, and host, port, user and password of the"
+        " database URL"
+    )
+
+
 def test_a_database_that_is_not_there_is_named(postgres_url: str) -> None:
     with pytest.raises(DatabaseUnavailable, match="nowhere") as refused:
         open_store(postgres_url.replace("/postgres?", "/nowhere?")).upgrade()

@@ -72,10 +72,28 @@ def test_a_turn_takes_two_exchanges(app: Perdure, send: Any, exchanges: list[lis
     assert exchanges[1][-1] == b"COMMIT"
 
 
-def wanted(app: Perdure, node: NodeId, held: list[Claim]) -> Turn:
-    run_ids = [RunId(run_id) for run_id in app.ids.new_many(10)]
+def test_a_turn_of_plain_jobs_has_as_many_statements_for_one_as_for_a_hundred(
+    app: Perdure, send: Any, exchanges: list[list[bytes]]
+) -> None:
+    """And as if there were no flows and limits: five writes, and two reads, of which one is about the lane."""
+    node = NodeId(app.ids.new())
+    app.store.register(NewNode(node, app.clock.now()))
+    for count in (1, 100):
+        send.enqueue_many([{"to": str(n)} for n in range(2 * count)])
+        first = app.store.turn(wanted(app, node, [], count), app.clock.now())
+        exchanges.clear()
+        assert len(app.store.turn(wanted(app, node, first.claims, count), app.clock.now()).claims) == count
+        verbs = [[sql.split()[0].decode() for sql in messages] for messages in exchanges]
+        assert verbs == [
+            ["BEGIN", "SELECT", "SAVEPOINT", "WITH", "WITH", "INSERT", "SELECT", "SELECT"],
+            ["WITH", "INSERT", "RELEASE", "COMMIT"],
+        ]
+
+
+def wanted(app: Perdure, node: NodeId, held: list[Claim], room: int = 10) -> Turn:
+    run_ids = [RunId(run_id) for run_id in app.ids.new_many(room)]
     ends = [Finish(claim.live, Completed(), JobId(app.ids.new())) for claim in held]
-    return Turn(ends, lanes=[Lane("mail", 10)], claimer=Claimer(node, app.kinds.versions(), run_ids, 60_000_000))
+    return Turn(ends, lanes=[Lane("mail", room)], claimer=Claimer(node, app.kinds.versions(), run_ids, 60_000_000))
 
 
 def test_an_enqueue_takes_two_exchanges_however_many_jobs_it_has(
@@ -113,21 +131,21 @@ def test_what_was_told_is_run_before_the_next_question_and_answered_with_it(driv
 
 
 def test_after_an_error_nothing_is_run_and_a_part_can_be_undone(driver: PostgresDriver) -> None:
-    edge = (NOBODY, NOBODY)
+    edge = (NOBODY, NOBODY, "end", "waiting")
     driver.execute(("insert_edge", edge))
     driver.tell(BEGIN_PART)
     driver.tell(Tell("insert_tag", (NOBODY, "before")))
     driver.tell(Tell("insert_edge", edge))
-    driver.tell(Tell("delete_edges", {"job_id": NOBODY}))
+    driver.tell(Tell("remove_waits_of_flow", {"id": NOBODY}))
     with pytest.raises(UniqueViolation):
         driver.execute(("delete_tags", {"job_id": NOBODY}))
     driver.tell(UNDO_PART)
     assert driver.execute(("delete_tags", {"job_id": NOBODY})).changed == 0
-    assert driver.execute(("delete_edges", {"job_id": NOBODY})).changed == 1
+    assert driver.execute(("remove_waits_of_flow", {"id": NOBODY})).changed == 1
 
 
 def test_a_statement_that_was_skipped_before_it_was_prepared_is_prepared_the_next_time(driver: PostgresDriver) -> None:
-    edge = (NOBODY, NOBODY)
+    edge = (NOBODY, NOBODY, "end", "waiting")
     driver.execute(("insert_edge", edge))
     driver.tell(BEGIN_PART)
     driver.tell(Tell("insert_edge", edge))
@@ -142,8 +160,8 @@ def test_a_statement_that_was_skipped_before_it_was_prepared_is_prepared_the_nex
 
 
 def refused() -> Op[None]:
-    yield Call("insert_edge", (NOBODY, NOBODY))
-    yield Tell("insert_edge", (NOBODY, NOBODY))
+    yield Call("insert_edge", (NOBODY, NOBODY, "end", "waiting"))
+    yield Tell("insert_edge", (NOBODY, NOBODY, "end", "waiting"))
     raise StoreError("refused")
 
 
@@ -173,6 +191,19 @@ def test_a_statement_that_the_user_deallocated_is_prepared_again(app: Perdure, s
     with app.transaction() as tx:
         tx.execute("DEALLOCATE ALL")
     send.enqueue("b")
+    assert len(list(app.jobs())) == 2
+
+
+def test_what_is_prepared_outlives_a_users_drop_in_the_middle_of_a_transaction(app: Perdure, send: Any) -> None:
+    """psycopg prepares what it has seen five times, and removes all that is prepared after a DROP."""
+    with app.transaction() as tx:
+        send.enqueue("a")
+        for _ in range(6):
+            tx.execute("SELECT 1")
+        tx.execute("CREATE TABLE passing (n int)")
+        tx.execute("DROP TABLE passing")
+        tx.execute("SELECT 2")
+        send.enqueue("b")
     assert len(list(app.jobs())) == 2
 
 

@@ -60,14 +60,3 @@ def test_a_table_with_more_dead_than_live_rows_is_named(
         pass
     assert found[0].who == "ready"
     assert "VACUUM" in remedy(found[0])
-
-
-@pytest.mark.parametrize(
-    ("found", "what"),
-    [
-        (Hindrance("prepared", "g", 400, "ann"), "ROLLBACK PREPARED"),
-        (Hindrance("slot", "s", 300, "physical"), "pg_drop_replication_slot('s')"),
-    ],
-)
-def test_what_to_do_is_said(found: Hindrance, what: str) -> None:
-    assert what in remedy(found)

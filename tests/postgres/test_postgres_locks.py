@@ -197,7 +197,7 @@ def test_a_lock_on_the_nodes_own_row_is_no_outage(desk: Desk, caplog: pytest.Log
     with app.worker(concurrency=4).running(), psycopg.connect(desk.url, autocommit=True) as watcher:
         desk.user.execute("SELECT 1 FROM perdure.node FOR UPDATE")
         job = desk.other.enqueue()
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FOR SHARE%'"
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT r.job_id%'"
         eventually(lambda: watcher.execute(waiting).fetchone())
         eventually(lambda: not watcher.execute(waiting).fetchone())
         eventually(lambda: watcher.execute(waiting).fetchone())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,13 +17,14 @@ import pytest
 
 from perdure import JobContext, Perdure
 from perdure.ops.doctor import examine, is_healthy
+from perdure.store.postgres.bell import PostgresBell
+from tests.needs import Need, need, program
 from tests.postgres.conftest import declare
 from tests.postgres.processes import at_once, enqueue_many_times, threads_at_once
 from tests.worker.patience import eventually
 
 pytestmark = pytest.mark.postgres
 
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
 SERVER_CONNECTIONS = 3
 
 SETTINGS = """
@@ -43,8 +43,8 @@ max_client_conn = 500
 @pytest.fixture
 def bounced(postgres_url: str) -> Iterator[str]:
     """The URL of the test's database through a PgBouncer with few server connections."""
-    if PGBOUNCER is None:
-        pytest.skip("there is no pgbouncer here (Debian: apt-get install pgbouncer)")
+    need(Need.PGBOUNCER)
+    pgbouncer = str(program("pgbouncer"))
     server = Path(parse_qs(urlsplit(postgres_url).query)["host"][0])
     with tempfile.TemporaryDirectory(prefix="pgb-") as name:  # not tmp_path: a socket's path must be short
         folder = Path(name)
@@ -53,7 +53,7 @@ def bounced(postgres_url: str) -> Iterator[str]:
         file.write_text(SETTINGS.format(server=server, folder=folder, size=SERVER_CONNECTIONS))
         as_owner = ["-u", server.owner()] if os.getuid() == 0 else []  # it refuses to run as root
         url = f"postgresql://postgres@/{urlsplit(postgres_url).path[1:]}?host={folder}&port=6432"
-        with subprocess.Popen([PGBOUNCER, "-q", *as_owner, str(file)], stderr=subprocess.DEVNULL) as bouncer:
+        with subprocess.Popen([pgbouncer, "-q", *as_owner, str(file)], stderr=subprocess.DEVNULL) as bouncer:
             try:
                 eventually(lambda: bouncer.poll() is not None or _answers(url))
                 assert bouncer.poll() is None, "pgbouncer did not start"
@@ -113,8 +113,10 @@ def test_verbs_and_transactions_work_again_and_again(app: Perdure, bounced: str)
 
 
 def test_asynchronous_connections_share_server_connections(app: Perdure, bounced: str) -> None:
-    """As the documentation of asyncpg says, without its cache of statements."""
+    """As the documentation of asyncpg says, without its cache of statements. The app has opened its own connection
+    before the others take all that there are: it is needed once, to see that theirs lead to the same database."""
     send = declare(app)
+    assert list(app.jobs()) == []
 
     async def on_asyncpg(number: int) -> None:
         connection = await asyncpg.connect(bounced, statement_cache_size=0)
@@ -177,6 +179,7 @@ def test_a_worker_is_told_how_to_listen_and_polls(app: Perdure, caplog: pytest.L
 def test_with_a_direct_url_to_listen_on_a_worker_is_woken(bounced: str, app: Perdure, postgres_url: str) -> None:
     both = Perdure(bounced, listen_url=postgres_url)
     bell = both.store.bell()
+    assert isinstance(bell, PostgresBell)
     eventually(lambda: bell.listens)
     while bell.wait(0.1):  # marked, and all that was under way has ended
         pass

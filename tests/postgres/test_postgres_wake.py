@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure import Perdure
+from perdure import Limit, Perdure
 from perdure.store.postgres import bell as bells
 from perdure.store.postgres.bell import PostgresBell
 from tests.app import by_hand
@@ -57,6 +57,10 @@ def proxied(app: Perdure, postgres_url: str) -> Iterator[tuple[Perdure, Proxy]]:
         far = Perdure(proxy.url)
         yield far, proxy
         far.close()
+
+
+def is_listening(bell: object) -> bool:
+    return isinstance(bell, PostgresBell) and bell.listens
 
 
 def listening(bell: Any) -> PostgresBell:
@@ -145,6 +149,37 @@ def release_a_run(app: Perdure, send: Any) -> Callable[[], object]:
     return lambda: by_hand.finish(app, claims, by_hand.Released())
 
 
+def end_in_a_limited_queue(app: Perdure, send: Any) -> Callable[[], object]:
+    app.queues.limit("mail", 1)
+    send.enqueue_many([{"to": "a"}, {"to": "b"}])
+    claims = by_hand.claim(app, "mail")
+    return lambda: by_hand.finish(app, claims, by_hand.Completed())
+
+
+def end_while_all_queues_have_a_limit(app: Perdure, send: Any) -> Callable[[], object]:
+    app.queues.limit("*", 1)
+    send.enqueue_many([{"to": "a"}, {"to": "b"}])
+    claims = by_hand.claim(app, "mail")
+    return lambda: by_hand.finish(app, claims, by_hand.Completed())
+
+
+def more_room_in_a_limited_queue_than_one_claim_takes(app: Perdure, send: Any) -> Callable[[], object]:
+    app.queues.limit("mail", 2)
+    send.enqueue_many([{"to": "a"}, {"to": "b"}])
+    return lambda: by_hand.claim(app, "mail", room=1)
+
+
+def end_of_a_limited_job(app: Perdure, send: Any) -> Callable[[], object]:
+    app.limits.declare(Limit("api", 1))
+    send.options(limit=Limit("api", 1)).enqueue_many([{"to": "a"}, {"to": "b"}])
+    claims = by_hand.claim(app, "mail")
+    return lambda: by_hand.finish(app, claims, by_hand.Completed())
+
+
+def set_a_limit(app: Perdure, send: Any) -> Callable[[], object]:
+    return lambda: app.limits.set("api", 3, new=True)
+
+
 @pytest.mark.parametrize("queues", [None, ["other", "mail", "new"]], ids=["all queues", "some queues"])
 @pytest.mark.parametrize(
     "prepare",
@@ -162,6 +197,11 @@ def release_a_run(app: Perdure, send: Any) -> Callable[[], object]:
         promote,
         cancel_a_run,
         release_a_run,
+        end_in_a_limited_queue,
+        end_while_all_queues_have_a_limit,
+        more_room_in_a_limited_queue_than_one_claim_takes,
+        end_of_a_limited_job,
+        set_a_limit,
     ],
 )
 def test_a_sleeper_is_woken(
@@ -248,7 +288,7 @@ def test_many_enqueues_beside_a_worker_are_no_storm(app: Perdure, postgres_url: 
     declare(app)
     clock = app.clock
     with app.worker().running() as worker:
-        eventually(lambda: worker._bell is not None and worker._bell.listens)
+        eventually(lambda: is_listening(worker._bell))
         began = clock.boottime()
         ids = [job for share in at_once(enqueue_many_times, postgres_url, 300, processes=4) for job in share]
         eventually(lambda: sum(1 for _ in app.jobs(state="completed")) == len(ids))
@@ -260,7 +300,7 @@ def test_an_idle_worker_sends_fewer_than_two_statements_a_second(proxied: tuple[
     far, proxy = proxied
     declare(far)
     with far.worker().running() as worker:
-        eventually(lambda: worker._bell is not None and worker._bell.listens)
+        eventually(lambda: is_listening(worker._bell))
         threading.Event().wait(2)  # it settles
         before, began = proxy.statements, far.clock.boottime()
         threading.Event().wait(10)
@@ -311,7 +351,7 @@ def test_without_a_single_notification_everything_is_found_by_polling(
     proxy.loses_notifications = True
     declare(far)
     with far.worker(poll_s=0.02).running() as worker:
-        eventually(lambda: worker._bell is not None and worker._bell.listens)
+        eventually(lambda: is_listening(worker._bell))
         for number in range(5):
             job = send.enqueue(str(number))
             eventually(lambda job=job: far.existing(job).state == "completed")  # type: ignore[misc]
@@ -330,7 +370,7 @@ def test_a_url_of_another_database_is_refused_with_the_remedy(
     with caplog.at_level(logging.WARNING, "perdure.worker"):
         bell = wrong.store.bell()
         eventually(lambda: "listen_url=" in caplog.text)
-    assert not bell.listens
+    assert not is_listening(bell)
     assert bell.wait(LONG_S)  # it polls
     bell.close()
     wrong.close()
@@ -342,7 +382,7 @@ def test_a_url_of_another_database_is_refused_with_the_remedy(
 def test_a_worker_that_has_ended_leaves_no_thread_and_no_connection(app: Perdure) -> None:
     declare(app)
     with app.worker().running() as worker:
-        eventually(lambda: worker._bell is not None and worker._bell.listens)
+        eventually(lambda: is_listening(worker._bell))
     assert "perdure-listen" not in [thread.name for thread in threading.enumerate()]
     app.close()
     eventually(lambda: _listeners(app) == 0)

@@ -52,6 +52,7 @@ def test_a_sweep_takes_what_the_setting_names(
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("any")
     rig = Rig(str(folder / "jobs.db"))
+    rig.store.pause_limit("printer", None, rig.now)  # so that who is held stays so
     today, jobs = 0, dict[JobId, dict[str, Any]]()
     for state, kind, days, again in history:
         job_id = in_state(rig, state, kind=kind)

@@ -14,12 +14,12 @@ import pytest
 
 from perdure import ConfigError, Perdure, Retention
 from perdure.clock import Micros
-from perdure.ids import JobId
+from perdure.ids import FlowId, JobId
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import FINAL, LIVE, State
 from perdure.kind import Registry
 from perdure.store.rows import JobFilter, LogLine
-from perdure.testing.contract.rig import BROKEN, Rig
+from perdure.testing.contract.rig import BROKEN, HOPELESS, Rig
 from perdure.testing.contract.states import in_state
 from perdure.upkeep.archive import REMOVED_AT_ONCE, find_archived
 from perdure.upkeep.retention import READ_AT_ONCE, Archive, Prune, QuickCheck, Work, built_in
@@ -403,3 +403,64 @@ def test_every_combination_of_end_and_age_is_judged_as_the_setting_says(rig: Rig
     prune(rig, retention)
 
     assert left(rig) == {job_id for job_id, (state, age) in made.items() if age < ages[state]}
+
+
+# -- flows -----------------------------------------------------------------------------------------------------------
+
+
+def completed_flow(rig: Rig, jobs: int = 3) -> FlowId:
+    """A flow, and one inside it, all of whose jobs are completed."""
+    outer = rig.new_flow()
+    inner = rig.new_flow(parent_id=outer.id)
+    rig.store.start_flows([outer, inner], [*rig.members(outer, jobs), *rig.members(inner, 2)])
+    while claims := rig.claim(100):
+        rig.store.finish([rig.report(claim, Completed()) for claim in claims], rig.now)
+    return outer.id
+
+
+def test_a_flow_goes_whole_when_it_is_old_enough(rig: Rig) -> None:
+    flow_id = completed_flow(rig, REMOVED_AT_ONCE + 3)
+    rig.clock.advance(days=90)
+    assert prune(rig) == {}
+    assert rig.store.flow(flow_id) is not None
+
+    rig.clock.advance(milliseconds=1)
+
+    assert prune(rig) == {"jobs": REMOVED_AT_ONCE + 5, "flows": 2}
+    assert (left(rig), rig.store.flow(flow_id)) == (set(), None)
+
+
+def test_a_member_that_is_old_enough_waits_for_its_flow(rig: Rig) -> None:
+    flow_id, _ = rig.start_flow(2)
+    rig.finish(rig.claim_one(), Completed())
+    rig.clock.advance(days=3650)
+
+    assert prune(rig) == {}
+
+    rig.finish(rig.claim_one(), Completed())
+    assert prune(rig) == {}
+    assert rig.flow(flow_id).state == "completed"
+
+
+def test_a_flow_in_which_a_job_failed_stays_like_a_failed_job(rig: Rig) -> None:
+    flow_id, members = rig.start_flow(2)
+    rig.finish(rig.claim_one(), Failed(HOPELESS))
+    rig.finish(rig.claim_one(), Completed())
+    rig.clock.advance(days=3650)
+
+    assert prune(rig) == {}
+    assert left(rig) == set(members)
+
+    assert prune(rig, Retention(failed=30 * DAY)) == {"jobs": 2, "flows": 1}
+    assert rig.store.flow(flow_id) is None
+
+
+def test_a_flow_is_archived_whole(rig: Rig) -> None:
+    completed_flow(rig)
+    jobs = left(rig)
+    rig.clock.advance(days=91)
+
+    done(Archive(rig.store, rig.clock, Retention(archive="table")), rig.now)
+
+    assert left(rig) == set()
+    assert all(rig.store.archived(job_id) is not None for job_id in jobs)

@@ -8,6 +8,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from perdure.clock import Micros
 from perdure.ids import RunId
@@ -133,7 +134,7 @@ class SimExecutor:
         if is_interrupted and act != "heedless":
             raise Interrupted(ctx.stop, at_checkpoint=act == "polite")
         if act in ("child", "orphan"):
-            history.note(self.notes, "child", job=ctx.enqueue(self.child, n=0).id, run=ctx.run_id)
+            history.note(self.notes, "child", job=self._child(ctx), run=ctx.run_id)
         if act in RAISES:
             error = RAISES[act]()
             raise error
@@ -146,6 +147,12 @@ class SimExecutor:
             return "done"
         history.note(self.notes, "effect", run=ctx.run_id)
         return Done("done", write=lambda tx: tx.execute("INSERT INTO effect (run) VALUES (?)", (str(ctx.run_id),)))
+
+    def _child(self, ctx: JobContext) -> UUID:
+        """A member of a flow adds one to it."""
+        if ctx.claim.live.flow_id is None:
+            return ctx.enqueue(self.child, n=0).id
+        return ctx.flow.add(self.child.new(n=0)).id
 
 
 RAISES: dict[str, Callable[[], BaseException]] = {

@@ -14,18 +14,19 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 from operator import gt
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
-from perdure import KeyConflict, Perdure, Retention, Retry, TransitionRefused
+from perdure import KeyConflict, Limit, Perdure, Rate, Retention, Retry, TransitionRefused
 from perdure.clock import Micros
 from perdure.enqueue import new_job
-from perdure.errors import JobNotFound, ReservationExpired, StoreError
+from perdure.errors import FlowNotFound, JobNotFound, ReservationExpired, StoreError
 from perdure.ids import IdFactory, JobId, NodeId, ReservationId, to_uuid
+from perdure.job.flow import UNMET, NeedsName, OnFailure, is_met
 from perdure.job.model import Claim, NewJob
 from perdure.job.states import FINAL, RunState, State
 from perdure.job.views import Job
@@ -46,6 +47,7 @@ from perdure.store.rows import (
 )
 from perdure.store.store import SqlStore
 from perdure.upkeep.chore import Chore, Chores
+from perdure.upkeep.openings import OpeningWatch
 from perdure.upkeep.rescue import Rescuer
 from perdure.upkeep.reservations import ReservationWatch
 from perdure.upkeep.retention import Archive, Prune, Work
@@ -57,7 +59,7 @@ from perdure.worker.run import Assignment, Inbox
 from perdure.worker.signals import Stop
 from tests import history
 from tests.simulation.faults import HOWS, Died, Fault, FaultyRunner, Refused
-from tests.simulation.machines import Machine, SimExecutor, SimLiveness, Time
+from tests.simulation.machines import START_S, Machine, SimExecutor, SimLiveness, Time
 
 LEASES_S = (6.0, 10.0, 10.0, 30.0)
 LEASE_S = 10.0
@@ -66,6 +68,11 @@ DAY_S = 86_400.0
 MOST_PROCESSES = 4
 MAX_CRASHES = 3
 QUEUES = ("a", "b")
+ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
+LIMITS = {"tenant": 2, "gpu": 4}
+AT_ONCE = [Limit("tenant", LIMITS["tenant"], by="tenant"), Limit("gpu", LIMITS["gpu"], weight="weight")]
+RATE, PER_S, SKEW_S = 3, 20.0, 4.0
+"""So many starts in any 20 s by the clocks of the machines, which differ by up to 4 s."""
 ACTS = {
     "ok": 12, "talk": 2, "effect": 4, "child": 3, "orphan": 1, "fail": 8, "fatal": 1, "later": 2, "snooze": 2,
     "skip": 1, "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
@@ -131,6 +138,20 @@ class Holder:
 
 
 @dataclass
+class Flows:
+    """The flows that somebody has started, each with the jobs that wait for its end, and what they need of it."""
+
+    callbacks: dict[UUID, list[tuple[UUID, NeedsName]]] = field(
+        default_factory=dict[UUID, list[tuple[UUID, NeedsName]]]
+    )
+    in_use: dict[str, int] = field(default_factory=dict[str, int])
+    """What of each key was in use at the last look."""
+    starts: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """Between when and when, by the true time, jobs of the limited rate were claimed: a turn has read its clock before
+    others came first."""
+
+
+@dataclass
 class Sweeps:
     """What is being pruned or archived, and what is gone."""
 
@@ -138,6 +159,8 @@ class Sweeps:
     gone: set[UUID] = field(default_factory=set[UUID])
     instants: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict[bytes, set[int]](set))
     """Of each schedule, those whose slots went with their jobs."""
+    flows: set[bytes | None] = field(default_factory=set[bytes | None])
+    """Those of which jobs are gone, and those around them: the rest follows, the flow itself last."""
 
 
 class SimStore(SqlStore):
@@ -178,8 +201,12 @@ class SimStore(SqlStore):
                 planned[row.name] = max(planned.get(row.name, Micros(0)), row.next_trigger_at or Micros(0))
 
     def turn(self, wanted: Turn, now: Micros) -> Turned:
-        turned = super().turn(wanted, now)
+        try:
+            turned = super().turn(wanted, now)
+        finally:  # a lost answer does not say who has started
+            self._world.judge_permits()
         self._world.judge_claims(turned.claims)
+        self._world.note_starts(turned.claims, now)
         return turned
 
     def close_reservation(
@@ -211,6 +238,8 @@ class World:
         self.desk = FaultyRunner(self.inner, self._meanwhile, self._is_reachable)
         self.app.__dict__["store"] = SimStore(self.desk, self)
         self.kinds = [self.app.job(name=name)(work) for name in ("common", "late")]
+        rated = self.app.job(name="rated", rate=Rate("rate", RATE, per=PER_S))(limited)
+        self.limited = self.app.job(name="heavy", limit=AT_ONCE)(limited), rated
         self.old_kinds = Registry()
         self.old_kinds.add(self.kinds[0])
         self.planned_from: dict[str, Micros] = {}
@@ -222,10 +251,10 @@ class World:
         self.outage_until = 0.0
         self.is_draining = False
         self.counts: Counter[str] = Counter()
-        self.began: dict[UUID, tuple[float, float]] = {}
-        """When handlers began, by the true time, and how long they may take."""
-        self.overdue: dict[UUID, bool] = {}
-        """Runs closed for being overdue, and whether they were."""
+        """How often everything happened, and what there was of it."""
+        self.began, self.overdue = dict[UUID, tuple[float, float]](), dict[UUID, bool]()
+        """When handlers began, by the true time, and how long they may take; runs closed for being overdue, and whether
+        they were."""
         self.beaten: dict[NodeId, float] = {}
         self.leases: dict[NodeId, float | None] = {}
         """What nodes said when they registered; of an older Perdure, nothing."""
@@ -233,9 +262,9 @@ class World:
         """Until then someone else holds the write lock: reading works, and no write does."""
         self.wronged: list[str] = []
         self.sweeps = Sweeps()
+        self.flows = Flows()
         self.holders: dict[ReservationId, Holder] = {}
-        self._depth = 0
-        self._processes = 0
+        self._depth = self._processes = 0
 
     # -- what may happen ---------------------------------------------------------------------------------------------
 
@@ -272,6 +301,71 @@ class World:
             history.note(self.notes, "enqueued", job=job.id)
             self.jobs.append(job.id)
 
+    def enqueue_limited(self) -> None:
+        kind = self.limited[self.random.random() < 0.3]
+        with suppress(StoreError):
+            jobs = self.app.enqueue_many([self._limited(kind) for _ in range(self.random.randrange(1, 5))])
+            for job in jobs:
+                history.note(self.notes, "enqueued", job=job.id)
+                self.jobs.append(job.id)
+
+    def _limited(self, kind: Any) -> Draft:
+        choice = self.random.choice
+        retry = Retry(choice((1, 2, 3)), backoff=choice(("none", "fixed")), base=2.0)
+        options: dict[str, Any] = {"queue": choice(QUEUES), "retry": retry, "timeout": choice((None, 3.0))}
+        drafted: Draft = kind.options(**options).new(tenant=choice((1, 2)), weight=choice((1, 1, 2, 3, 9)))
+        return drafted
+
+    def _member(self) -> Draft:
+        if self.random.random() < 0.2:
+            return self._limited(self.limited[0])
+        retry = Retry(self.random.choice((1, 1, 2)), backoff="none", as_new_job=self.random.random() < 0.1)
+        drafted: Draft = self.kinds[0].options(queue=self.random.choice(QUEUES), retry=retry).new(n=0)
+        return drafted
+
+    def start_a_flow(self) -> None:
+        """A batch with callbacks, or a workflow: a diamond with a group inside, joined in the end."""
+        with suppress(StoreError):
+            if self.random.random() < 0.5:
+                self._start_a_batch()
+            else:
+                self._start_a_workflow()
+
+    def _start_a_batch(self) -> None:
+        drafts = {need: self._member() for need in get_args(NeedsName)}
+        policy = self.random.choice((None, 1, 2))
+        batch = self.app.batch(
+            "batch", on_success=drafts["success"], on_failure=drafts["failure"], on_end=drafts["end"],
+            at_once=policy, abandon=self.random.choice(("cancel", "keep")),
+        )  # fmt: skip
+        with batch:
+            for _ in range(self.random.randrange(6)):
+                batch.add(self._member())
+        self._keep(batch.id)
+
+    def _start_a_workflow(self) -> None:
+        choice = self.random.choice
+        with self.app.workflow("graph", on_failure=choice(ON_FAILURE), at_once=choice((None, None, 2))) as wf:
+            first = wf.add(self._member())
+            sides = [wf.add(self._member(), after=first, on=choice(get_args(NeedsName))) for _ in range(2)]
+            several = [self._member() for _ in range(self.random.randrange(1, 4))]
+            inner = wf.group(several, on_failure=choice(ON_FAILURE))
+            wf.add(self._member(), after=[*sides, inner], on=choice(("success", "end")))
+            for need in get_args(NeedsName):
+                wf.add(self._member(), after=wf, on=need)
+        self._keep(wf.id)
+
+    def _keep(self, flow: UUID) -> None:
+        """Its members are jobs like others; its callbacks are left alone, and judged in the end."""
+        edges = self.looker.execute("SELECT job_id, needs FROM perdure_edge WHERE depends_on = ?", (flow.bytes,))
+        self.flows.callbacks[flow] = [(to_uuid(job_id), need) for job_id, need in edges]
+        members = self.looker.execute(
+            "SELECT id FROM perdure_job WHERE flow_id = ? AND sequence IS NOT NULL ORDER BY id", (flow.bytes,)
+        )
+        for (job_id,) in members.fetchall():
+            history.note(self.notes, "enqueued", job=to_uuid(job_id))
+            self.jobs.append(to_uuid(job_id))
+
     def operate(self) -> None:
         """Someone decides something about some job."""
         if not self.jobs:
@@ -291,9 +385,32 @@ class World:
             *[lambda: app.queues.resume(self.random.choice(QUEUES))] * 3,
             lambda: self._delete(job),
             *self._verbs_on_schedules(),
+            *self._verbs_on_flows(),
+            *self._verbs_on_limits(),
         ]
-        with suppress(StoreError, TransitionRefused, JobNotFound, KeyConflict):
+        with suppress(StoreError, TransitionRefused, JobNotFound, FlowNotFound, KeyConflict):
             self.random.choice(verbs)()
+
+    def _verbs_on_flows(self) -> list[Callable[[], object]]:
+        if not self.flows.callbacks:
+            return []
+        app, flow = self.app, self.random.choice(list(self.flows.callbacks)[-4:])
+        return [
+            lambda: app.cancel(self.plain.flows.existing(flow)),
+            *[lambda: app.pause(self.plain.flows.existing(flow))] * 2,
+            *[lambda: app.resume(self.plain.flows.existing(flow))] * 3,
+            *[lambda: app.retry(self.plain.flows.existing(flow))] * 4,
+            lambda: app.flows.seal(flow),
+        ]
+
+    def _verbs_on_limits(self) -> list[Callable[[], object]]:
+        limits, name = self.app.limits, self.random.choice(list(LIMITS))
+        return [
+            lambda: limits.set(name, self.random.randrange(1, 6)),
+            lambda: limits.reset(name),
+            lambda: limits.pause(name),
+            *[lambda: limits.resume(name)] * 3,
+        ]
 
     def _verbs_on_schedules(self) -> list[Callable[[], object]]:
         schedules, name = self.app.schedules, self.random.choice(list(SCHEDULES))
@@ -328,6 +445,7 @@ class World:
     def _step(self, work: Work) -> bool:
         """False: that was the last one. What is gone afterwards had ended before."""
         before = {job.id: job for job in self.plain.jobs()}
+        around = dict(self.looker.execute("SELECT id, parent_id FROM perdure_flow"))
         try:
             return work.step() is None
         finally:
@@ -337,6 +455,8 @@ class World:
                     self.wronged.append(f"job {job.id} was {job.state} and was removed")
                 if job.row.schedule_id is not None and job.row.scheduled_for is not None:
                     self.sweeps.instants[job.row.schedule_id].add(job.row.scheduled_for)
+                if job.row.flow_id is not None:
+                    self.sweeps.flows |= {job.row.flow_id, around[job.row.flow_id]}
                 self._note_gone(job.id)
 
     def _some_job(self) -> UUID:
@@ -513,12 +633,27 @@ class World:
 
     def judge_claims(self, claims: Sequence[Claim]) -> None:
         """No job of a reserved queue is claimed: this one was just now."""
-        closed = {row.queue for row in self.plain.store.active_reservations()} if claims else set()
+        closed = {row.queue for row in self.plain.store.active_reservations()} if claims else set[str]()
         for claim in claims:
             if closed & {claim.live.queue, "*"}:
                 self.wronged.append(
                     f"job {to_uuid(claim.job_id)} of queue {claim.live.queue} was claimed beside a holder"
                 )
+
+    def note_starts(self, claims: Sequence[Claim], now: Micros) -> None:
+        """The clock of a machine is up to 2 s ahead."""
+        when = now / 1_000_000 - START_S - SKEW_S / 2, self.time.at
+        self.flows.starts += [when for claim in claims if claim.live.kind == "rated"]
+
+    def judge_permits(self) -> None:
+        """After every turn: what is in use of a key has not risen above its limit, which may have fallen."""
+        found = dict(self.looker.execute("SELECT key, SUM(weight) FROM perdure_permit GROUP BY key"))
+        risen = [key for key, weight in found.items() if weight > self.flows.in_use.get(key, 0)]
+        self.flows.in_use = found
+        for key in risen:
+            most = self.plain.store.key_state(key, self.office.now()).most
+            if most is not None and found[key] > most:
+                self.wronged.append(f"{found[key]} of {key!r} were taken, and its limit is {most}")
 
     def judge_quiet(self, held: ReservationId) -> None:
         """When the holder begins, no job of its queue runs."""
@@ -653,6 +788,7 @@ class World:
         own = [
             Rescuer(parts, options).chore(lambda: node.id),
             ReservationWatch(store, machine, liveness).chore(),
+            OpeningWatch(store, machine, ids).chore(),
             Scheduler(store, machine, ids, parts.owner, parts.declared).chore(lambda: node.id),
         ]
         noticed = [chore._replace(run=partial(self._noticed, chore)) for chore in own]
@@ -710,10 +846,7 @@ class World:
             holder.machine.living.discard(holder.start)
         self.start()
         self.wronged += self._slots_dropped()
-        for name in SCHEDULES:
-            self.plain.schedules.disable(name)
-        for queue in QUEUES:
-            self.plain.queues.resume(queue)
+        self._let_everything_go()
         for turn in range(2_000):
             self._all_work()
             if turn % 8 == 0 and self._is_done():
@@ -722,6 +855,18 @@ class World:
                 return
         left = [job for job in self.plain.jobs() if job.state not in FINAL]
         raise AssertionError(f"it does not come to an end: {left}")
+
+    def _let_everything_go(self) -> None:
+        """Nothing is paused, nothing open, and nothing new comes."""
+        for name in SCHEDULES:
+            self.plain.schedules.disable(name)
+        for queue in QUEUES:
+            self.plain.queues.resume(queue)
+        self.plain.limits.declare(*AT_ONCE)
+        for name in LIMITS:
+            self.plain.limits.resume(name)
+        for flow in self.plain.flows.list(state="running"):
+            self.plain.flows.seal(flow)
 
     def _all_work(self) -> None:
         self.advance(0.5)
@@ -753,6 +898,60 @@ class World:
             *self._unjust_losses(),
             *self._work_thrown_away(),
             *self._nodes_forgotten(),
+            *self._flows_not_ended(),
+            *self._callbacks(),
+            *self._permits_left(),
+            *self._too_many_starts(),
+        ]
+
+    def _flows_not_ended(self) -> list[str]:
+        """Every flow has ended, and has counted each of its members and the flows inside it once. Nothing is left of
+        one that was pruned."""
+        found: list[str] = []
+        known: set[bytes] = set()
+        for flow_id, state, total, ended in self.looker.execute(
+            "SELECT id, state, total, completed + failed + cancelled + skipped FROM perdure_flow"
+        ):
+            known.add(flow_id)
+            ((members,),) = self.looker.execute(
+                "SELECT COUNT(DISTINCT sequence) + (SELECT COUNT(*) FROM perdure_flow WHERE parent_id = :id)"
+                " FROM perdure_job WHERE flow_id = :id",
+                {"id": flow_id},
+            )
+            if state == "running" or total != ended or (members != total and flow_id not in self.sweeps.flows):
+                found.append(f"flow {to_uuid(flow_id)} is {state}, with {ended} ends of {total}: it has {members}")
+        self.counts["flows"] += len(known)
+        left = self.looker.execute("SELECT id, flow_id FROM perdure_job WHERE flow_id IS NOT NULL")
+        return found + [f"job {to_uuid(job)} is there, but not its flow" for job, flow in left if flow not in known]
+
+    def _callbacks(self) -> list[str]:
+        """Whoever waited for the end of a flow ran in one life if the flow ended as needed, and else in none."""
+        found: list[str] = []
+        for flow_id, callbacks in self.flows.callbacks.items():
+            flow = None if flow_id.bytes in self.sweeps.flows else self.plain.flows.get(flow_id)
+            for job_id, need in callbacks if flow is not None else ():
+                assert flow is not None
+                job = self.plain.existing(job_id)
+                lives = {run.life for run in self.plain.runs(job_id)}
+                was_skipped = job.state == State.SKIPPED and job.row.error_type == UNMET
+                if was_skipped == is_met(need, str(flow.state), None) or len(lives) > 1 or (was_skipped and lives):
+                    found.append(f"job {job_id} needs {need} of flow {flow_id} ({flow.state}): {job.state}, {lives}")
+                self.counts["callbacks"] += bool(lives)
+        return found
+
+    def _permits_left(self) -> list[str]:
+        left = self.looker.execute("SELECT key, holder FROM perdure_permit")
+        return [f"job {to_uuid(holder)} has ended and holds {key!r}" for key, holder in left]
+
+    def _too_many_starts(self) -> list[str]:
+        """In any window of a sliding rate; where a clock was set, nobody can tell."""
+        starts = [] if self.counts["set_a_clock"] else sorted(self.flows.starts)
+        window = PER_S - SKEW_S
+        counts = {first: sum(first <= at and until < first + window for at, until in starts) for first, _ in starts}
+        return [
+            f"{count} jobs of a rate of {RATE} started within {window} s, from {first} on"
+            for first, count in counts.items()
+            if count > RATE
         ]
 
     def _effects(self) -> list[str]:
@@ -831,7 +1030,13 @@ class World:
             ]
         return found
 
+    @cached_property
+    def looker(self) -> sqlite3.Connection:
+        """To look at the tables."""
+        return sqlite3.connect(self.path)
+
     def close(self) -> None:
+        self.looker.close()
         self.plain.close()
 
 
@@ -840,8 +1045,15 @@ def work(ctx: JobContext, n: int) -> Any:
     return ctx.state["act"](ctx)
 
 
+def limited(ctx: JobContext, tenant: int, weight: int) -> Any:
+    del tenant, weight
+    return ctx.state["act"](ctx)
+
+
 THINGS: dict[Callable[[World], None], int] = {
-    World.enqueue: 16,
+    World.enqueue: 12,
+    World.enqueue_limited: 4,
+    World.start_a_flow: 4,
     World.pass_time: 25,
     World.work: 10,
     World.operate: 9,

@@ -115,7 +115,7 @@ def test_a_fork_while_a_thread_leads_a_group(app: Perdure, send: Any, path: Path
 
     def lead(inside: threading.Event) -> None:
         def slow() -> Op[None]:
-            yield Call("any_edge")
+            yield Call("read_revision")
             inside.set()
             linger()
 

@@ -396,7 +396,7 @@ class SlowLeader:
         self._thread = threading.Thread(target=database.write, args=(self._slow,))
 
     def _slow(self) -> Op[None]:
-        yield Call("any_edge")
+        yield Call("read_revision")
         self._inside.set()
         self._go_on.wait(30)
 

@@ -368,9 +368,14 @@ def test_a_file_of_revision_1_is_upgraded_with_all_that_is_in_it(path: Path) -> 
     after = contents(path)
     assert revisions(path) == [step.revision for step in KNOWN]
     assert {node.host: node.lease_us for node in nodes} == {"far": None, "near": None}
+    waited_for = {depends_on for depends_on, *_ in before["perdure_edge"]}
+    assert waited_for, "an edge from before has to be among it"
     for name, rows in before.items():
         if name != "perdure_schema_version":
-            assert [row[: len(old)] for row, old in zip(after[name], rows, strict=True)] == rows, name
+            kept = [row[: len(old)] for row, old in zip(after[name], rows, strict=True)]
+            if name == "perdure_ready":  # a job that others wait for knows it, which is a change of it
+                rows = [(*row[:-1], int(str(row[-1])) + (row[0] in waited_for)) for row in rows]  # noqa: PLW2901
+            assert kept == rows, name
     assert len(backups(path)) == 1
 
 

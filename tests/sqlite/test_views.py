@@ -74,6 +74,16 @@ def test_links_between_jobs_are_text(app: Perdure, send: Any, rows: Rows) -> Non
     assert shown[str(again.id)]["retry_of"] == str(old.id)
 
 
+def test_a_member_of_a_flow_is_shown_as_one(app: Perdure, send: Any, rows: Rows) -> None:
+    alone = send.enqueue("a")
+    chain = app.chain(send.new("b"))
+    with app.batch("import") as batch:
+        batch.add(send.new("c"))
+    shown = [(row["job_type"], row["flow_id"]) for row in rows("perdure_jobs")]
+    assert sorted(shown, key=str) == [("batch_child", str(batch.id)), ("chain", str(chain.id)), ("single", None)]
+    assert alone.flow_id is None
+
+
 def test_runs_are_shown_with_what_they_were_given(app: Perdure, send: Any, rows: Rows) -> None:
     job = send.options(retry=1).enqueue("a")
     by_hand.fail(app, "out of stamps")

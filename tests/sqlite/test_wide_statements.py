@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -86,14 +85,17 @@ def test_only_rows_that_meet_the_whole_guard_are_deleted(connection: sqlite3.Con
     assert left == keys[::2]
 
 
-def test_the_first_column_that_a_delete_compares_is_the_key_of_its_table(connection: sqlite3.Connection) -> None:
-    compared = re.compile(r"DELETE FROM (\w+)\s+WHERE (\w+) = \?\d+ AND ")
-    wide = [statement.sql for statement in STATEMENTS.values() if widened(statement)]
-    found = [match.groups() for sql in wide if (match := compared.match(sql))]
-    assert ("perdure_ready", "job_id") in found
-    for table, column in found:
-        keys = connection.execute(f"SELECT name FROM pragma_table_info('{table}') WHERE pk").fetchall()
-        assert keys == [(column,)], table
+@pytest.mark.parametrize("count", SIZES)
+def test_a_row_that_is_like_a_removed_one_in_one_column_stays(connection: sqlite3.Connection, count: int) -> None:
+    driver = SqliteDriver(connection, STATEMENTS)
+    given = [("gpu", n.to_bytes(16)) for n in range(count)]
+    others = [("gpu", b"another holder")] + [("cpu", holder) for _, holder in given]
+    driver.execute(("insert_permit", [(*permit, 1) for permit in given + others]))
+
+    assert driver.execute(("free_permit", given)).changed == count
+
+    left = connection.execute("SELECT key, holder FROM perdure_permit ORDER BY key, holder").fetchall()
+    assert left == sorted(others)
 
 
 def test_what_every_turn_of_a_worker_writes_is_written_wide() -> None:

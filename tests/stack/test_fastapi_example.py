@@ -18,9 +18,10 @@ from perdure import Perdure
 from perdure.ops.doctor import examine, is_healthy
 from tests.conftest import SIZE
 from tests.customers import PATIENCE_S, Customers, free_port, post
-from tests.postgres_server import postgres_server, postgres_url
+from tests.mariadb_server import mariadb_server
+from tests.postgres_server import postgres_server
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["mariadb_server", "postgres_server"]
 
 ROOT = Path(__file__).parents[2]
 KILLS = 20 if SIZE == "full" else 2
@@ -78,12 +79,21 @@ class Shop:
             process.wait()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+DRIVERS = {"sqlite": "aiosqlite", "postgres": "psycopg", "mariadb": "aiomysql"}
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
+    ]
+)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    if request.param == "sqlite":
-        url = f"sqlite+aiosqlite:///{tmp_path}/shop.db"
-    else:
-        url = request.getfixturevalue("postgres_url").replace("postgresql://", "postgresql+psycopg://", 1)
+    url = f"sqlite:///{tmp_path}/shop.db"
+    if request.param != "sqlite":
+        url = request.getfixturevalue(f"{request.param}_server").new_database()
+    url = url.replace("://", f"+{DRIVERS[request.param]}://", 1)
     shop = Shop(tmp_path, url)
     yield shop
     shop.stop()
@@ -91,7 +101,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 
 def orders(url: str) -> dict[str, bool]:
     """By number, whether it is packed."""
-    engine = create_engine(url.replace("+aiosqlite", ""))
+    engine = create_engine(url.replace("+aiosqlite", "").replace("+aiomysql", "+pymysql"))
     with engine.connect() as connection:
         found = {
             number: bool(packed) for number, packed in connection.execute(text("SELECT number, packed FROM orders"))

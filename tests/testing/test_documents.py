@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.django_databases import need_mysqlclient, settings_for
+from tests.mariadb_server import mariadb_server
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.testing.test_plugin import run_pytest
 
-__all__ = ["postgres_server"]
+__all__ = ["mariadb_server", "postgres_server"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text("utf-8")
 FILES = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -27,11 +28,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_every_test_on_the_page_passes(project: Path) -> None:
-    tests = [name for name, _ in FILES if name.startswith("tests/")]
-    with_others = [name for name, _ in FILES if name.startswith("with_")]
-    assert len(tests) + len(with_others) == len(re.findall(r"^```python$", PAGE, re.MULTILINE)) - 1
+    known = [name for name, _ in FILES if name.startswith(("shop/", "tests/", "with_"))]
+    assert len(known) == len(re.findall(r"^```python$", PAGE, re.MULTILINE))
+    tests = [len(re.findall(r"^def test_", text, re.MULTILINE)) for name, text in FILES if name.startswith("tests/")]
+    assert all(tests)
     printed = run_pytest(project, "-q", "tests")
-    assert f"{len(tests)} passed" in printed, printed
+    assert f"{sum(tests)} passed" in printed, printed
     assert not list(project.rglob("*.db"))
 
 
@@ -58,16 +60,60 @@ def test_the_recipe_for_pytest_django_works(project: Path) -> None:
 
 @pytest.mark.postgres
 def test_the_recipe_for_pytest_django_works_on_postgres(project: Path, postgres_server: PostgresServer) -> None:
-    parts = urlsplit(postgres_server.new_database())
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "HOST": parse_qs(parts.query)["host"][0],
-    }
-    (project / "with_django" / "settings.py").write_text(f"{DJANGO}DATABASES = { ({'default': database})!r}\n")
+    databases = settings_for(postgres_server.new_database())
+    (project / "with_django" / "settings.py").write_text(DJANGO + databases)
     printed = run_with(project, "with_django", "pytest_django.plugin", "--ds=settings")
     assert "2 passed" in printed, printed
+
+
+TASKS = """
+INSTALLED_APPS += ["django_tasks", "perdure.contrib.django"]
+TASKS = {"default": {"BACKEND": "perdure.contrib.django.PerdureBackend"}}
+"""
+
+
+COROUTINES = """
+from django.contrib.auth.models import Group
+from django_tasks import task
+
+
+@task
+async def count():
+    return await Group.objects.acount()
+
+
+def test_a_coroutine_sees_what_the_test_has_written(perdure):
+    Group.objects.create(name="ann")
+    result = count.enqueue()
+    perdure.drain()
+    result.refresh()
+    assert (result.return_value, Group.objects.count()) == (1, 1)
+
+
+def test_every_test_begins_with_nothing(perdure):
+    assert not Group.objects.exists()
+"""
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+def test_the_recipe_for_django_s_tasks_works(project: Path, database: str, request: pytest.FixtureRequest) -> None:
+    databases = ON_SQLITE
+    if database == "mariadb":
+        need_mysqlclient()
+    if database != "sqlite":
+        databases = settings_for(request.getfixturevalue(f"{database}_server").new_database())
+    (project / "with_tasks" / "settings.py").write_text(DJANGO + databases + TASKS)
+    (project / "with_tasks" / "test_coroutines.py").write_text(COROUTINES)
+    printed = run_with(project, "with_tasks", "pytest_django.plugin", "--ds=settings")
+    assert "4 passed" in printed, printed
+    assert not list(project.rglob("*.db"))
 
 
 def test_the_recipe_for_sqlalchemy_works(project: Path) -> None:
@@ -88,13 +134,15 @@ def test_the_recipe_for_asynchronous_sessions_works(project: Path) -> None:
     assert "1 passed" in printed, printed
 
 
-def test_the_recipe_for_anyio_works(project: Path) -> None:
-    test = project / "with_asyncio" / "test_pages.py"
-    test.write_text(test.read_text("utf-8").replace("pytest.mark.asyncio", "pytest.mark.anyio"), "utf-8")
+@pytest.mark.parametrize("recipe", ["with_asyncio/test_pages.py", "with_async/test_orders.py"])
+def test_the_recipes_for_coroutines_work_with_anyio(project: Path, recipe: str) -> None:
+    test = project / recipe
+    written = test.read_text("utf-8").replace("import pytest_asyncio\n", "").replace("pytest_asyncio.f", "pytest.f")
+    test.write_text(written.replace("pytest.mark.asyncio", "pytest.mark.anyio"), "utf-8")
     (test.parent / "conftest.py").write_text(
         "import pytest\n\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
     )
-    printed = run_with(project, "with_asyncio", "anyio.pytest_plugin")
+    printed = run_with(project, test.parent.name, "anyio.pytest_plugin")
     assert "1 passed" in printed, printed
 
 

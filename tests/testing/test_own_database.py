@@ -13,14 +13,12 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from perdure import JobContext, Perdure, PerdureError, TransactionError
 from tests.app.doors import DjangoAtomic
 from tests.mariadb.doors import Plain as PlainMariaDB
 from tests.mariadb_server import mariadb_server
-from tests.postgres.doors import DjangoAtomic as DjangoOnPostgres
 from tests.postgres.doors import engine_at
 from tests.postgres_server import postgres_server
 
@@ -79,7 +77,7 @@ def _session_on_postgres(stack: ExitStack, request: pytest.FixtureRequest, path:
 
 
 def _django_on_postgres(stack: ExitStack, request: pytest.FixtureRequest, path: Path) -> Place:
-    door = stack.enter_context(closing(DjangoOnPostgres(request.getfixturevalue("postgres_server").new_database())))
+    door = stack.enter_context(closing(DjangoAtomic(request.getfixturevalue("postgres_server").new_database())))
     return Place(door.tx, door.execute, door.rollback)
 
 
@@ -200,14 +198,6 @@ def test_jobs_that_wait_there_are_not_run_by_a_test(app: Perdure, send: Any, tmp
         with pytest.raises(PerdureError, match="for tests alone") as raised, app.testing(tx=connection):
             pass
         assert raised.value.code == "testing_not_empty"
-
-
-def test_an_asynchronous_connection_is_refused_with_the_way_out(app: Perdure, tmp_path: Path) -> None:
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/users.db")
-    with pytest.raises(TransactionError, match=r"sqlalchemy AsyncSession.*; use app\.testing\(url=…\)") as raised:
-        app.testing(tx=AsyncSession(engine)).__enter__()
-    assert raised.value.code == "tx_async"
-    assert app.kit is None
 
 
 @pytest.mark.mariadb

@@ -6,7 +6,24 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from perdure import Draft, Job, JobContext, Perdure, Retention, Retry, Run, RunState, State, Unique
+from perdure import (
+    Draft,
+    Flow,
+    FlowState,
+    Job,
+    JobContext,
+    Outcome,
+    Perdure,
+    Planned,
+    Retention,
+    Retry,
+    Run,
+    RunState,
+    State,
+    Unique,
+    each,
+    previous,
+)
 
 app = Perdure(
     "jobs.db",
@@ -76,9 +93,50 @@ def enqueueing() -> None:
 
 
 def drafts() -> None:
-    assert_type(send.new("a"), Draft)
-    assert_type(fetch.options(delay=1).new("u", tries=3), Draft)
-    assert_type(count.new(["a"]), Draft)
+    assert_type(send.new("a"), Draft[str])
+    assert_type(fetch.options(delay=1).new("u", tries=3), Draft[int])
+    assert_type(count.new(["a"]), Draft[dict[str, int]])
+    anything: Draft = send.new("a")
+    any_of_them: list[Draft] = [send.new("a"), fetch.new("u"), anything]
+    app.enqueue_many(any_of_them)
+
+
+def flows(job: Job) -> None:
+    with app.workflow("nightly", key="monday", on_failure="stop") as wf:
+        sent = assert_type(wf.add(send.new("a")), Planned[str])
+        size = assert_type(wf.add(fetch.new(sent.result), after=[job, (sent, "end")]), Planned[int])
+        assert_type(size.result, int)
+        assert_type(size.outcome, Outcome)
+        wf.add(send.new(to=sent.result), after=wf, on="failure", when=size.result > 3)
+        wf.add(send.new("b"), when=(size.result > 3) & (sent.result != "x") | (size.result == 0))
+        wf.choose((size.result > 3, send.new("a")), (size.result > 1, fetch.new("u")), otherwise=count.new([]))
+        parts = wf.map(send.new(to=each), over=["a", "b"], at_once=5)
+        wf.add(send.new("c"), after=parts, on="end", when=parts.summary.success_rate >= 0.95)
+        wf.batch("more", filled_by=size)
+    assert_type(wf.flow, Flow)
+    assert_type(app.chain(send.new("a"), fetch.new(url=previous)), Flow)
+    assert_type(app.group([send.new("a"), fetch.new("u")], mode="sequential", on_failure="stop"), Flow)
+    with app.batch("import", on_success=send.new("a"), on_failure=send.new("b"), properties={"x": 1}) as batch:
+        assert_type(batch.add(fetch.new("u")), Planned[int])
+        batch.add_many(send.new(to) for to in "ab")
+    assert_type(app.cancel(batch), Flow)
+    assert_type(app.cancel(job), Job)
+    assert_type(app.wait(wf, timeout=5), Flow)
+    assert_type(app.wait(sent), Job)
+    assert_type(app.flows.get(wf), Flow | None)
+    assert_type(next(app.flows.list(state="running")).state, FlowState)
+    send.options(after=[job, (batch, "end"), job.id], on="failure").enqueue("d")
+
+
+async def awaited_flows(job: Job) -> None:
+    async with app.aio.workflow("nightly") as wf:
+        assert_type(wf.add(fetch.new("u")), Planned[int])
+    async with app.aio.batch("import") as batch:
+        assert_type(await batch.add(send.new("a")), Planned[str])
+    assert_type(await app.aio.retry(wf), Flow)
+    assert_type(await app.aio.retry(job), Job)
+    assert_type(await app.aio.chain(send.new("a")), Flow)
+    assert_type([flow.total async for flow in app.aio.flows.list()], list[int | None])
 
 
 def options(connection: object) -> None:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from perdure import Job, Perdure, Retry
 from perdure.clock import Micros
-from perdure.ids import JobId, NodeId, ReservationId, RunId, to_uuid
-from perdure.job.model import Claim, Failure
+from perdure.ids import FlowId, JobId, NodeId, ReservationId, RunId, to_uuid
+from perdure.job.flow import NewFlow
+from perdure.job.model import Claim, Failure, NewJob, Plan
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -24,9 +25,13 @@ from perdure.job.reports import (
     TimedOut,
     Unreadable,
 )
-from perdure.store.rows import Claimer, Lane, LogLine, NewNode, ReservationRow
+from perdure.limit.key import Need, key_of, name_of, written
+from perdure.store.repair import CLOCKS_DIFFER_US
+from perdure.store.rows import HOLD_LEASE_US, Claimer, Lane, LimitRule, LogLine, NewNode, ReservationRow, Turn
 
 MISSING = b"\xee" * 16
+FEW, FEW_TOO = key_of("few", has_value=False), key_of("few_too", "a")
+"""Keys of two limits: one that goes by nothing, and one value of the other."""
 LEASE_US = 60_000_000
 BROKEN = Failed(Failure("RuntimeError", "no", permanent=True))
 
@@ -88,6 +93,11 @@ def populate(app: Perdure) -> dict[str, bytes]:
     ids |= _parked(app, NodeId(ids["node"]), kinds[0])
     for twin in TWINS:
         ids |= {f"{name}{twin}": job_id for name, job_id in _waiting(app, kinds[0], twin).items()}
+    for twin, key in zip(TWINS, (FEW, FEW_TOO), strict=True):
+        node = NodeId(ids[f"node{twin}"])
+        ids |= {f"{name}{twin}": job_id for name, job_id in _limited(app, node, key, f"limited{twin}").items()}
+    for twin in TWINS:
+        ids |= {f"{name}{twin}": one for name, one in _flows(app).items()}
     ids["retired"] = _new_node(app)
     app.store.stop(NodeId(ids["retired"]), "shutdown", app.clock.now())
     for twin in TWINS:
@@ -179,6 +189,57 @@ def _waiting(app: Perdure, work: Any, twin: str) -> dict[str, bytes]:
     }
 
 
+def _flows(app: Perdure) -> dict[str, bytes]:
+    """A flow with one member that waits, one that was cancelled, and another flow inside it; one that has ended; and
+    one that is open. Inside the first two is one that has ended."""
+    now = app.clock.now()
+    outer, inner, ended, still_open, *done = (
+        NewFlow(FlowId(app.ids.new()), "workflow", "nightly", "shop", now) for _ in range(6)
+    )
+    plan = _plan("flows")
+    jobs = {
+        name: NewJob(JobId(app.ids.new()), plan, '{"n":1}', None, now, now, "queued", flow_id=of.id, sequence=number)
+        for name, of, number in (
+            ("member", outer, 0),
+            ("dropped", outer, 1),
+            ("inner_member", inner, 0),
+            ("ended_member", ended, 0),
+        )
+    }
+    inner, done_inside, done_too = (
+        one._replace(parent_id=of.id) for one, of in ((inner, outer), (done[0], outer), (done[1], ended))
+    )
+    waiting = [jobs[name] for name in ("member", "dropped", "inner_member")]
+    app.store.start_flows([outer, inner, done_inside], waiting)
+    app.store.start_flows([ended, done_too], [jobs["ended_member"]])
+    app.store.start_flows([still_open._replace(open=True)], [])
+    for name in ("dropped", "ended_member"):
+        app.cancel(_text(jobs[name].id))
+    app.store.turn(Turn(settle=True), now)
+    flows = {"flow": outer.id, "inner": inner.id, "flow_ended": ended.id, "flow_open": still_open.id}
+    return {**{name: job.id for name, job in jobs.items()}, **flows}
+
+
+def _limited(app: Perdure, node: NodeId, key: str, queue: str) -> dict[str, bytes]:
+    """A job that holds the only permit of a key, and one that is twice as heavy and stands in its line."""
+    now = app.clock.now()
+    app.store.declare_limits([LimitRule(name_of(key), "at_once", 1)], [queue], Micros(now - 1))
+    jobs = {
+        name: NewJob(JobId(app.ids.new()), _plan(queue, Need(key, weight)), '{"n":1}', None, now, now, "held")
+        for name, weight in (("permitted", 1), ("in_line", 2))
+    }
+    app.store.enqueue(list(jobs.values()))
+    app.store.turn(Turn(settle=True), now)
+    for _ in jobs:
+        _claim(app, node, queue=queue)
+    return {name: job.id for name, job in jobs.items()}
+
+
+def _plan(queue: str, *needs: Need) -> Plan:
+    few = (None, None, None, 0, 3, 0, None, written(needs), (), "raise", ("work",))
+    return Plan("work", 1, "shop", queue, *few, plain=not needs)
+
+
 def _from_template(app: Perdure, name: str) -> Job:
     """A job of the first version of a template that has two."""
     app.templates.put(name, "work", {"n": 12}, tags=["x"])
@@ -201,10 +262,10 @@ def _reserve(app: Perdure, queue: str) -> ReservationId:
     return held
 
 
-def _claim(app: Perdure, node: NodeId, kinds: dict[str, int] | None = None) -> Sequence[Claim]:
-    """The job at the head of the default queue; with kinds that do not fit, it is parked."""
+def _claim(app: Perdure, node: NodeId, kinds: dict[str, int] | None = None, queue: str = "default") -> Sequence[Claim]:
+    """The job at the head of a queue; with kinds that do not fit, it is parked."""
     runs = [RunId(run) for run in app.ids.new_many(1)]
-    return app.store.claim([Lane("default", 1)], Claimer(node, kinds, runs, LEASE_US), app.clock.now())
+    return app.store.claim([Lane(queue, 1)], Claimer(node, kinds, runs, LEASE_US), app.clock.now())
 
 
 def _finish(app: Perdure, report: Report, taken: Claim) -> None:
@@ -254,8 +315,46 @@ def run(name: str, change: str) -> str:
     return f"UPDATE perdure_run SET {change} WHERE job_id = :{name}"
 
 
+def edge(name: str, change: str) -> str:
+    return f"UPDATE perdure_edge SET {change} WHERE job_id = :{name}"
+
+
+def flow(name: str, change: str) -> str:
+    return f"UPDATE perdure_flow SET {change} WHERE id = :{name}"
+
+
 def outcome(name: str, change: str) -> str:
     return f"UPDATE perdure_outcome SET {change} WHERE job_id = :{name}"
+
+
+def limit(name: str, change: str) -> str:
+    return f"UPDATE perdure_limit_rule SET {change} WHERE name = '{name}'"
+
+
+def permit(name: str, change: str) -> str:
+    return f"UPDATE perdure_permit SET {change} WHERE holder = :{name}"
+
+
+def of_key(key: str, column: str, value: int | str) -> tuple[str, str]:
+    """Set by hand for one key, or noted of it. On servers it may have a row already: its lock."""
+    forget = f"DELETE FROM perdure_limit_key WHERE key = '{key}'"
+    return forget, f"INSERT INTO perdure_limit_key (key, {column}) VALUES ('{key}', {value})"
+
+
+def look(key: str, whole: int) -> str:
+    """Word left that this line is to be looked at, or those of a whole limit."""
+    return f"INSERT INTO perdure_limit_look (look_id, key, whole, after) VALUES (:missing, '{key}', {whole}, '')"
+
+
+def another_permit(key: str, holder: str, lease_until: str) -> str:
+    values = f"('{key}', :{holder}, 1, {lease_until})"
+    return f"INSERT INTO perdure_permit (key, holder, weight, lease_until) VALUES {values}"
+
+
+def awake(queue: str, needs: str) -> tuple[str, str]:
+    """Another job in a queue, at the front of it, that the next claim looks at."""
+    change = f"queue = '{queue}', position = 7, state = 'held', limit_key = '{needs}'"
+    return job("queued", f"queue = '{queue}'"), ready("queued", change)
 
 
 def first_life(change: str) -> str:
@@ -264,6 +363,10 @@ def first_life(change: str) -> str:
 
 NOW = "(SELECT MAX(created_at) + 1 FROM perdure_job)"
 MINUTE, HOUR = 60_000_000, 3_600_000_000
+DAY = 24 * HOUR
+SOON = HOLD_LEASE_US + CLOCKS_DIFFER_US
+A_WHILE = 600 * 1_000_000
+"""Repairs go by the clock of a server, which goes on meanwhile."""
 
 _CREATED = "(SELECT created_at FROM perdure_job WHERE id = :{})"
 _RUN = "INSERT INTO perdure_run (id, job_id, state, node_id, attempt, life, started_at, finished_at, wait_ms)"
@@ -349,7 +452,7 @@ CASES: tuple[Case, ...] = (
     case(ready("running", "node_id = NULL"), running_without_node="running"),
     case(ready("running", "node_id = :missing"), running_on_unknown_node="running"),
     case(f"UPDATE perdure_node SET stopped_at = {NOW}, stop_reason = 'crash' WHERE id = :node",
-         running_on_stopped_node="running superseded"),
+         running_on_stopped_node="running superseded permitted"),
     case(ready("running", "claimed_at = NULL"), running_half_claimed="running"),
     case(ready("running", "started_at = NULL"), running_half_claimed="running"),
     case(ready("running", "attempts = 0"), running_half_claimed="running"),
@@ -381,6 +484,53 @@ CASES: tuple[Case, ...] = (
     case(ready("parked", "park_reason = NULL"), park_reason_disagrees="parked"),
     case(ready("parked", "park_reason = 'boredom'"), park_reason_disagrees="parked"),
     case(ready("queued", "park_reason = 'unreadable'"), park_reason_disagrees="queued"),
+    # -- limits --
+    case(another_permit("other", "missing", "NULL"), permit_without_run="other"),
+    case(another_permit("other", "queued", "NULL"), permit_without_run="other"),
+    case(another_permit("other", "missing", f"{NOW} + {HOUR}")),
+    case("DELETE FROM perdure_permit WHERE holder = :permitted", limit("few", "most = 2"),
+         run_without_permit="permitted", line_asleep="few"),
+    case("DELETE FROM perdure_permit WHERE holder = :permitted_too",
+         run_without_permit="permitted_too", line_asleep="few_too=a"),
+    case(permit("permitted", "holder = :queued"), permit_without_run="few", run_without_permit="permitted"),
+    case(permit("permitted", "key = 'other'"), run_without_permit="permitted", line_asleep="few"),
+    case(permit("permitted", "key = 'other'"),
+         limit("few", "declared_at = (SELECT claimed_at FROM perdure_ready WHERE job_id = :permitted)"),
+         line_asleep="few"),
+    case(permit("permitted", "key = 'other'"), limit("few", "sort = 'sliding', per_us = 1"), line_asleep="few"),
+    case(ready("in_line", f"claimed_at = {NOW}"), waiting_but_held="in_line"),
+    case(permit("permitted", "weight = 2"), over_limit="few"),
+    case(permit("permitted_too", "weight = 2"), over_limit="few_too=a"),
+    case(permit("permitted", "weight = 2"), *of_key("few", "set_most", 2)),
+    case(permit("permitted", "weight = 2"), *of_key("other", "set_most", 2), over_limit="few"),
+    case(permit("permitted", "weight = 2"), limit("few", "sort = 'sliding', per_us = 1")),
+    case(limit("few", "most = 3"), line_asleep="few"),
+    case(limit("few", "most = 2")),
+    case(limit("few_too", "most = 3"), line_asleep="few_too=a"),
+    case("DELETE FROM perdure_limit_rule WHERE name = 'few'", line_asleep="few"),
+    case("DELETE FROM perdure_limit_rule WHERE name = 'few'", *of_key("few", "set_most", 2)),
+    case(limit("few", "most = 3"), ready("aside", "state = 'held', held_by = 'few', limit_key = 'few*1'"),
+         line_asleep="few few"),
+    case(limit("few", f"most = 3, paused_at = {NOW}")),
+    case(limit("few", "most = 3"), *of_key("few", "paused_at", 1)),
+    case(limit("few", "most = 3"), *of_key("other", "paused_at", 1), line_asleep="few"),
+    case(limit("few", "most = 3"), *of_key("few", "opens_at", 1)),
+    case(limit("few", "most = 3"), look("few", 0)),
+    case(limit("few", "most = 3"), look("other", 1), line_asleep="few"),
+    case(limit("few_too", "most = 3"), look("few_too", 1)),
+    case(limit("few_too", "most = 3"), look("few_too", 0), line_asleep="few_too=a"),
+    case(limit("few", "most = 3"), *awake("limited", "few*1")),
+    case(limit("few", "most = 3"), *awake("limited", "other*1"), line_asleep="few"),
+    case(limit("few", "most = 3"), *awake("limited_too", "few*1"), line_asleep="few"),
+    case(*of_key("few", "opens_at", f"{NOW} + {SOON + A_WHILE}"), key_opens_never="few"),
+    case(*of_key("few", "opens_at", f"{NOW} + {SOON}")),
+    case(*of_key(FEW_TOO, "opens_at", f"{NOW} + {SOON + A_WHILE}"), key_opens_never="few_too=a"),
+    case(limit("few", f"per_us = {HOUR}"), *of_key("few", "opens_at", f"{NOW} + {HOUR}")),
+    case(limit("few", f"per_us = {HOUR}"), *of_key(FEW_TOO, "opens_at", f"{NOW} + {HOUR}"),
+         key_opens_never="few_too=a"),
+    case(limit("few_too", f"per_us = {HOUR}"), *of_key(FEW_TOO, "opens_at", f"{NOW} + {HOUR}")),
+    case(ready("queued", "held_by = 'few'"), in_line_not_held="queued"),
+    case(ready("running", "held_by = 'few'"), in_line_not_held="running"),
     # -- keys --
     case("INSERT INTO perdure_business_key VALUES ('ghost', :missing)", business_key_without_job="missing"),
     case("INSERT INTO perdure_business_key VALUES ('old', :failed)", business_key_of_ended_job="failed"),
@@ -415,10 +565,52 @@ CASES: tuple[Case, ...] = (
          "UPDATE perdure_queue SET reserved_until = 1 WHERE name = 'default'",
          reserved_but_open="gpu", reserved_for_nobody="default"),
     # -- links --
-    case("INSERT INTO perdure_edge VALUES (:queued, :missing)", edge_without_job="missing"),
-    case("UPDATE perdure_edge SET depends_on = :missing WHERE job_id = :blocked", edge_without_job="blocked"),
-    case("UPDATE perdure_edge SET depends_on = :failed WHERE job_id = :blocked", edge_on_ended_job="blocked"),
+    case("INSERT INTO perdure_edge VALUES (:queued, :missing, 'end', 'met')", edge_without_job="missing"),
+    case(edge("blocked", "depends_on = :missing"), edge_without_job="blocked"),
+    case(edge("blocked", "depends_on = :missing, state = 'met'"), ready("blocked", "waits_for = 0, state = 'queued'")),
+    case(edge("blocked", "depends_on = :failed"), edge_on_ended_job="blocked"),
+    case(edge("blocked", "depends_on = :flow_ended"), edge_on_ended_job="blocked"),
+    case(edge("blocked", "depends_on = :flow")),
+    case(edge("blocked", "depends_on = :failed"),
+         f"INSERT INTO perdure_todo VALUES ('unblock', :failed, :failed, NULL, {NOW})"),
+    case(edge("blocked", "depends_on = :failed"),
+         f"INSERT INTO perdure_todo VALUES ('look', :failed, :failed, NULL, {NOW})", edge_on_ended_job="blocked"),
+    case(edge("blocked", "depends_on = :failed"),
+         f"INSERT INTO perdure_todo VALUES ('unblock', :skipped, :failed, NULL, {NOW})", edge_on_ended_job="blocked"),
+    case("INSERT INTO perdure_edge VALUES (:failed, :skipped, 'end', 'waiting')"),
+    case("INSERT INTO perdure_edge VALUES (:failed, :queued, 'end', 'met')"),
     case(ready("blocked", "waits_for = 2"), waits_for_differs="blocked"),
+    case(edge("blocked", "state = 'met'"), waits_for_differs="blocked"),
+    case(ready("superseded", "traits = 0"), dependents_not_flagged="superseded"),
+    case(ready("superseded", "traits = 6"), dependents_not_flagged="superseded"),
+    case(ready("superseded", "traits = 0"), edge("blocked", "state = 'met'"),
+         ready("blocked", "waits_for = 0, state = 'queued'")),
+    # -- flows --
+    case(flow("flow", "total = 9"), flow_sum_differs="flow"),
+    case(flow("flow", "completed = completed + 1"), flow_sum_differs="flow"),
+    case("DELETE FROM perdure_tally WHERE flow_id = :flow", flow_sum_differs="flow"),
+    case("UPDATE perdure_tally SET added = 3 WHERE flow_id = :flow", flow_sum_differs="flow"),
+    case(ready("member", "flow_id = NULL"), flow_sum_differs="flow"),
+    case(ready("member", "flow_id = :flow_ended"), flow_sum_differs="flow", flow_ended_too_early="flow_ended"),
+    case(flow("inner", "parent_id = :flow_ended"), flow_sum_differs="flow", flow_ended_too_early="flow_ended"),
+    case(flow("flow_ended", "total = 9")),
+    case(flow("flow_open", f"created_at = {NOW} - {DAY + 1}"), flow_open_long="flow_open"),
+    case(flow("flow_open", f"created_at = {NOW} - {DAY}")),
+    case(f"UPDATE perdure_job SET created_at = {NOW} - {DAY + 1} WHERE flow_id = :flow"),
+    case(flow("flow_open", f"created_at = {NOW} - {DAY + 1}"), job("completed", "flow_id = :flow_open")),
+    case(flow("flow_ended", "sealed_at = NULL"),
+         f"UPDATE perdure_job SET created_at = {NOW} - {DAY + 1} WHERE flow_id = :flow_ended"),
+    case(flow("flow_open", "sealed_at = created_at"), flow_not_ended="flow_open"),
+    case(flow("flow_open", "sealed_at = created_at"), ready("queued", "flow_id = :flow_open"),
+         "INSERT INTO perdure_tally VALUES (:flow_open, :node, 1, 0, 0, 0, 0, 0, 0, 0)"),
+    case(flow("flow_open", "sealed_at = created_at"),
+         f"INSERT INTO perdure_todo VALUES ('look', :flow_open, :flow_open, NULL, {NOW})"),
+    case(flow("flow_open", "sealed_at = created_at"),
+         f"INSERT INTO perdure_todo VALUES ('look', :flow, :flow, NULL, {NOW})", flow_not_ended="flow_open"),
+    case(flow("flow_open", "sealed_at = created_at"),
+         f"INSERT INTO perdure_todo VALUES ('stop', :flow_open, :flow_open, NULL, {NOW})", flow_not_ended="flow_open"),
+    case("INSERT INTO perdure_todo VALUES ('look', :flow, :flow, NULL, 1)", todo_stuck="flow"),
+    case(f"INSERT INTO perdure_todo VALUES ('look', :flow, :flow, NULL, {NOW} - 300000000)"),
     case(outcome("failed", "superseded_by = :missing"), superseded_by_missing="failed"),
     case(outcome("failed", "superseded_by = :queued")),
     case(ready("superseded", "superseded_by = :missing"), superseded_by_missing="superseded"),
@@ -480,6 +672,8 @@ CASES: tuple[Case, ...] = (
     case(job("queued", "payload = '[1]'"), unreadable_payload="queued"),
     case(job("queued", "secrets = '{'"), unreadable_payload="queued"),
     case(job("queued", "params = '5'"), unreadable_payload="queued"),
+    case(job("queued", "refs = '{'"), unreadable_payload="queued"),
+    case(job("queued", "refs = '[1]'"), unreadable_payload="queued"),
     case(outcome("completed", "result = 'nope'"), unreadable_result="completed"),
     case(_OUTCOME.format(":missing", "cancelled"), outcome_without_job="missing"),
     case(_OUTCOME.format(":missing", "completed"), outcome_without_job="missing"),

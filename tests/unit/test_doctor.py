@@ -61,7 +61,7 @@ def test_an_injury_is_found_and_nothing_else(case: Case, patient: Patient, app: 
 
 def test_every_check_has_its_query_and_every_query_its_check() -> None:
     folder = files("perdure.store") / "sql"
-    texts = [(folder / name).read_text("utf-8") for name in ("doctor.sql", "doctor_links.sql")]
+    texts = [(folder / name).read_text("utf-8") for name in ("doctor.sql", "doctor_links.sql", "doctor_limits.sql")]
     queries = set(re.findall(r"^-- name: (\w+)$", "".join(texts), re.MULTILINE))
 
     assert queries - {"read_revision"} == {check.name for check in CHECKS}

@@ -150,7 +150,7 @@ def test_a_job_whose_run_came_to_nothing_waits_again(ended: str, patient: Patien
 def test_the_jobs_of_a_stopped_node_are_rescued(patient: Patient, app: Perdure) -> None:
     patient.suffer("UPDATE perdure_node SET stopped_at = beat_at, stop_reason = 'crash'")
 
-    assert repair(app.store, "rescue_running") == 4
+    assert repair(app.store, "rescue_running") == 6
 
     rescued = job(app, patient, "running")
     assert (rescued.state, rescued.attempts, rescued.crashes) == (State.QUEUED, 1, 1)

@@ -22,9 +22,10 @@ ADDS = (
     r"DROP VIEW",
     r"CREATE SEQUENCE",
     r"SELECT setval\(",  # of a sequence that is new
-    r"ALTER TABLE \S+ ADD COLUMN \w+ \w+( DEFAULT \S+)?( COLLATE \S+)?$",
+    r"ALTER TABLE \S+ ADD COLUMN \w+ \w+( DEFAULT \S+)?( COLLATE \S+)?( NOT NULL DEFAULT \S+)?$",
     r"ALTER TABLE \S+ ADD COLUMN \w+ \w+( COLLATE \S+)?\s+GENERATED ALWAYS AS .* STORED$",
     r"ALTER TABLE \S+ SET \(",
+    r"UPDATE \S+ SET traits = 1, version = version \+ 1\s+WHERE traits = 0 ",  # a column that is new
 )
 """What a step may do, so that a process of the version before, which is still running, can go on. DROP VIEW: views are
 for people. A column that may not be NULL needs a default: older processes do not know it. A generated one is the

@@ -63,12 +63,17 @@ def test_every_way_to_write_a_live_row_is_known() -> None:
     assert writers() == {
         "insert_ready",
         "insert_plain_ready",
+        "insert_member_ready",
         "insert_live",
         "claim_ready",
+        "stand_in_line",
+        "wake",
         "update_ready",
+        "unblock_ready",
         "delete_ready",
         "delete_ready_of_run",
         "delete_ended_ready",
+        "flag_ready",
         "respace",
         "set_aside_damaged",
     }

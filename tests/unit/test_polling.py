@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from itertools import pairwise
 
 import pytest
 
 from perdure.store import server
-from perdure.store.server import PollingBell
+from perdure.store.server import FIRST_LOOK_S, LAST_LOOK_S, PART_OF_REST, PollingBell, Rest, heard
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> PollingBell:
     """One that would look for itself only after an hour."""
-    monkeypatch.setattr(server, "LOOK_S", 3_600)
+    monkeypatch.setattr(server, "FIRST_LOOK_S", 3_600)
     return PollingBell()
 
 
@@ -42,7 +44,7 @@ def test_a_short_sleep_that_nobody_ends_says_that_nothing_happened() -> None:
 
 
 def test_a_long_sleep_ends_with_perhaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "LOOK_S", 0.001)
+    monkeypatch.setattr(server, "FIRST_LOOK_S", 0.001)
 
     assert PollingBell().wait(3_600)
 
@@ -65,3 +67,48 @@ def test_a_signal_handler_may_ring_while_its_thread_rings_or_sleeps(patient: Pol
 def test_it_may_be_closed_more_than_once(patient: PollingBell) -> None:
     patient.close()
     patient.close()
+
+
+def looks(rest: Rest, since: float, until: float) -> list[float]:
+    """When a worker looks that nobody rings for."""
+    found, at = [], since
+    while (at := at + rest.look_in(at)) < until:
+        rest.looks(at)
+        found.append(at)
+    return found
+
+
+def test_a_worker_at_rest_looks_less_and_less_often() -> None:
+    found = looks(Rest(0.0), 0.0, 3_600.0)
+
+    assert sum(at < 10 for at in found) >= 4.5 * 10
+    assert sum(at > 3_540 for at in found) <= 60 / LAST_LOOK_S + 1
+    waits = [(after, after - before) for before, after in pairwise(found)]
+    assert all(wait <= max(FIRST_LOOK_S, PART_OF_REST * at) + 1e-9 for at, wait in waits)
+
+
+def test_who_is_rung_looks_often_again() -> None:
+    rest = Rest(0.0)
+    rest.looks(3_600)
+    assert rest.look_in(3_600) == LAST_LOOK_S
+
+    rest.wakes(3_600)
+    rest.looks(3_600)
+
+    assert rest.look_in(3_600) == pytest.approx(FIRST_LOOK_S)
+
+
+def test_short_sleeps_one_after_the_other_put_no_look_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "FIRST_LOOK_S", 0.003)
+    bell = PollingBell()
+
+    assert any(bell.wait(0.001) for _ in range(100))
+
+
+@pytest.mark.parametrize("rung", [True, False])
+def test_who_is_rung_begins_to_rest_anew(rung: bool) -> None:
+    rest = Rest(time.monotonic() - 3_600)
+
+    assert heard(rest, rung=rung, or_look=True)
+
+    assert (rest.look_in(time.monotonic()) > FIRST_LOOK_S) == (not rung)

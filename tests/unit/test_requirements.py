@@ -95,3 +95,17 @@ def test_the_named_tests_exist_in(path: str) -> None:
     file = ROOT / path if path.startswith("tests/") else ROOT / "src" / path
 
     assert named_tests()[path] - functions_in(file) == set()
+
+
+def test_what_others_suffered_is_shown_by_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "internals.md").read_text("utf-8").split("## What others suffered")[1].split("\n## ")[0]
+    places = [ROOT / "tests", ROOT / "src" / "perdure" / "testing"]
+    known = {name for place in places for file in place.rglob("*.py") for name in _functions(file)}
+    named = set(re.findall(r"`(?:…_)?([a-z]+(?:_[a-z0-9]+){2,})(?: \([\w ]+\))?`", page))
+
+    assert len(named) >= 40
+    assert [name for name in sorted(named) if not any(one.endswith(name) for one in known)] == []
+
+
+def _functions(file: Path) -> list[str]:
+    return re.findall(r"^def (\w+)\(", file.read_text("utf-8"), re.MULTILINE)

@@ -22,7 +22,7 @@ from perdure.kind import Registry
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.store.protocols import Store, StoreSettings
-from perdure.store.rows import FinishStatus, Lane, NewNode, NodeRow, Process
+from perdure.store.rows import FinishStatus, Lane, NewNode, NodeRow, Process, Turn
 from perdure.testing.contract.rig import Rig
 from perdure.upkeep.rescue import BATCH, Rescuer
 from perdure.worker.liveness import ProcLiveness
@@ -119,6 +119,22 @@ def test_all_jobs_of_a_dead_node_go_on_at_one_look_however_many(rig: Rig) -> Non
     rig.claim(2 * BATCH + 1, node=dead)
 
     assert rescuer(rig).look(own) == 2 * BATCH + 1
+
+
+def test_a_flow_that_nobody_looks_at_again_is_found_once_in_a_lease(rig: Rig) -> None:
+    own, observer = rig.register(), rescuer(rig)
+    observer.look(own)
+    flow_id, _ = rig.start_flow(1, open=True)
+    rig.store.turn(Turn([rig.report(rig.claim_one(node=own), Completed())]), rig.now)
+    rig.execute("UPDATE {flow} SET sealed_at = created_at")
+
+    watch(rig, observer, own, LEASE_S - 10)
+    assert not rig.store.glance(own, None).todo
+    watch(rig, observer, own, 20)
+
+    assert rig.store.glance(own, None).todo
+    rig.settle()
+    assert rig.flow(flow_id).state == "completed"
 
 
 @pytest.mark.parametrize(("most", "state"), [(1, State.FAILED), (2, State.QUEUED)])

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from perdure.job.flow import EdgeState, FlowState
 from perdure.job.states import TRANSITIONS, RunState, State, Verb
 from perdure.store import migrate
 from perdure.store.engine import Statement, Statements, row_for, rows_for
@@ -26,6 +27,8 @@ DIALECTS = {
     "postgres, reading": READING,
     **{flavour.value: dialect(flavour).writing for flavour in Flavour},
 }
+
+EVERY_STATE = {*State, *RunState, *EdgeState, *FlowState}
 
 each_dialect = pytest.mark.parametrize("statements", DIALECTS.values(), ids=DIALECTS)
 
@@ -54,7 +57,7 @@ def _states_in(sql: str) -> set[str]:
 def test_statements_name_only_states_that_exist(statements: Statements) -> None:
     named = {name: set().union(*literals_of(statement)) for name, statement in statements.items()}
 
-    assert {name: states for name, states in named.items() if not states <= {*State, *RunState}} == {}
+    assert {name: states for name, states in named.items() if not states <= EVERY_STATE} == {}
 
 
 @each_dialect
@@ -81,7 +84,7 @@ def test_a_statement_that_changes_live_jobs_by_their_state_names_its_verb(statem
 def test_the_comparison_sees_what_it_should(statements: Statements) -> None:
     """Else the tests above would pass by seeing nothing."""
     assert literals_of(statements["claim_head"]) == (set(), {"queued"})
-    assert literals_of(statements["claim_ready"]) == ({"running"}, {"queued", "parked"})
+    assert literals_of(statements["claim_ready"]) == ({"running"}, {"queued", "held", "parked"})
     assert literals_of(statements["close_run"]) == (set(), {"running"})
     assert literals_of(statements["waiting_but_held"]).sought == {"running"}
     assert {statement.verb for statement in statements.values()} >= {"claim", "promote", "rescue", "move"}
@@ -103,7 +106,7 @@ def test_a_new_run_is_running_and_a_new_job_is_not(statements: Statements) -> No
 def test_the_indexes_name_only_states_that_exist(dialect: str) -> None:
     texts = "\n".join(step.text for step in migrate.migrations_of(dialect))
 
-    assert {"queued", "scheduled", "running"} <= _states_in(texts) <= {*State, *RunState}
+    assert {"queued", "scheduled", "running"} <= _states_in(texts) <= EVERY_STATE
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
@@ -180,6 +183,24 @@ def test_shared_statements_say_nothing_that_mysql_does_not_understand(construct:
 )
 def test_the_patterns_see_what_they_should(construct: str, sql: str) -> None:
     assert says(construct, sql)
+
+
+_LOCKS_ALL = re.compile(r"(?:FOR (?:UPDATE|SHARE)|LOCK IN SHARE MODE)(?: SKIP LOCKED)?\s*$")
+"""At the end of a statement: a lock on whatever is in its FROM."""
+
+
+def test_no_statement_asks_mysql_to_lock_a_list_that_it_was_given() -> None:
+    """It refuses a JSON_TABLE in a locking clause, which MariaDB passes over (error 3569)."""
+    forms = dialect(Flavour.MYSQL)
+    parts = [
+        (name, part)
+        for statements in (forms.writing, forms.reading, forms.borrowed)
+        for name, statement in statements.items()
+        for part in statement.sql.split(";\n")
+        if "JSON_TABLE" in part
+    ]
+    assert parts
+    assert [name for name, part in parts if _LOCKS_ALL.search(part)] == []
 
 
 def test_only_what_they_share_is_in_the_file_of_sqlite_and_postgres() -> None:

@@ -18,6 +18,7 @@ import pytest
 from perdure import Perdure
 from tests import postgres_server, run_suites
 from tests.conftest import complaint_about
+from tests.needs import MUST_RUN
 from tests.worker.patience import eventually
 
 PASSES = "def test_it() -> None: ..."
@@ -161,6 +162,27 @@ def test_what_tests_have_left_is_kept_of_a_suite_that_failed(
 
     (kept,) = tmp_path.rglob("note")
     assert f"What its tests have left is in {kept.parents[1]}\n" in capfd.readouterr().out
+
+
+def test_what_tests_had_to_do_without_is_named_at_the_end_or_fails_them(
+    suites: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Here a driver that cannot be imported."""
+    (tmp_path / "MySQLdb.py").write_text("raise ImportError('it is broken')")
+    root = Path(run_suites.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(root), *sys.path]))
+    write(suites, "passes", PASSES)
+    write(suites, "needs", "from tests.needs import Need, need\ndef test_it(): need(Need.MYSQLCLIENT)")
+
+    monkeypatch.delenv(MUST_RUN, raising=False)
+    assert run_suites.main([]) == 0
+    out = capfd.readouterr().out
+    assert "1 passed, 0 failed, 1 skipped" in out
+    assert "NOT TESTED: mysqlclient: it is broken;" in out[out.index("1 passed") :]
+
+    monkeypatch.setenv(MUST_RUN, "1")
+    assert run_suites.main([]) == 1
+    assert "1 passed, 1 failed, 0 skipped" in capfd.readouterr().out
 
 
 def test_the_limit_is_far_more_than_a_suite_takes() -> None:

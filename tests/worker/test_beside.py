@@ -66,6 +66,40 @@ def test_so_is_django(app: Perdure, path: Path, mode: str, monkeypatch: pytest.M
     check_refused(app, path, body)
 
 
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "exclusive"])
+def test_ours_is_refused_at_once_beside_one_of_django_that_holds_the_file(
+    app: Perdure, path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    django_connection(path)
+    monkeypatch.setitem(connections.settings, "jobs", {})
+    connection = django_connection(path, transaction_mode=mode)
+    try:
+        with transaction.atomic(using="jobs"):
+            with pytest.raises(TransactionError, match="Django") as raised, app.transaction():
+                raise AssertionError
+            assert raised.value.code == "tx_beside"
+        with app.transaction() as tx:  # it has ended, and nothing of the refused one is left
+            tx.execute("INSERT INTO orders VALUES ('ours')")
+    finally:
+        connection.close()
+
+
+def test_django_s_transactions_that_only_read_or_are_in_another_file_do_not_matter(
+    app: Perdure, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    django_connection(path)
+    monkeypatch.setitem(connections.settings, "jobs", {})
+    for file, mode in ((path, "DEFERRED"), (tmp_path / "other.db", "IMMEDIATE")):
+        connection = django_connection(file, transaction_mode=mode)
+        try:
+            with transaction.atomic(using="jobs"), connection.cursor() as cursor:
+                cursor.execute("SELECT * FROM sqlite_master")
+                with app.transaction() as tx:
+                    tx.execute("INSERT INTO orders VALUES ('ours')")
+        finally:
+            connection.close()
+
+
 def check_refused(app: Perdure, path: Path, body: Callable[[JobContext], None]) -> None:
     job = ran(app, "plain", body, retry=1)
     assert job.state == "failed"

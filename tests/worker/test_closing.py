@@ -248,7 +248,7 @@ def test_in_a_coroutine_it_is_refused_at_once_and_names_the_way(app: Perdure) ->
 
     @app.job
     async def coroutine(ctx: JobContext) -> str:
-        with pytest.raises(TransactionError, match="Done") as caught:
+        with pytest.raises(TransactionError, match=r"Done.*session=async_sessionmaker") as caught:
             ctx.transaction()
         seen.append(caught.value)
 

@@ -31,7 +31,7 @@ VALUES: dict[str, object] = {
 FIRST_YEAR, LAST_YEAR = -62_135_596_800_000_000, 253_402_300_799_999_999
 ANY_NUMBER = ("sequence", "exit_code", "wait_ms", "duration_ms")
 """Nobody reckons with these."""
-JSON_OBJECTS = ("payload", "secrets", "params", "options")
+JSON_OBJECTS = ("payload", "secrets", "params", "options", "refs")
 
 
 WRITTEN = [*columns_of("ready"), *columns_of("job")]

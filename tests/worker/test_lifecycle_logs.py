@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import logging
+import re
 import socket
 import sqlite3
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -670,6 +672,67 @@ def test_what_is_done_by_hand_is_told_with_the_principal(app: Perdure, lines: Li
     assert told[:3] == [("pause", user), ("cancel", "ann@example.org"), ("pause_queue", "ann@example.org")]
     assert sorted(told[3:]) == sorted([("cancel", f"job {by_a_job.id}"), ("cancel", "bob")])
     assert on_behalf.principal == "bob"
+
+
+def test_changes_of_schedules_by_hand_are_told_with_the_principal(app: Perdure, lines: Lines) -> None:
+    send = app.job(name="send", queue="later")(lambda: None)
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+    def told_of(act: Callable[[], object]) -> list[dict[str, Any]]:
+        before = len(lines.of("by_hand"))
+        act()
+        return [facts for _, facts in lines.of("by_hand")[before:]]
+
+    def verbs(act: Callable[[], object]) -> list[str]:
+        return [facts["verb"] for facts in told_of(act)]
+
+    token = principal.set("ann@example.org")
+    try:
+        (facts,) = told_of(lambda: app.schedules.put("tidy", "0 3 * * *", kind=send))
+        assert facts == {
+            "event": "by_hand",
+            "verb": "put_schedule",
+            "schedule": "tidy",
+            "principal": "ann@example.org",
+        }
+        assert verbs(lambda: app.schedules.put("tidy", "0 3 * * *", kind=send)) == [], "a repeat changes nothing"
+        assert verbs(lambda: app.schedules.put("tidy", "0 4 * * *", kind=send)) == ["put_schedule"]
+        (facts,) = told_of(lambda: app.schedules.trigger("tidy", noon))
+        (job,) = app.jobs(kind="send")
+        assert (facts["verb"], facts["job_id"]) == ("trigger_schedule", str(job.id))
+        assert verbs(lambda: app.trigger("tidy", noon)) == [], "the slot was taken already"
+        day = timedelta(days=1)
+        assert verbs(lambda: list(app.schedules.backfill("tidy", noon - 2 * day, noon))) == ["trigger_schedule"] * 2
+        assert verbs(lambda: app.schedules.disable("tidy")) == ["disable_schedule"]
+        assert verbs(lambda: app.schedules.disable("tidy")) == []
+        assert verbs(lambda: app.schedules.enable("tidy")) == ["enable_schedule"]
+        assert verbs(lambda: app.schedules.enable("tidy")) == []
+        (facts,) = told_of(lambda: app.schedules.rename("tidy", "sweep"))
+        assert (facts["verb"], facts["schedule"], facts["to"]) == ("rename_schedule", "tidy", "sweep")
+        assert verbs(lambda: app.schedules.remove("sweep", cancel_pending=True)) == ["remove_schedule", *["cancel"] * 3]
+    finally:
+        principal.reset(token)
+    assert {facts["principal"] for _, facts in lines.of("by_hand")} == {"ann@example.org"}
+
+
+def test_a_schedule_is_told_to_be_changed_in_the_transaction_of_the_caller(
+    app: Perdure, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    send = app.job(name="send")(lambda: None)
+    with app.transaction():
+        app.schedules.put("tidy", "0 3 * * *", kind=send)
+    assert lines.one("by_hand")[1]["in_transaction"] is True
+    caplog.clear()
+    app.schedules.rename("tidy", "sweep")
+    message = about(caplog, "by_hand").getMessage()
+    assert re.fullmatch(r"rename of schedule tidy by hand, by \S+, to sweep", message)
+
+
+def test_what_the_code_declares_is_not_by_hand(app: Perdure, lines: Lines) -> None:
+    app.schedule("0 3 * * *")(app.job(name="send")(lambda: None))
+    app.worker().run(until_idle=True)
+    assert [one.name for one in app.schedules.list()] == ["send"]
+    assert lines.of("by_hand") == []
 
 
 def test_changes_of_many_jobs_that_are_rolled_back_are_not_told(app: Perdure, lines: Lines) -> None:
