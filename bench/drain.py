@@ -126,12 +126,12 @@ def memory(path: Path, jobs: int) -> tuple[float, float]:
 
     def noted() -> None:
         if next(seen) == jobs // 10:
-            megabytes.append(_resident_mb())
+            megabytes.append(resident_mb())
             early.set()
 
     _fill_ours(app, jobs, "async", noted)
     app.worker(concurrency=CONCURRENCY).run(until_idle=True)
-    return megabytes[0], _resident_mb()
+    return megabytes[0], resident_mb()
 
 
 def _fill_ours(app: Perdure, jobs: int, side: str, each: Callable[[], None] = lambda: None) -> None:
@@ -180,7 +180,7 @@ def floor(path: Path, jobs: int) -> float:
     return jobs / taken
 
 
-def _resident_mb() -> float:
+def resident_mb() -> float:
     with Path("/proc/self/statm").open() as statm:
         return int(statm.read().split()[1]) * resource.getpagesize() / 1e6
 

@@ -1,5 +1,5 @@
 """Rows about database servers: a drain on PostgreSQL beside PgQueuer, Procrastinate and the floor, enqueueing, depth,
-several workers; a drain on MariaDB.
+several workers; a drain and depth on MariaDB.
 
 All sides use one server, which the row starts, with `fsync` on and its files on a disk; each round has a database of
 its own. Run as a module it is one side of the drain: `python -m bench.servers perdure|floor|pgqueuer-500|procrastinate
@@ -14,14 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psycopg
 
-from bench.depth import FEW, ROOM, Jobs, cost_us, microseconds
+from bench.depth import CHUNK, FEW, ROOM, Jobs, cost_us, microseconds
 from bench.enqueue import SINGLES, THREADS, enqueue_each, together
 from bench.floor_postgres import PostgresFloor
 from bench.measure import ROOT, Rounds, in_turns, rate
@@ -29,9 +29,12 @@ from bench.report import Figure, at_least, at_most, compared, ratio_figure
 from bench.sample import QUEUE, Desk, arguments
 from perdure import Perdure
 from tests import mariadb_server, postgres_server
+from tests.mariadb_server import MariaDBServer
 from tests.postgres_server import PostgresServer
 
 JOBS = 20_000
+SHARED_JOBS = 60_000
+"""For several workers: enough that their start and stop are a small part."""
 CONCURRENCY = 500
 ROUNDS = 5
 PGQUEUERS = ("pgqueuer-100", "pgqueuer-500", "pgqueuer-1000")  # by batch size; the best of them is the one to beat
@@ -99,13 +102,14 @@ def workers(_rounds: int) -> list[Figure]:
         for _ in range(ROUNDS):
             for side, count in zip(rates, (WORKERS, 1), strict=True):
                 side.append(_drained_by(count, started.new_database()))
-    what = f"PostgreSQL: {WORKERS} worker processes drain {JOBS:,} jobs"
+    what = f"PostgreSQL: {WORKERS} worker processes drain {SHARED_JOBS:,} jobs"
     return [compared("workers-postgres", what, rates, at_least(1, "one"), "one")]
 
 
 def _drained_by(count: int, url: str) -> float:
-    """All workers wait for a line on their input, so that the start of Python is not timed."""
-    fill(Perdure(url, auto_migrate=True), JOBS)
+    """All workers wait for a line on their input, so that the start of Python is not timed. Registering, the first
+    statements of each connection and the end of each process are."""
+    fill(Perdure(url, auto_migrate=True), SHARED_JOBS)
     command = [sys.executable, "-m", "bench.servers", "worker", url, "0"]
     processes = [
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -122,8 +126,8 @@ def _drained_by(count: int, url: str) -> float:
     for process in processes:
         process.communicate()
     taken = time.perf_counter() - started
-    _each_ran_once(url, JOBS)
-    return JOBS / taken
+    _each_ran_once(url, SHARED_JOBS)
+    return SHARED_JOBS / taken
 
 
 def _each_ran_once(url: str, jobs: int) -> None:
@@ -178,22 +182,38 @@ def threads(rounds: int) -> list[Figure]:
 def depth(rounds: int, jobs: Jobs) -> list[Figure]:
     """The median cost of a claim of ten, in its own transaction, in both databases in turns."""
     with server() as started:
-        deep, few = Desk(_filled(started.new_database(), jobs)), Desk(_filled(started.new_database(), FEW))
-        measured = in_turns(lambda: cost_us(deep), lambda: cost_us(few), rounds)
-        deep.close()
-        few.close()
+        deep, few = _filled(started.new_database(), jobs), _filled(started.new_database(), FEW)
+        return [_claim_cost("depth-postgres", "PostgreSQL", deep, few, rounds, jobs)]
+
+
+def depth_mariadb(rounds: int, jobs: Jobs) -> list[Figure]:
+    """The same on MariaDB."""
+    with mariadb_server.running(folder=DISK) as started:
+        deep, few = (_filled_mariadb(started, number) for number in (jobs, FEW))
+        return [_claim_cost("depth-mariadb", "MariaDB", deep, few, rounds, jobs)]
+
+
+def _claim_cost(name: str, database: str, deep_url: str, few_url: str, rounds: int, jobs: Jobs) -> Figure:
+    deep, few = Desk(deep_url), Desk(few_url)
+    measured = in_turns(lambda: cost_us(deep), lambda: cost_us(few), rounds)
+    deep.close()
+    few.close()
     target = at_most(1.3, "× with 1 k jobs")
-    what = f"PostgreSQL: claim of {ROOM}: {jobs}"
-    return [ratio_figure("depth-postgres", what, measured, target, "1 k queued", microseconds)]
+    return ratio_figure(name, f"{database}: claim of {ROOM}: {jobs}", measured, target, "1 k queued", microseconds)
 
 
-def _filled(url: str, jobs: Jobs) -> str:
-    """One job goes all the way and leaves its rows; the others are copies of them, with ids and places of their own."""
+def _leave_rows(url: str) -> None:
+    """One job goes all the way and leaves its rows, another waits."""
     desk = Desk(url)
     desk.kind.enqueue_many([arguments()])
     desk.finish(desk.claim(1))
     desk.kind.enqueue_many([arguments()])
     desk.close()
+
+
+def _filled(url: str, jobs: Jobs) -> str:
+    """The other jobs are copies of what two have left, with ids and places of their own."""
+    _leave_rows(url)
     with psycopg.connect(url, autocommit=True) as connection:
         kept = "SELECT * FROM (SELECT * FROM perdure.{0} WHERE {1} LIMIT 1) AS one"
         live, ended = ("IN (SELECT job_id FROM perdure.ready)", "NOT IN (SELECT job_id FROM perdure.ready)")
@@ -218,11 +238,59 @@ _NTH = "left(lpad(to_hex(i / 4 + 1577836800000), 12, '0') || '700' || i % 4 || '
 
 
 def _copy(connection: psycopg.Connection[Any], table: str, own: dict[str, str], numbers: range) -> None:
-    names = [row[0] for row in connection.execute(f"SELECT * FROM a_{table}".encode()).description or ()]
+    asked = (
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = 'perdure' AND table_name = %s AND is_generated = 'NEVER'"
+    )
+    names = [name for (name,) in connection.execute(asked, (table,))]
     values = ", ".join(own.get(name, name) for name in names)
     series = f"generate_series({numbers.start}, {numbers.stop - 1}) AS i"
     sql = f"INSERT INTO perdure.{table} ({', '.join(names)}) SELECT {values} FROM a_{table} CROSS JOIN {series}"
     connection.execute(sql.encode())
+
+
+def _filled_mariadb(started: MariaDBServer, jobs: Jobs) -> str:
+    url = started.new_database()
+    _leave_rows(url)
+    with closing(started.connect(url, autocommit=True)) as connection, connection.cursor() as cursor:
+        first_queued = jobs.finished + jobs.scheduled
+        place = {"job_id": _NTH_MARIADB, "position": "NEXTVAL(perdure_position)"}
+        later = {**place, "state": "'scheduled'", "run_at": "run_at + 31536000000000"}
+        for table, own, numbers in (
+            ("job", {"id": _NTH_MARIADB}, range(sum(jobs))),
+            ("run", {"id": _NTH_MARIADB, "job_id": _NTH_MARIADB}, range(jobs.finished)),
+            ("outcome", {"job_id": _NTH_MARIADB}, range(jobs.finished)),
+            ("ready", place, range(first_queued, sum(jobs))),
+            ("ready", later, range(jobs.finished, first_queued)),  # copies of a queued one too
+        ):
+            _copy_mariadb(cursor, table, own, numbers)
+        for table in ("job", "run", "outcome", "ready"):
+            cursor.execute(f"ANALYZE TABLE perdure_{table}")
+    return url
+
+
+_NTH_MARIADB = (
+    "UNHEX(LEFT(CONCAT(LPAD(HEX(seq DIV 4 + 1577836800000), 12, '0'), '700', seq % 4, '8000', MD5(seq)), 32))"
+)
+
+
+def _copy_mariadb(cursor: Any, table: str, own: dict[str, str], numbers: range) -> None:
+    """A part per transaction, so that the log of what could be rolled back stays short."""
+    asked = (
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = DATABASE() AND table_name = %s AND is_generated = 'NEVER'"
+    )
+    cursor.execute(asked, (f"perdure_{table}",))
+    names = [name for (name,) in cursor.fetchall()]
+    values = ", ".join(own.get(name, f"one.`{name}`") for name in names)
+    columns = ", ".join(f"`{name}`" for name in names)
+    cursor.execute(f"CREATE TEMPORARY TABLE one_{table} AS SELECT * FROM perdure_{table} LIMIT 1")
+    for first in numbers[::CHUNK]:
+        series = f"seq_{first}_to_{min(first + CHUNK, numbers.stop) - 1}"
+        cursor.execute(
+            f"INSERT INTO perdure_{table} ({columns}) SELECT {values} FROM one_{table} AS one CROSS JOIN {series}"
+        )
+    cursor.execute(f"DROP TABLE one_{table}")
 
 
 # -- the processes ---------------------------------------------------------------------------------------------------
