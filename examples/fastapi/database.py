@@ -2,6 +2,7 @@
 
 import os
 
+from sqlalchemy import String
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -18,6 +19,6 @@ class Order(Base):
 
     __tablename__ = "orders"
 
-    number: Mapped[str] = mapped_column(primary_key=True)
-    article: Mapped[str]
+    number: Mapped[str] = mapped_column(String(50), primary_key=True)  # MariaDB wants a length
+    article: Mapped[str] = mapped_column(String(50))
     packed: Mapped[bool] = mapped_column(default=False)

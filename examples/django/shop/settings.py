@@ -1,8 +1,9 @@
-"""Settings for a small shop: web and worker share one database, SQLite or the PostgreSQL in DATABASE_URL."""
+"""Settings for a small shop: web and worker share one database, SQLite or the server in DATABASE_URL."""
 
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = os.environ.get("SECRET_KEY", "only for trying it out")
@@ -54,14 +55,27 @@ SQLITE = {
 }
 
 
-def postgresql(url: str) -> dict:
-    """The entry of DATABASES for postgresql://user:password@host:port/name."""
-    from psycopg.conninfo import conninfo_to_dict
+def server(url: str) -> dict:
+    """The entry of DATABASES for postgresql://user:password@host:port/name or mysql://user:password@host:port/name."""
+    parts = urlsplit(url)
+    options = parse_qs(parts.query)
+    (socket,) = options.get("host") or options.get("unix_socket") or [None]
+    return {
+        "ENGINE": f"django.db.backends.{parts.scheme}",
+        "NAME": parts.path[1:],
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": socket or parts.hostname or "",
+        "PORT": parts.port or "",
+    }
 
-    given = conninfo_to_dict(url)
-    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
-    return {"ENGINE": "django.db.backends.postgresql"} | {ours: given.get(its) or "" for ours, its in names.items()}
 
+url = os.environ.get("DATABASE_URL", "")
+if url.startswith("mysql:") and find_spec("MySQLdb") is None:  # Django wants mysqlclient, but PyMySQL does as well
+    import pymysql
 
-DATABASES = {"default": postgresql(os.environ["DATABASE_URL"]) if os.environ.get("DATABASE_URL") else SQLITE}
+    pymysql.version_info = (2, 2, 1, "final", 0)
+    pymysql.install_as_MySQLdb()
+
+DATABASES = {"default": server(url) if url else SQLITE}
 TASKS = {"default": {"BACKEND": "perdure.contrib.django.PerdureBackend"}}
