@@ -44,7 +44,7 @@ from perdure.store.rows import (
     Turn,
     Turned,
 )
-from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, LEASE_US, NONE, Rig, Wish
+from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, LEASE_US, NONE, Rig, Wish, reserve
 from perdure.testing.contract.schedules import MINUTE, new_schedule, new_slot
 
 SECOND = 1_000_000
@@ -358,7 +358,7 @@ class Story:
     def reserve(self) -> Step:
         new = self.rig.reservation(self.luck.choice(("q0", "q1", EVERY_QUEUE)))
         self.held.append(new.id)
-        return lambda told: told.store.reserve(new)
+        return lambda told: reserve(told.store, new)
 
     def hold(self) -> Step:
         active = [held.id for held in self.first.store.active_reservations()]

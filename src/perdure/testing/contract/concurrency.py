@@ -17,7 +17,6 @@ from perdure.errors import KeyConflict, TemplateError, TransitionRefused
 from perdure.ids import IdFactory, JobId, NodeId, RunId
 from perdure.job.reports import Completed, Failed, Finish
 from perdure.job.states import RunState, State
-from perdure.store.protocols import Locked
 from perdure.store.rows import (
     EVERY_QUEUE,
     Claimer,
@@ -27,10 +26,9 @@ from perdure.store.rows import (
     Lane,
     NewNode,
     Process,
-    ReservationRow,
     RunFilter,
 )
-from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig
+from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig, reserve
 
 T = TypeVar("T")
 
@@ -287,14 +285,7 @@ def test_a_lock_has_one_holder_however_many_reach_for_it(rig: Rig) -> None:
 
 def test_a_queue_has_one_holder_however_many_reserve_it_or_every_queue(rig: Rig) -> None:
     wanted = [rig.reservation(rig.queue if number % 2 else EVERY_QUEUE) for number in range(THREADS)]
-
-    def is_had(new: ReservationRow) -> bool:
-        try:
-            return rig.store.reserve(new) is None
-        except Locked:  # it did not get its turn in time, which is not to have it
-            return False
-
-    had = _at_once([partial(is_had, new) for new in wanted])
+    had = [other is None for other in _at_once([partial(reserve, rig.store, new) for new in wanted])]
 
     assert sum(had) == 1
     assert rig.store.active_reservations() == [wanted[had.index(True)]]

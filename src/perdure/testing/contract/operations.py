@@ -23,7 +23,7 @@ from perdure.job.reports import (
 from perdure.job.states import Verb
 from perdure.store.protocols import Store
 from perdure.store.rows import Edit, Ended, JobFilter, Lane, LimitRule, LogLine, NewNode, Notes, Place, Turn
-from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig
+from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, NONE, Rig, reserve
 
 Operation = Callable[[Store], object]
 
@@ -286,7 +286,7 @@ def _rename_template(rig: Rig) -> Operation:
 
 def _reserve(rig: Rig) -> Operation:
     new = rig.reservation()
-    return lambda store: store.reserve(new)
+    return lambda store: reserve(store, new)
 
 
 def _enter_reservation(rig: Rig) -> Operation:
