@@ -20,7 +20,7 @@ from perdure.store.engine import ImmediateDriver, Result, Statement, Statements,
 from perdure.store.protocols import StoreSettings
 from perdure.store.sqlite.statements import PREFIX
 from perdure.store.sqlite.wal import affected
-from perdure.store.tables import is_table
+from perdure.store.tables import is_table, tables
 from perdure.store.transaction import closed
 
 OLDEST = (3, 35, 0)  # RETURNING
@@ -359,10 +359,17 @@ def widened(statement: Statement) -> Wide | None:
         return Wide(f"{changes} FROM {given} WHERE {guard}", rows)
     if parts := _DELETE.fullmatch(statement.sql):
         head, table, guard = parts.groups()
-        compared = ", ".join(_COMPARED.findall(guard))
-        found = f"SELECT {compared} FROM {given} CROSS JOIN {table} ON {_of_given(guard)}"  # noqa: S608 - our own words
-        return Wide(f"{head} WHERE ({compared}) IN ({found})", rows)
+        key = ", ".join(_found_by(table, _COMPARED.findall(guard)))
+        found = f"SELECT {key} FROM {given} CROSS JOIN {table} ON {_of_given(guard)}"  # noqa: S608 - our own words
+        return Wide(f"{head} WHERE ({key}) IN ({found})", rows)
     return None
+
+
+def _found_by(table: str, compared: list[str]) -> Sequence[str]:
+    """The columns by which the rows to delete are named: the key of the table alone, where all of it is compared. One
+    column instead of three is a seventh of what a worker's turn costs SQLite."""
+    key = tables()[table.removeprefix(PREFIX)].key
+    return key if set(key) <= set(compared) else compared
 
 
 def _row(columns: int) -> str:
