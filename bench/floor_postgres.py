@@ -13,11 +13,10 @@ from perdure.ids import IdFactory
 
 _HEAD = """
 SELECT
-    r.job_id, r.rank, r.position, r.run_at, r.queued_at, r.max_attempts, r.queue, r.kind, r.kind_version, r.state,
-    r.started_at, r.attempts, r.crashes, r.life, r.as_new_job, r.timeout_ms, r.node_id, r.run_id, r.claimed_at,
-    r.deadline_at, r.waits_for, r.limit_key, r.business_key, r.superseded_by, r.paused, r.cancel_requested,
-    r.park_reason, r.last_error, r.updated_at, r.version, j.payload, j.secrets, j.params, j.options, j.principal,
-    j.owner, j.created_at
+    r.job_id, r.rank, r.position, r.run_at, r.queued_at, r.max_attempts, r.kind, r.kind_version, r.crashes, r.life,
+    r.as_new_job, r.timeout_ms, r.limit_key, r.business_key, r.last_error, r.flow_id, r.traits, r.started_at,
+    r.attempts, r.updated_at, r.version, j.payload, j.secrets, j.params, j.options, j.principal, j.owner, j.created_at,
+    j.refs
 FROM perdure.ready AS r JOIN perdure.job AS j ON j.id = r.job_id
 WHERE r.queue = %s AND r.state = 'queued'
 ORDER BY r.rank, r.position, r.job_id

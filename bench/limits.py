@@ -70,10 +70,15 @@ class Side:
         self._rig.store.declare_limits([LimitRule("tenant", "at_once", most)], ["bench"], self._rig.now)
         self._held: list[Claim] = []
 
-    def fill(self, jobs: int, needs: Needs, queue: str = "bench") -> None:
-        for start in range(0, jobs, 1_000):
-            new = [self._rig.new(queue=queue) for _ in range(min(1_000, jobs - start))]
-            self._rig.store.enqueue([_needing(job, needs(start + number)) for number, job in enumerate(new)])
+    def fill(self, jobs: int, needs: Needs) -> None:
+        self.enqueue(self.new(jobs, needs))
+
+    def new(self, jobs: int, needs: Needs) -> list[NewJob]:
+        return [_needing(self._rig.new(queue="bench"), needs(number)) for number in range(jobs)]
+
+    def enqueue(self, new: Sequence[NewJob]) -> None:
+        for start in range(0, len(new), 1_000):
+            self._rig.store.enqueue(new[start : start + 1_000])
 
     def turn(self, room: int = BATCH) -> int:
         """Returns how many it finished."""
@@ -127,7 +132,8 @@ def _enqueue(rounds: int) -> Figure:
         needs: Sequence[Needs] = (lambda n: _key(n % 100), lambda _: None)
 
         def filled(which: int) -> float:
-            return _of_cpu(JOBS, lambda: sides[which].fill(JOBS, needs[which]))
+            new = sides[which].new(JOBS, needs[which])
+            return _of_cpu(JOBS, lambda: sides[which].enqueue(new))
 
         measured = in_turns(lambda: filled(0), lambda: filled(1), rounds)
         for side in sides:

@@ -10,7 +10,7 @@ from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job import transitions
-from perdure.job.model import Failure, LiveJob, OutcomeRow, Transition
+from perdure.job.model import QUEUED, Failure, LiveJob, OutcomeRow, Transition
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -320,6 +320,12 @@ def test_a_claim_counts_an_attempt_and_names_its_run() -> None:
 
     assert (job.state, job.attempts, job.run_id, job.node_id) == (State.RUNNING, 1, b"r" * 16, b"n" * 16)
     assert (job.claimed_at, job.started_at, job.deadline_at, job.version) == (NOW, NOW, None, 2)
+
+
+def test_what_all_queued_jobs_hold_stands_together_and_is_what_a_waiting_job_holds() -> None:
+    first = LiveJob._fields.index("queue") + 1
+    assert LiveJob._fields[first : first + len(QUEUED)] == tuple(QUEUED)
+    assert {name: getattr(WAITING_JOB, name) for name in QUEUED} == QUEUED
 
 
 def test_the_first_start_is_kept_by_later_claims() -> None:

@@ -56,10 +56,13 @@ class JobRow(NamedTuple):
 
 
 class LiveJob(NamedTuple):
-    """The hot row: the state of a live job. Deleted when the job ends. The columns that a claim changes come last."""
+    """The hot row: the state of a live job. Deleted when the job ends.
+
+    In this order because of claims, which run for every job: first what differs from one queued job to the next, then
+    what is the same in all of them (`QUEUED`), of which a claim changes the columns from `state` on.
+    """
 
     job_id: JobId
-    queue: str
     kind: str
     kind_version: int
     rank: int
@@ -71,26 +74,44 @@ class LiveJob(NamedTuple):
     max_attempts: int
     as_new_job: int
     timeout_ms: int | None
-    waits_for: int
     limit_key: str | None
     business_key: str | None
-    superseded_by: JobId | None
-    paused: int
-    cancel_requested: int
     last_error: str | None
     flow_id: FlowId | None
     traits: int
+    queue: str
+    waits_for: int
+    superseded_by: JobId | None
+    paused: int
+    cancel_requested: int
     state: str
-    started_at: Micros | None
-    attempts: int
     node_id: NodeId | None
     run_id: RunId | None
     claimed_at: Micros | None
     deadline_at: Micros | None
     park_reason: str | None
     held_by: str | None
+    started_at: Micros | None
+    attempts: int
     updated_at: Micros
     version: int
+
+
+QUEUED: dict[str, Any] = {
+    "waits_for": 0,
+    "superseded_by": None,
+    "paused": 0,
+    "cancel_requested": 0,
+    "state": "queued",
+    "node_id": None,
+    "run_id": None,
+    "claimed_at": None,
+    "deadline_at": None,
+    "park_reason": None,
+    "held_by": None,
+}
+"""What every queued job holds in these columns, so that a claim need not read them: `sqlite3` gives up the
+interpreter's lock for each column of each row, and one costs it as much as ten calls of a function."""
 
 
 class Plan(NamedTuple):

@@ -95,7 +95,7 @@ def claim(row: Sequence[Any], run_id: RunId, node_id: NodeId, now: Micros, lease
     limit = row[_TIMEOUT]
     deadline_at = None if limit is None else now + limit * 1000 + lease_us
     # From `state` on; a _replace of these eleven fields costs four times as much.
-    changed = (_RUNNING, row[_STARTED] or now, row[_ATTEMPTS] + 1, node_id, run_id, now, deadline_at, None, None, now)
+    changed = (_RUNNING, node_id, run_id, now, deadline_at, None, None, row[_STARTED] or now, row[_ATTEMPTS] + 1, now)
     return LiveJob._make((*row[:_FIRST_CLAIMED], *changed, row[_VERSION] + 1))
 
 

@@ -19,6 +19,7 @@ VALUE_LIMIT = 100
 _SHOWN = 60
 _FLOW = "flow"
 _HEX = re.compile("[0-9a-f]{32}")
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
 class Need(NamedTuple):
@@ -36,7 +37,7 @@ def key_of(name: str, value: object = None, *, has_value: bool = True) -> str:
     """
     if not has_value:
         return name
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    text = value if isinstance(value, str) else _JSON.encode(value)
     if len(text) > VALUE_LIMIT or not text.isprintable():
         head = "".join(letter for letter in text[:_SHOWN] if letter.isprintable())
         text = f"{head}…{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
@@ -91,5 +92,7 @@ def joined(text: str | None, key: str) -> str:
     return AND.join([*([text] if text else []), f"{key}*1"])
 
 
-def keys_of(text: str | None) -> list[str]:
-    return [need.key for need in needs_of(text)]
+@lru_cache(maxsize=4096)
+def keys_of(text: str | None) -> Sequence[str]:
+    """The keys of these needs."""
+    return tuple([need.key for need in needs_of(text)])

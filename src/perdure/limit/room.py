@@ -60,7 +60,7 @@ class Room:
     """What is free of one key, as a claim gives it away. `most`: by hand for the key, by hand for the limit, or as
     declared; 0 while paused; None: nobody limits it."""
 
-    __slots__ = ("is_rate", "left", "most", "now", "row", "rule", "taken")
+    __slots__ = ("_heaviest", "is_rate", "left", "most", "now", "row", "rule", "taken")
 
     def __init__(self, rule: RuleRow, row: KeyRow, now: Micros) -> None:
         self.rule = rule
@@ -68,6 +68,7 @@ class Room:
         self.now = now
         self.is_rate = rule.sort != _AT_ONCE
         self.most = _most(rule, row)
+        self._heaviest = self._at_most_together
         self.left = self._free()
         self.taken = 0
 
@@ -88,7 +89,7 @@ class Room:
 
     def weight(self, asked: int) -> int:
         """A job that is heavier than its limit counts as the whole limit: else it would wait for ever."""
-        return min(asked, self._at_most_together)
+        return min(asked, self._heaviest)
 
     def fits(self, asked: int) -> bool:
         return self.most != 0 and self.weight(asked) <= self.left

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import cast
 
 from perdure.clock import Micros
 from perdure.ids import RunId
 from perdure.job import transitions
-from perdure.job.model import Claim, LiveJob
+from perdure.job.model import QUEUED, Claim, LiveJob
 from perdure.job.states import Park, Suspicion
 from perdure.store.engine import Call, Op, Tell
 from perdure.store.follow import apply
-from perdure.store.limit import Found, Keys, Rooms, admit, keep_moving
+from perdure.store.limit import Found, Keys, Rooms, Row, admit, keep_moving, place
 from perdure.store.rows import Claimed, Claimer, Kinds, Lane
 from perdure.store.write import open_runs, ring
 
@@ -22,13 +22,14 @@ PARKED_AT_ONCE = 1_000
 transaction everybody else would wait for a minute, and the watchdog would think that the node hangs."""
 LINED_UP_AT_ONCE = 1_000
 """Jobs put in line by one claim, for the same reason."""
-Row = tuple[Any, ...]
-"""A job as it was read: the columns of a LiveJob, then the rest of a Claim. It becomes one when it is claimed."""
+Reads = Callable[[Lane, Claimer, Mapping[str, object]], Op[list[Row]]]
+"""Reads the front of a lane."""
 
 _WIDTH = len(LiveJob._fields)
-_JOB, _KIND, _VERSION, _RANK, _POSITION, _CRASHES, _ATTEMPTS, _MAX_ATTEMPTS, _LIMIT = map(
-    LiveJob._fields.index,
-    ("job_id", "kind", "kind_version", "rank", "position", "crashes", "attempts", "max_attempts", "limit_key"),
+_FIRST_KNOWN = LiveJob._fields.index("queue")
+_KNOWN = tuple(QUEUED.values())
+_KIND, _VERSION, _CRASHES, _ATTEMPTS, _MAX_ATTEMPTS, _LIMIT = map(
+    LiveJob._fields.index, ("kind", "kind_version", "crashes", "attempts", "max_attempts", "limit_key")
 )
 
 
@@ -135,7 +136,7 @@ def _fill(
     others = (yield from _head(lane, claimer, now, Suspicion.CRASHED, aside, rooms))[: lane.room]
     if company or any(row[_CRASHES] for row in others):
         return others
-    return sorted([suspects[0], *others], key=_place)[: lane.room]
+    return sorted([suspects[0], *others], key=place)[: lane.room]
 
 
 def _suspicion(row: Row, claimer: Claimer) -> Suspicion:
@@ -159,25 +160,25 @@ def _head(
     """
     more = _up_to(most, claimer)
     besides = yield Tell("aside_of_lane", {"queue": lane.queue})
-    queued = yield from _able("claim_head", lane, claimer, now, more, aside)
+    queued = yield from _able(_queued, lane, claimer, now, more, aside)
     if not besides.rows:
         return queued
     sorts = {sort: (name, number) for sort, name, number in besides.rows}
     rooms.limited |= "at_most" in sorts
     if "awake" in sorts:
-        queued = [*queued, *(yield from _able("claim_awake", lane, claimer, now, more, aside))]
+        queued = [*queued, *(yield from _able(_awake, lane, claimer, now, more, aside))]
     if "parked" in sorts:
         queued = [*queued, *(yield from _parked(lane, claimer, more, [sorts["parked"]]))]
-    return sorted(queued, key=_place)
+    return sorted(queued, key=place)
 
 
 def _able(
-    statement: str, lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object], aside: list[LiveJob]
+    read: Reads, lane: Lane, claimer: Claimer, now: Micros, more: Mapping[str, object], aside: list[LiveJob]
 ) -> Op[list[Row]]:
     """Jobs that wait for nothing but a claim, or for a permit, and that this node can run; others are parked."""
     count = 0
     while True:
-        queued = yield from _read(statement, lane, claimer, more)
+        queued = yield from read(lane, claimer, more)
         kinds = claimer.kinds
         strangers = [] if kinds is None else [row for row in queued if kinds.get(row[_KIND], 0) < row[_VERSION]]
         if not strangers:
@@ -218,6 +219,17 @@ def _reading(claimer: Claimer) -> dict[str, object]:
     return {"node_id": claimer.node_id, **_up_to(Suspicion.SUSPECT, claimer)}
 
 
+def _queued(lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:
+    """The rows of queued jobs, with what is the same in all of them added."""
+    known = (lane.queue, *_KNOWN)
+    rows = yield from _read("claim_head", lane, claimer, more)
+    return [(*row[:_FIRST_KNOWN], *known, *row[_FIRST_KNOWN:]) for row in rows]
+
+
+def _awake(lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:
+    return (yield from _read("claim_awake", lane, claimer, more))
+
+
 def _read(name: str, lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:
     params = {"queue": lane.queue, "room": lane.room, "node_id": claimer.node_id, **more}
     return (yield Call(name, params)).rows
@@ -230,10 +242,6 @@ def _park(strangers: Sequence[Row], kinds: Kinds, now: Micros) -> Op[list[LiveJo
     ]
     yield from apply(parked, now)
     return [transition.after or transition.before for transition in parked]
-
-
-def _place(row: Row) -> tuple[int, int, bytes]:
-    return row[_RANK], row[_POSITION], row[_JOB]
 
 
 def _start(row: Row, run_id: RunId, claimer: Claimer, now: Micros) -> Claim:

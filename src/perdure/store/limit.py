@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
@@ -30,12 +31,15 @@ READ_ONE_BY_ONE = 4
 """Up to so many lines are read one by one, each as far as there is room; more of them together, the first of each."""
 
 Row = tuple[Any, ...]
-"""A job as a claim has read it: the columns of a LiveJob first."""
+"""A job as a claim has read it: the columns of a LiveJob, then the rest of a Claim. It becomes one when claimed."""
 
 _JOB, _RANK, _POSITION, _LIMIT, _HELD_BY, _VERSION, _CRASHES, _KIND, _KIND_VERSION = map(
     LiveJob._fields.index,
     ("job_id", "rank", "position", "limit_key", "held_by", "version", "crashes", "kind", "kind_version"),
 )
+
+place: Callable[[Row], tuple[int, int, bytes]] = itemgetter(_RANK, _POSITION, _JOB)
+"""Where a job stands in its queue."""
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
@@ -171,8 +175,8 @@ def _choose(
     rows: list[Row], most: int, rooms: Mapping[str, Room], seen: Mapping[str, tuple[int, int, bytes]]
 ) -> tuple[list[Row], list[tuple[Row, str]]]:
     """Rows whose keys somebody else has locked are left as they are."""
-    ready = sorted([row for row in rows if all(key in rooms for key in keys_of(row[_LIMIT]))], key=_place)
-    candidates = [Candidate(_place(row), needs_of(row[_LIMIT]), row[_HELD_BY]) for row in ready]
+    ready = sorted([row for row in rows if all(map(rooms.__contains__, keys_of(row[_LIMIT])))], key=place)
+    candidates = [Candidate(place(row), needs_of(row[_LIMIT]), row[_HELD_BY]) for row in ready]
     start, wait = decide(candidates, rooms, most, seen)
     return [ready[number] for number in start], [(ready[number], key) for number, key in wait.items()]
 
@@ -199,12 +203,12 @@ def _heads(
             sound = list(takewhile(is_sound, line))
             rows += sound
             if len(line) == count or len(sound) < len(line):
-                seen[key] = _place(line[min(len(sound), len(line) - 1)])
+                seen[key] = place(line[min(len(sound), len(line) - 1)])
     else:
         for start in range(0, len(lines), LOOKED_AT_ONCE):
             part = [(key, queue) for key in lines[start : start + LOOKED_AT_ONCE]]
             rows += (yield Call("claim_line_heads", {**read, "lines": listed(part)})).rows
-        seen = {row[_HELD_BY]: _place(row) for row in rows}
+        seen = {row[_HELD_BY]: place(row) for row in rows}
         rows = list(filter(is_sound, rows))
     others = {key for row in rows for key in keys_of(row[_LIMIT])} - rooms.keys()
     if others:
@@ -216,7 +220,7 @@ def _heads(
 def _is_reached(head: Row, lane: Found) -> bool:
     """Not one behind the last job that the claim has read: others of its key, which are awake, may be before it. The
     next round reads further."""
-    return len(lane.rows) < lane.lane.room or _place(head) < _place(lane.rows[-1])
+    return len(lane.rows) < lane.lane.room or place(head) < place(lane.rows[-1])
 
 
 def _is_sound(kinds: Kinds | None, row: Row) -> bool:
@@ -475,7 +479,3 @@ class Rooms:
         for name in (queue, "*"):
             if name in self._free:
                 self._free[name] -= count
-
-
-def _place(row: Row) -> tuple[int, int, bytes]:
-    return row[_RANK], row[_POSITION], row[_JOB]

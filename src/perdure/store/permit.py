@@ -18,10 +18,13 @@ def left(batch: Sequence[Transition]) -> list[Transition]:
 
 
 def _leaves(transition: Transition) -> bool:
-    before, after = transition.before, transition.after
-    if before.state == State.RUNNING:
-        return after is None or after.state != State.RUNNING
-    return before.state == State.HELD
+    before, after = transition.before.state, transition.after
+    if before == _RUNNING:
+        return after is None or after.state != _RUNNING
+    return before == _HELD
+
+
+_RUNNING, _HELD = State.RUNNING.value, State.HELD.value
 
 
 def free(leaving: Sequence[Transition]) -> Op[None]:
@@ -29,7 +32,7 @@ def free(leaving: Sequence[Transition]) -> Op[None]:
     permits = [
         (key, Blob(t.before.job_id))
         for t in leaving
-        if t.before.state == State.RUNNING
+        if t.before.state == _RUNNING
         for key in keys_of(t.before.limit_key)
     ]
     if permits:

@@ -16,7 +16,7 @@ from textwrap import fill
 from typing import TypeVar
 
 from perdure.job.flow import FlowRow, TallyRow
-from perdure.job.model import Claim, JobRow, JobView, LiveJob, OutcomeRow
+from perdure.job.model import QUEUED, Claim, JobRow, JobView, LiveJob, OutcomeRow
 from perdure.store.engine import Statement, Statements
 from perdure.store.rows import Archived, NodeRow, ReservationRow, ScheduleRow
 from perdure.store.tables import whole_table
@@ -107,11 +107,13 @@ PLAIN_OUTCOME = (*OutcomeRow._fields[:13], "version")
 def column_lists() -> dict[str, str]:
     """The lists of columns, by fragment name."""
     claimed = [*(f"r.{name}" for name in LiveJob._fields), *(f"j.{name}" for name in Claim._fields[1:])]
+    known = {f"r.{name}" for name in ("queue", *QUEUED)}
     made = {
         "ready_columns": _listed(LiveJob._fields),
         "ready_values": _values(LiveJob._fields),
         "ready_changes": _listed(f"{name} = :{name}" for name in LiveJob._fields[1:]),
         "claim_columns": _listed(claimed),
+        "queued_columns": _listed(name for name in claimed if name not in known),
         "job_columns": _listed(JobRow._fields),
         "job_copied": _listed(COPIED.get(name, name) for name in JobRow._fields),
         "job_view_columns": _listed(map(_shown, JobView._fields)),

@@ -56,12 +56,12 @@ def _turn_at_once(wanted: Turn, now: Micros, keys: limit.Keys) -> Op[Turned]:
     taken by them."""
     decided = [transitions.after_run(entry, entry.live, now) for entry in wanted.finishes]
     claims = claim.has_room(wanted.lanes, wanted.claimer)
-    yield from change(decided, now, claims_follow=claims)
+    leaving = permit.left(decided) if claims else ()
+    yield from change(decided, now, leaving if claims else None)
     added = yield from _enqueue_children(wanted.finishes, decided, now)
     flows = yield from follow(decided, now, added)
     if not claims or wanted.notes is not None or wanted.again:
         yield Call("begin_writing")  # asks for nothing, but what was told is done when it returns
-    leaving = permit.left(decided) if claims else ()
     return (yield from _go_on(wanted, [applied(transition) for transition in decided], flows, now, keys, leaving))
 
 

@@ -173,22 +173,22 @@ def wake(rows: Sequence[tuple[object, ...]], queues: Iterable[str]) -> Op[None]:
 # -- changes and ends ------------------------------------------------------------------------------------------------
 
 
-def change(batch: Sequence[Transition], now: Micros, *, claims_follow: bool = False) -> Op[bool]:
+def change(batch: Sequence[Transition], now: Micros, to_claim: Sequence[Transition] | None = None) -> Op[bool]:
     """Write these transitions, of different jobs, each as it was read, without a question. True: some of the jobs end,
     and `follow` knows what that means for others. `Outrun`: one of them has changed since.
 
-    `claims_follow`: who waits for the room that becomes free, of a key or of a queue, is looked at by the claim of this
-    transaction; else word is left of it.
+    `to_claim`: those that give permits back (`permit.left`), where the claim of this transaction looks at who waits for
+    the room that becomes free, of a key or of a queue; None: word is left of it.
 
     One batch per table: hot rows (the guards), permits, runs, outcomes, then keys of the ended jobs.
     """
     yield from _change_rows(batch)
-    leaving = permit.left(batch)
+    leaving = permit.left(batch) if to_claim is None else to_claim
     if leaving:
         yield from permit.free(leaving)
-        if not claims_follow:
+        if to_claim is None:
             yield from permit.leave_word(leaving)
-    if not claims_follow:
+    if to_claim is None:
         yield from _ring_for_room(t.before.queue for t in batch if t.run is not None)
     yield from _close_runs([t.run for t in batch if t.run is not None])
     ended = [t for t in batch if t.outcome is not None]

@@ -264,7 +264,7 @@ EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = :node_id AND n.stopped_at IS NULL
 -- In the order of the index: a sort would lock the whole lane. And each job by its key: a table of a few rows would
 -- otherwise be read, and locked, as a whole first, and the lane sorted afterwards.
 {enter};
-SELECT {claim_columns}
+SELECT {queued_columns}
 FROM {ready} AS r FORCE INDEX (ready_claim)
 STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = r.job_id
 WHERE r.state = 'queued'

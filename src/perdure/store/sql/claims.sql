@@ -1,5 +1,8 @@
 -- fragment: claimable
 SELECT {claim_columns}
+{jobs_of_lane}
+
+-- fragment: jobs_of_lane
 FROM {ready} AS r
 JOIN {job} AS j ON j.id = r.job_id
 
@@ -22,8 +25,9 @@ r.crashes <= :most_crashes
 
 -- name: claim_head
 -- verb: claim
--- The head of a lane, without a look at the kinds.
-{claimable}
+-- The head of a lane, without a look at the kinds, and without the columns that are the same in all queued jobs.
+SELECT {queued_columns}
+{jobs_of_lane}
 WHERE r.queue = :queue
     AND r.state = 'queued'
     AND {not_too_suspicious}
