@@ -445,7 +445,7 @@ def test_the_end_of_a_parent_only_counts_down_where_it_is_not_the_last_or_the_jo
 def test_a_job_that_goes_back_carries_nothing_of_its_run() -> None:
     landed = transitions.land(running(timeout_ms=5, deadline_at=NOW, cancel_requested=1), NOW)
 
-    assert landed[LiveJob._fields.index("node_id") : LiveJob._fields.index("updated_at")] == (None,) * 6
+    assert landed[LiveJob._fields.index("node_id") : LiveJob._fields.index("started_at")] == (None,) * 6
     assert landed.cancel_requested == 0
 
 
