@@ -30,13 +30,25 @@ if TYPE_CHECKING:
     from perdure.store.protocols import Store
 
 
+def _way_out(instead: object) -> str:
+    """What is probably meant by what was given in the place of a draft."""
+    match instead:
+        case Kind():
+            return f"; write {instead.name}.new(…)"
+        case list() | tuple():
+            return "; give them one by one, as in (*jobs)"
+        case Mapping():
+            return "; kind.enqueue_many takes dicts of arguments"
+        case _:
+            return ""
+
+
 def common_tx(drafts: Sequence[object], tx: Any) -> Any:
     """The one transaction for these drafts: the one given, or the one in their options."""
     for draft in drafts:
         if not isinstance(draft, Draft):
             raise InvalidInput(
-                f"expected jobs made by kind.new(…), not {shown(draft)}; kind.enqueue_many takes dicts of arguments",
-                code="draft_invalid",
+                f"expected jobs made by kind.new(…), not {shown(draft)}{_way_out(draft)}", code="draft_invalid"
             )
         wanted = draft.options.tx
         if wanted is not None and tx is not None and wanted is not tx:

@@ -275,7 +275,8 @@ def edges_of(after: Any, on: NeedsName | None) -> tuple[Edge, ...]:
 
 
 def _is_listed(value: object) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, Reference)
+    is_record = isinstance(value, tuple) and type(cast("object", value)) is not tuple  # such as a draft
+    return isinstance(value, Iterable) and not is_record and not isinstance(value, Reference)
 
 
 def _is_pair(value: object) -> bool:

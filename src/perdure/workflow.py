@@ -181,6 +181,12 @@ class _Planning(FlowHandle):
         self, *choices: tuple[object, Draft[Any]], otherwise: Draft[Any] | None = None, after: After = None
     ) -> tuple[Planned[Any], ...]:
         """Add jobs of which one runs: the first whose condition holds, or `otherwise`. The others are skipped."""
+        if not choices:
+            raise InvalidInput(
+                "wf.choose has nothing to choose from: give it pairs, as in wf.choose((size.result > 10, big.new()),"
+                " otherwise=small.new())",
+                code="condition_invalid",
+            )
         for one in choices:
             if not _is_pair(one):
                 raise InvalidInput(
@@ -218,7 +224,7 @@ class _Planning(FlowHandle):
             )
         if not isinstance(over, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(f"wf.map goes over a list or another iterable, not over {shown(over)}")
-        settings = Settings(draft.kind.name if name is None else name, on_failure, at_once=at_once)
+        settings = Settings(_checked(draft).kind.name if name is None else name, on_failure, at_once=at_once)
         edges = edges_of(after, on)
         values = iter(over)
 
@@ -275,7 +281,7 @@ class _Planning(FlowHandle):
     ) -> InnerFlow:
         """A group inside this flow; `mode` and `on_failure` as in `app.group`."""
         self._check_takes_more()
-        listed = list(drafts)
+        listed = _listed(drafts)
         settings = Settings(_group_name(listed) if name is None else name, on_failure, at_once=at_once)
         inner = self._inside("group", settings)
         inner.fill(listed, _order(mode, on_failure))
@@ -363,7 +369,7 @@ class Workflow(_Planning):
         self.plan = _Plan([self._flow], [], [], [])
         self._conflict = settings.conflict
         self._written: Flow | None = None
-        self._is_over = False
+        self._state: Literal["new", "open", "over"] = "new"
 
     @property
     def flow(self) -> Flow:
@@ -375,11 +381,20 @@ class Workflow(_Planning):
             )
         return self._written
 
-    def __enter__(self) -> Self:
+    def begin(self) -> Self:
+        """From here on it takes jobs."""
+        if self._state != "new":
+            raise InvalidInput(
+                f"workflow {self.name!r} was begun before; make another with app.workflow", code="flow_sealed"
+            )
+        self._state = "open"
         return self
 
+    def __enter__(self) -> Self:
+        return self.begin()
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._is_over = True
+        self._state = "over"
         if kind is None:
             self.write(self.tx)
 
@@ -388,7 +403,13 @@ class Workflow(_Planning):
         return _new_member(self.app, draft, self.tx)
 
     def check_open(self) -> None:
-        if self._is_over:
+        if self._state == "new":
+            raise InvalidInput(
+                f"workflow {self.name!r} takes jobs inside its block alone, and is written at its end: with"
+                " app.workflow(…) as wf: wf.add(…)",
+                code="flow_sealed",
+            )
+        if self._state == "over":
             raise InvalidInput(
                 f"workflow {self.name!r} is written: its block has ended; from inside a job use ctx.flow.add(…)",
                 code="flow_sealed",
@@ -396,7 +417,7 @@ class Workflow(_Planning):
 
     def write(self, tx: Any) -> Flow:
         """Write all of it, as one; then what did not fit into one portion. Returns the flow."""
-        self._is_over = True
+        self._state = "over"
         self.plan.check()
         store = self.app.store_of(tx)
         row, _ = store.start_flows(self.plan.flows, [*self.plan.callbacks, *self.plan.jobs], self._conflict)
@@ -427,17 +448,17 @@ class Workflow(_Planning):
 def chained(app: Perdure, drafts: Sequence[Draft[Any]], name: str | None, **settings: Any) -> Workflow:
     """A chain, to be written."""
     tx = settings.pop("tx")
-    flow = Workflow(app, "chain", Settings(_chain_name(drafts) if name is None else name, **settings), tx)
+    flow = Workflow(app, "chain", Settings(_chain_name(drafts) if name is None else name, **settings), tx).begin()
     flow.fill(drafts, "success")
     return flow
 
 
 def grouped(app: Perdure, drafts: Iterable[Draft[Any]], name: str | None, mode: Mode, **settings: Any) -> Workflow:
     """A group, to be written."""
-    tx, listed = settings.pop("tx"), list(drafts)
+    tx, listed = settings.pop("tx"), _listed(drafts)
     made = Settings(_group_name(listed) if name is None else name, **settings)
     order = _order(mode, made.on_failure)
-    flow = Workflow(app, "group", made, tx)
+    flow = Workflow(app, "group", made, tx).begin()
     flow.fill(listed, order)
     return flow
 
@@ -623,6 +644,12 @@ def _is_pair(value: object) -> bool:
 def _checked(draft: Draft[Any]) -> Draft[Any]:
     common_tx([draft], None)
     return draft
+
+
+def _listed(drafts: Iterable[Draft[Any]]) -> list[Draft[Any]]:
+    if isinstance(drafts, Draft):
+        raise InvalidInput("a group takes a list of jobs, as in app.group([a.new(), b.new()])", code="draft_invalid")
+    return list(drafts)
 
 
 def _order(mode: Mode, on_failure: OnFailure) -> NeedsName | None:

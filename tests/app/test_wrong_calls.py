@@ -840,30 +840,56 @@ ROWS = [
     ),
     Row(
         "if of a condition",
-        lambda w: bool(w.app.workflow("w").add(w.send.new("a")).result == "x"),
+        lambda w: bool(w.app.workflow("w").__enter__().add(w.send.new("a")).result == "x"),
         "condition_invalid",
         "a condition on a result is decided when the job may start, not now; «give it to wf.add(…, when=…) or"
         " wf.choose(…), and join conditions with &, | and ~ instead of and, or and not»",
     ),
     Row(
         "a result in a text",
-        lambda w: f"to {w.app.workflow('w').add(w.send.new('a')).result}",
+        lambda w: f"to {w.app.workflow('w').__enter__().add(w.send.new('a')).result}",
         "reference_invalid",
         "the result of send is not known yet, so it cannot be written into a text; «give it as an argument as it is,"
         " take a part of it with [], or compare it in when=»",
     ),
     Row(
         "wf.map over a result",
-        lambda w: (wf := w.app.workflow("w")).map(w.send.new("a"), over=wf.add(w.send.new("a")).result),
+        lambda w: (wf := w.app.workflow("w").__enter__()).map(w.send.new("a"), over=wf.add(w.send.new("a")).result),
         "reference_invalid",
         "wf.map goes over values that are known now; «let the job that finds them add the jobs itself: more ="
         ' wf.batch("more", filled_by=job), and in its handler ctx.flow["more"].add_many(…)»',
     ),
     Row(
         "a kind instead of a draft",
-        lambda w: w.app.workflow("w").add({"to": "a"}),
+        lambda w: w.app.workflow("w").__enter__().add({"to": "a"}),
         "draft_invalid",
         "expected jobs made by kind.new(…), not {'to': 'a'}; «kind.enqueue_many takes dicts of arguments»",
+    ),
+    Row(
+        "a workflow without its block",
+        lambda w: w.app.workflow("w").add(w.send.new("a")),
+        "flow_sealed",
+        "workflow 'w' takes jobs inside its block alone, and is written at its end: «with app.workflow(…) as wf: wf.add(…)»",
+    ),
+    Row(
+        "computing with a result",
+        lambda w: w.app.workflow("w").__enter__().add(w.send.new("a")).result + 1,
+        "reference_invalid",
+        "the result of send is not known yet, so it cannot be computed with; «give it as an argument as it is,"
+        " take a part of it with [], or compare it in when=»",
+    ),
+    Row(
+        "wf.choose of nothing",
+        lambda w: w.app.workflow("w").__enter__().choose(otherwise=w.send.new("a")),
+        "condition_invalid",
+        "wf.choose has nothing to choose from: «give it pairs, as in wf.choose((size.result > 10, big.new()),"
+        " otherwise=small.new())»",
+    ),
+    Row(
+        "a list in the place of a chain",
+        lambda w: w.app.chain([w.send.new("a")]),
+        "draft_invalid",
+        "expected jobs made by kind.new(…), not [<Draft of send>]; «give them one by one, as in (*jobs)»",
     ),
     Row(
         "adding to a batch before its block",

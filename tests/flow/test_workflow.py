@@ -469,3 +469,67 @@ def test_the_graph_shows_what_waits_for_what_also_when_it_is_over(t: Kit, k: Kin
     assert [edge[:] for edge in graph.edges] == [(a.id, b.id, "end", "met")]
     assert [inner.flow.id for inner in graph.inner] == [parts.id]
     assert {job.id for job in graph.jobs} == {a.id, b.id}
+
+
+# -- wrong use -------------------------------------------------------------------------------------------------------
+
+
+def test_it_takes_jobs_inside_its_block_alone_and_has_one_block(t: Kit, k: Kinds) -> None:
+    wf = t.app.workflow("nightly")
+    with pytest.raises(InvalidInput, match="takes jobs inside its block alone") as refused:
+        wf.add(k.note.new("a"))
+    assert refused.value.code == "flow_sealed"
+    with wf:
+        wf.add(k.note.new("a"))
+        with pytest.raises(InvalidInput, match="was begun before"):
+            wf.__enter__()
+    with pytest.raises(InvalidInput, match="was begun before"), wf:
+        pass
+    assert [(flow.id, flow.total) for flow in t.app.flows.list()] == [(wf.id, 1)]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda n: n + 1,
+        lambda n: 1 + n,
+        lambda n: -n,
+        lambda n: n // 2,
+        lambda n: n % 2,
+        int,
+        float,
+        round,
+        range,
+        len,
+        str,
+        lambda n: f"{n:>3}",
+        lambda n: 3 in n,
+    ],
+)
+@pytest.mark.parametrize("result", [previous, each, Planned(bytes(16), "number").result])
+def test_nothing_is_computed_with_a_result_that_is_not_known(compute: Any, result: Any) -> None:
+    with pytest.raises(InvalidInput, match="is not known yet, so it cannot be") as refused:
+        compute(result)
+    assert refused.value.code == "reference_invalid"
+
+
+def test_what_stands_in_the_place_of_a_planned_job_is_named_with_what_was_meant(t: Kit, k: Kinds) -> None:
+    def says(text: str) -> Any:
+        return pytest.raises(InvalidInput, match=text)
+
+    drafts = [k.note.new("a"), k.note.new("b")]
+    with t.app.workflow("nightly") as wf:
+        with says(r"write note\.new\(…\)"):
+            wf.map(k.note, ["a"])  # type: ignore[arg-type]
+        with says(r"write note\.new\(…\)"):
+            wf.add(k.note)  # type: ignore[arg-type]
+        with says(r"one by one, as in \(\*jobs\)"):
+            wf.chain(drafts)  # type: ignore[arg-type]
+        with says("a group takes a list of jobs"):
+            wf.group(drafts[0])  # type: ignore[arg-type]
+        with says("nothing to choose from"):
+            wf.choose(otherwise=drafts[0])
+        with says("after the first job"):
+            wf.chain(k.note.new(previous), k.note.new("b"))
+        with says("not <Draft of note>"):
+            wf.add(drafts[0], after=drafts[1])  # type: ignore[arg-type]

@@ -73,6 +73,9 @@ class Condition:
     def __dir__(self) -> list[str]:
         return public(super().__dir__(), INNER)
 
+    def __repr__(self) -> str:
+        return "<Condition>"
+
 
 class Reference:
     """The result of a planned job, or a part of it, before it is known.
@@ -92,7 +95,7 @@ class Reference:
     @property
     def tree(self) -> Tree:
         if isinstance(self._of, str):
-            where = "app.chain and wf.chain" if self._of == "previous" else "wf.map"
+            where = "wf.map" if self._of == "each" else "app.chain and wf.chain, after the first job"
             raise InvalidInput(f"{self._of} has a meaning only in {where}; not here", code="reference_invalid")
         return reference(self._of, self._get, self._at, self._name)
 
@@ -124,6 +127,19 @@ class Reference:
 
     def __str__(self) -> str:
         raise self._unknown("written into a text")
+
+    def __format__(self, spec: str) -> str:
+        raise self._unknown("written into a text")
+
+    def __len__(self) -> int:
+        raise self._unknown("counted")
+
+    def _computed(self, *_others: object) -> Any:
+        raise self._unknown("computed with")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _computed
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _computed
+    __neg__ = __pos__ = __abs__ = __round__ = __int__ = __float__ = __index__ = _computed
 
     def _unknown(self, what: str) -> InvalidInput:
         return InvalidInput(
