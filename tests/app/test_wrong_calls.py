@@ -869,7 +869,8 @@ ROWS = [
         "a workflow without its block",
         lambda w: w.app.workflow("w").add(w.send.new("a")),
         "flow_sealed",
-        "workflow 'w' takes jobs inside its block alone, and is written at its end: «with app.workflow(…) as wf: wf.add(…)»",
+        "workflow 'w' takes jobs inside its block alone, and is written at its end: «with app.workflow(…) as wf:"
+        " wf.add(…)»",
     ),
     Row(
         "computing with a result",
