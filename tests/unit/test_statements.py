@@ -225,3 +225,9 @@ def test_parameters_are_repeated_as_often_as_they_stand_in_the_statement() -> No
     assert row_for(statement, (1, 7)) == (1, 7, 1)
     assert rows_for(statement, [(1, 7), (2, 8)]) == [(1, 7, 1), (2, 8, 2)]
     assert rows_for(statement, [{"id": 7, "now": 1}]) == [(1, 7, 1)]
+
+
+@each_dialect
+def test_no_comment_is_left_in_a_statement(statements: Statements) -> None:
+    """A fragment is also put in the middle of a line, and there its comment would end the line of the statement."""
+    assert [statement.name for statement in statements.values() if "--" in statement.sql] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Perdure, State
+from perdure import Limit, Perdure, State
 from perdure.clock import ManualClock, Micros, SystemClock
 from perdure.ids import JobId
 from perdure.job.model import Failure
@@ -109,6 +109,24 @@ def test_a_node_is_back_when_the_next_job_is_due(bench: Bench) -> None:
     note.options(delay=0.25).enqueue()
 
     assert bench.node.turn() == pytest.approx(0.25)
+
+
+def test_the_turn_that_writes_the_end_of_a_limited_job_starts_the_next_of_its_line(bench: Bench) -> None:
+    """Not a later one: between a place that is free and the next start are one transaction and no pause."""
+
+    @bench.app.job(limit=Limit("printer", 1))
+    def print_it() -> None: ...
+
+    bench.node.register()
+    first, second = print_it.enqueue_many([{}, {}])
+    bench.node.turn()
+    assert bench.ended.wait(60)
+    bench.ended.clear()
+
+    bench.node.turn()
+    assert bench.app.existing(first).state is State.COMPLETED
+    assert [task.claim.live.job_id for task in bench.node.held.values()] == [second.row.id]
+    bench.turn_until_written()
 
 
 def test_a_node_is_idle_only_once_what_it_ran_is_written(bench: Bench) -> None:

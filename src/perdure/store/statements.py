@@ -192,7 +192,10 @@ def load(
     bodies: dict[str, str] = {}
     for text in (*statement_texts().values(), own):
         for sort, name, body in _blocks(text):
-            (fragments if sort == "fragment" else bodies)[name] = body
+            if sort == "fragment":  # it may stand in the middle of a line, of which a comment would cut off the rest
+                fragments[name] = _COMMENT.sub("", body).strip()
+            else:
+                bodies[name] = body
     listed = {name: _compile(name, body, fragments, table, marker, written) for name, body in bodies.items()}
 
     @cache

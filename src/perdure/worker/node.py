@@ -409,8 +409,9 @@ class Node:
         self._expect(taken)
 
     def _expect(self, ends: Iterable[Ended]) -> None:
+        lives = [ended.ctx.claim.live for ended in ends]
         self._expected.update(
-            ended.ctx.claim.live.queue for ended in ends if ended.ctx.claim.live.traits & Trait.HAS_DEPENDENTS
+            live.queue for live in lives if live.traits & Trait.HAS_DEPENDENTS or live.limit_key is not None
         )
 
     def _finishes(self, of: Sequence[Ended]) -> list[Finish]:
