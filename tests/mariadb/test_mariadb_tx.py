@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, suppress
 from typing import Any
 
 import pymysql
 import pytest
 
-from perdure import Perdure, StoreError, TransactionError
+from perdure import Job, Perdure, StoreError, TransactionError
 from perdure.store.engine import Serialization
 from tests.mariadb.doors import Plain, connected, mysqlclient
 from tests.mariadb_server import MariaDBServer
@@ -126,6 +127,57 @@ def test_a_connection_that_the_server_has_ended_is_lost(
 def test_django_takes_part_on_pymysql_as_well(app: Perdure, mariadb_url: str) -> None:
     subprocess.run([sys.executable, "-m", "tests.mariadb.django_on_pymysql", mariadb_url], check=True)
     assert names(app) == ["committed"]
+
+
+# -- the first of a queue --------------------------------------------------------------------------------------------
+
+
+def waits(url: str) -> int:
+    """How many transactions wait for a row, now."""
+    with closing(connected(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW ENGINE INNODB STATUS")
+        ((_, _, status),) = cursor.fetchall()
+    return str(status).partition("\nLIST OF TRANSACTIONS")[2].count("\nLOCK WAIT ")
+
+
+def in_new_queues(send: Any, _: Job, tx: Any) -> None:
+    for queue in ("mail", "letters"):
+        send.options(queue=queue, tx=tx).enqueue("new")
+
+
+FIRST: dict[str, Callable[[Any, Job, Any], object]] = {
+    "enqueues": lambda send, _, tx: send.options(tx=tx).enqueue("new"),
+    "enqueues in two queues": in_new_queues,
+    "moves": lambda send, job, tx: send.app.move(job, to="back", tx=tx),
+}
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("what", FIRST)
+def test_who_waits_for_the_first_of_a_queue_goes_on_when_that_one_goes_back(
+    what: str, isolation: str, app: Perdure, send: Any, mariadb_url: str
+) -> None:
+    """Two who waited for a row that was rolled back would be in the way of each other: a deadlock, and nobody but the
+    user can run his transaction again."""
+    app.store.upgrade()
+    job = send.options(queue="old").enqueue("old")
+    users = [Plain(mariadb_url) for _ in range(4)]
+    for user in users:
+        user.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+        user.execute("SELECT COUNT(*) FROM orders")  # in REPEATABLE READ nothing that is committed later is seen
+    FIRST[what](send, job, users[0].tx)
+    with ThreadPoolExecutor(len(users)) as pool:
+        others = {pool.submit(FIRST[what], send, job, user.tx): user for user in users[1:]}
+        while waits(mariadb_url) < len(others):
+            assert not any(other.done() for other in others)
+        users[0].rollback()
+        while others:
+            done = next(as_completed(others))
+            done.result()
+            others.pop(done).commit()
+    for user in users:
+        user.close()
+    assert names(app) == ([] if what == "moves" else ["new"] * 3)
 
 
 # -- app.transaction() -----------------------------------------------------------------------------------------------

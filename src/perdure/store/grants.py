@@ -54,11 +54,8 @@ def needs_on_mysql(purpose: str) -> Needs:
     views = [name for step in migrations_of("mysql") for name in _VIEW.findall(step.text)]
     found = {**needs(purpose), **dict.fromkeys([*views, "mutex", "position"], "SELECT")}
     if purpose == "enqueue":
-        # who makes a queue locks the row of another who has just made it: by an UPDATE that changes nothing
-        found |= {
-            "queue": "SELECT, INSERT, UPDATE (name), UPDATE (next_position)",
-            "position": "SELECT, INSERT, DELETE",
-        }
+        # who makes a queue locks a row first: on MySQL by an UPDATE that changes nothing
+        found |= {"mutex": "SELECT, UPDATE (name)", "position": "SELECT, INSERT, DELETE"}
     if purpose == "work":
         found |= {"mutex": ALL, "position": ALL}
     return found

@@ -147,7 +147,7 @@ def _changed(what: str) -> SchemaError:
 _OBJECT = re.compile(
     r"^(CREATE|DROP)(?: OR REPLACE)?(?: UNIQUE)? (TABLE|INDEX|VIEW|SEQUENCE)(?: IF NOT EXISTS)? ([\w.]+)"
 )
-_INLINE = re.compile(r"^ +(?:UNIQUE )?INDEX (\w+) ", re.MULTILINE)
+_INLINE = re.compile(r"(?:^ +|ADD )(?:UNIQUE )?INDEX (\w+) ", re.MULTILINE)
 
 
 def made_by(steps: Iterable[Migration], naming: Naming) -> set[tuple[str, str]]:
@@ -158,7 +158,7 @@ def made_by(steps: Iterable[Migration], naming: Naming) -> set[tuple[str, str]]:
         if match := _OBJECT.match(statement):
             verb, sort, name = match.groups()
             (made.add if verb == "CREATE" else made.discard)((sort.lower(), name.rsplit(".", 1)[-1]))
-            made |= {("index", index) for index in _INLINE.findall(statement)}
+        made |= {("index", index) for index in _INLINE.findall(statement)}
     return made
 
 

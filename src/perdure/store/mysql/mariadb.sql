@@ -45,9 +45,13 @@ WHERE q.name = :queue
 
 -- name: make_queue_with_room
 -- For the very first job of a queue. Others who want to be the first wait for that one's commit.
+SELECT m.name
+FROM {mutex} AS m
+WHERE m.name = {row_of_queue}
+FOR UPDATE;
 INSERT INTO {queue} (name, next_position)
 VALUES (:queue, 0)
-ON DUPLICATE KEY UPDATE name = name;
+{unless_taken};
 SET STATEMENT max_recursive_iterations = 4294967295 FOR
 WITH RECURSIVE wanted (number) AS (
     SELECT 1

@@ -61,10 +61,14 @@ FROM {queue} AS q
 WHERE q.name = :queue
 
 -- name: make_queue_with_room
--- For the very first job of a queue. Others who want to be the first wait for that one's commit.
+-- For the very first job of a queue. Others who want to be the first wait for that one's commit. To lock a row is to change it:
+-- MySQL wants the right to that for SELECT … FOR UPDATE too, and not of one column.
+UPDATE {mutex}
+SET name = name
+WHERE name = {row_of_queue};
 INSERT INTO {queue} (name, next_position)
 VALUES (:queue, 0)
-ON DUPLICATE KEY UPDATE name = name;
+{unless_taken};
 INSERT INTO {position} (room)
 {numbers}
 SELECT :room

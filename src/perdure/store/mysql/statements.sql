@@ -3,7 +3,8 @@
 --
 -- aside, odd_run, odd_end: two columns of the same value; what `state` is compared with is looked up in the index of the
 -- other. longest_before: a table in FROM cannot refer to the row outside, so the twenty are those from the twentieth on.
--- lock_…: until the end of the transaction; GET_LOCK would outlive it. ready_of_node: in the index of the states, which the
+-- lock_…: until the end of the transaction; GET_LOCK would outlive it. The rows are those of migration 0009, but for those of
+-- single queues: two who wait for a row that is rolled back would be in the way of each other. ready_of_node: in the index of the states, which the
 -- server prefers if most jobs run, the jobs of all nodes would be locked. rows_aside, found_jobs: where the statistics are
 -- old, or the table small, the server would rather read every live job, or every job, and look which of them is wanted.
 
@@ -34,49 +35,32 @@ FOR UPDATE SKIP LOCKED
 -- fragment: whole_number
 SIGNED
 
--- fragment: between
--- Between a key and a queue in held_in; the next character begins the value in a key.
-CHAR(30 USING utf8mb4)
-
 -- fragment: in_line
-x.held_in = CONCAT(k.key, {between}, k.queue)
-
--- fragment: lines_of_key
-FROM {ready} AS x FORCE INDEX (ready_held)
-        WHERE x.held_in > CONCAT(k.key, {between}) AND x.held_in < CONCAT(k.key, CHAR(31 USING utf8mb4))
+x.held_for = k.key AND x.queue = k.queue
 
 -- fragment: first_queue
-SELECT x.queue {lines_of_key} ORDER BY x.held_in LIMIT 1
+SELECT x.queue FROM {ready} AS x FORCE INDEX (ready_line) WHERE x.held_for = k.key ORDER BY x.queue LIMIT 1
 
 -- fragment: awake_jobs
-{ready} AS r FORCE INDEX (ready_held)
+{ready} AS r FORCE INDEX (ready_line)
 
 -- fragment: is_awake
-r.held_in = CONCAT({between}, :queue)
+r.held_for = '' AND r.queue = :queue
 
 -- fragment: head_of_line
 SELECT x.job_id
-    FROM {ready} AS x FORCE INDEX (ready_held)
+    FROM {ready} AS x FORCE INDEX (ready_line)
     WHERE {in_line}
     ORDER BY x.rank, x.position, x.job_id
     LIMIT 1
 
--- fragment: next_line
-SELECT MIN(x.held_in) FROM {ready} AS x FORCE INDEX (ready_held) WHERE x.held_in >
-
 -- name: lines_of_limit
-WITH RECURSIVE found (place, number) AS (
-    SELECT ({next_line} CONCAT(:after, CHAR(31 USING utf8mb4)) AND x.held_in < :end), 1
-    UNION ALL
-    SELECT (
-            {next_line} CONCAT(SUBSTRING_INDEX(f.place, {between}, 1), CHAR(31 USING utf8mb4)) AND x.held_in < :end
-        ), f.number + 1
-    FROM found AS f
-    WHERE f.place IS NOT NULL AND f.number < :room
-)
-SELECT SUBSTRING_INDEX(f.place, {between}, 1)
-FROM found AS f
-WHERE f.place IS NOT NULL
+SELECT x.held_for
+FROM {ready} AS x FORCE INDEX (ready_line)
+WHERE x.held_for > :after AND x.held_for < :end
+GROUP BY x.held_for
+ORDER BY x.held_for
+LIMIT :room
 
 -- fragment: first_parked_kind
 SELECT r.kind, r.kind_version
@@ -91,8 +75,8 @@ FROM {queue} AS q
 WHERE {lane_free}
     AND EXISTS (
         SELECT 1
-        FROM {ready} AS r FORCE INDEX (ready_held)
-        WHERE r.held_in = CONCAT({between}, q.name) AND {job_is_there}
+        FROM {ready} AS r FORCE INDEX (ready_line)
+        WHERE r.held_for = '' AND r.queue = q.name AND {job_is_there}
     )
     AND {lane_has_room}
 ORDER BY q.name
@@ -101,7 +85,7 @@ ORDER BY q.name
 -- verb: claim
 {enter};
 SELECT {claim_columns}
-FROM {ready} AS r FORCE INDEX (ready_held)
+FROM {ready} AS r FORCE INDEX (ready_line)
 STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = r.job_id
 WHERE {is_awake}
     AND {not_too_suspicious}
@@ -114,9 +98,10 @@ LIMIT :room
 -- verb: claim
 {enter};
 SELECT {claim_columns}
-FROM {ready} AS r FORCE INDEX (ready_held)
+FROM {ready} AS r FORCE INDEX (ready_line)
 STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = r.job_id
-WHERE r.held_in = CONCAT(:key, {between}, :queue)
+WHERE r.held_for = :key
+    AND r.queue = :queue
     AND {not_too_suspicious}
     AND {lane_open}
 ORDER BY r.rank, r.position, r.job_id
@@ -125,21 +110,21 @@ LIMIT :room
 
 -- name: next_queue_of_line
 SELECT MIN(x.queue)
-FROM {ready} AS x FORCE INDEX (ready_held)
-WHERE x.held_in > CONCAT(:key, {between}, :queue) AND x.held_in < CONCAT(:key, CHAR(31 USING utf8mb4))
+FROM {ready} AS x FORCE INDEX (ready_line)
+WHERE x.held_for = :key AND x.queue > :queue
 
 -- name: count_line
 SELECT COUNT(*)
 FROM (
     SELECT 1 AS one
-    FROM {ready} AS x FORCE INDEX (ready_held)
-    WHERE x.held_in > CONCAT(:key, {between}) AND x.held_in < CONCAT(:key, CHAR(31 USING utf8mb4))
+    FROM {ready} AS x FORCE INDEX (ready_line)
+    WHERE x.held_for = :key
     LIMIT :cap
 ) AS c
 
 -- fragment: line_of_key
-{ready} AS x FORCE INDEX (ready_held)
-    WHERE x.held_in = CONCAT(:key, {between}, :queue)
+{ready} AS x FORCE INDEX (ready_line)
+    WHERE x.held_for = :key AND x.queue = :queue
 
 -- name: lock_keys
 -- In the order of the keys. Each of these rows is locked, whether it was there or not.
@@ -162,6 +147,10 @@ SELECT y.key
 FROM {each_key} AS k
 STRAIGHT_JOIN {limit_key} AS y ON y.key = k.key
 {key_lock}
+
+-- fragment: row_of_queue
+-- The row of {mutex} that is locked before the row of a queue is made. A queue shares it with one in 64 others.
+CONCAT('queue ', MOD(CRC32(:queue), 64))
 
 -- name: lock_rooms
 INSERT INTO {mutex} (name)
@@ -216,6 +205,11 @@ SELECT MAX(u.duration_ms)
                         ), x'00')
 
 -- name: lock_order
+-- The row of the queue itself is for programs of before migration 0009.
+SELECT m.name
+FROM {mutex} AS m
+WHERE m.name = CONCAT('order ', MOD(CRC32(:queue), 64))
+FOR UPDATE;
 INSERT INTO {mutex} (name)
 VALUES (CONCAT('order of ', :queue))
 ON DUPLICATE KEY UPDATE name = name
@@ -382,6 +376,10 @@ WHERE u.id = :run_id
 ON DUPLICATE KEY UPDATE job_id = {job_log}.job_id
 
 -- name: ensure_queue
+SELECT m.name
+FROM {mutex} AS m
+WHERE m.name = {row_of_queue} AND NOT EXISTS (SELECT 1 FROM {queue} AS q WHERE q.name = :queue)
+FOR UPDATE;
 INSERT INTO {queue} (name, next_position)
 VALUES (:queue, 100)
 ON DUPLICATE KEY UPDATE name = name
