@@ -13,14 +13,23 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, TypeVar, Unpack, cast, get_args, overload
 from uuid import UUID
 
 from perdure.checks import Span, check_choice, check_list, check_span, check_whole
 from perdure.clock import Clock, asked
 from perdure.config import Config, Settings, resolve_url
-from perdure.enqueue import EditFields, common_tx, edited, new_job
-from perdure.errors import ConfigError, InvalidOption, JobNotFound, PerdureError, WaitTimeout, shown
+from perdure.enqueue import EditFields, common_tx, edited, listed_drafts, new_job, no_draft
+from perdure.errors import (
+    ConfigError,
+    InvalidInput,
+    InvalidOption,
+    JobNotFound,
+    KindError,
+    PerdureError,
+    WaitTimeout,
+    shown,
+)
 from perdure.flow.planned import FlowHandle, Planned
 from perdure.ids import FlowId, IdFactory, JobId, ids_by, parse_id
 from perdure.job import transitions
@@ -273,6 +282,8 @@ class Perdure(Lazy):
         return jobs
 
     def new_jobs(self, drafts: Sequence[Draft]) -> list[NewJob]:
+        for draft in drafts:
+            self._check_here(draft.kind)
         now = self.clock.now()
         ids = self.ids.new_many(len(drafts))
         return [new_job(*draft, JobId(job_id), now) for draft, job_id in zip(drafts, ids, strict=True)]
@@ -636,6 +647,8 @@ class Perdure(Lazy):
         """
         from perdure.workflow import Settings, Workflow
 
+        _check_conflict(key, conflict)
+        _check_policy(on_failure)
         return Workflow(self, "workflow", Settings(name, on_failure, key, conflict, at_once, properties), tx)
 
     def chain(
@@ -654,13 +667,14 @@ class Perdure(Lazy):
         """
         from perdure.workflow import chained
 
+        _check_conflict(key, conflict)
         flow = chained(self, drafts, name, key=key, conflict=conflict, properties=properties, tx=tx)
         return flow.write(tx)
 
     def group(
         self,
         drafts: Iterable[Draft],
-        *,
+        *others: Never,
         name: str | None = None,
         mode: Mode = "parallel",
         on_failure: OnFailure = "continue",
@@ -678,6 +692,9 @@ class Perdure(Lazy):
         """
         from perdure.workflow import grouped
 
+        _check_conflict(key, conflict)
+        _check_policy(on_failure)
+        drafts = listed_drafts(drafts, others)
         settings: dict[str, Any] = {"on_failure": on_failure, "at_once": at_once, "key": key, "conflict": conflict}
         return grouped(self, drafts, name, mode, **settings, properties=properties, tx=tx).write(tx)
 
@@ -704,6 +721,8 @@ class Perdure(Lazy):
         """
         from perdure.workflow import new_batch
 
+        _check_conflict(key, conflict)
+        _check_on_failure(on_failure)
         jobs: dict[str, Any] = {"on_success": on_success, "on_failure": on_failure, "on_end": on_end}
         settings: dict[str, Any] = {"at_once": at_once, "key": key, "conflict": conflict, "properties": properties}
         return new_batch(self, name, **jobs, **settings, abandon=abandon, tx=tx)
@@ -879,8 +898,29 @@ class Perdure(Lazy):
                 ) from error
 
     def new_job(self, draft: Draft) -> NewJob:
+        self._check_here(draft.kind)
         now = self.clock.now()  # before the id, whose time since= compares with created_at
         return new_job(*draft, JobId(self.ids.new()), now)
+
+    def _check_here(self, kind: Kind[..., Any, ..., Any]) -> None:
+        """Refuse a kind of an app on another database: no worker of this one would know its jobs."""
+        other: Perdure = kind.app
+        if other is self or other._database == self._database:
+            return
+        raise KindError(
+            f"kind {kind.name!r} belongs to another app, {other!r}, whose workers run it, and not to {self!r};"
+            " declare it on this one, or give its jobs to that one",
+            code="kind_elsewhere",
+        )
+
+    @property
+    def _database(self) -> object:
+        """What tells databases apart, without opening one."""
+        from perdure.store.open import is_sqlite, sqlite_path
+
+        if self._given_store is not None:
+            return self._given_store
+        return sqlite_path(self.url) if is_sqlite(self.url) else self.url
 
     def middleware(self, function: M) -> M:
         """`@app.middleware` above a function that takes a run's context and returns a context manager: every handler
@@ -946,6 +986,13 @@ class Perdure(Lazy):
 def job_id_of(job: JobLike) -> JobId:
     if isinstance(job, Job):
         return job.row.id
+    flow: object = job
+    if isinstance(flow, FlowHandle):
+        raise InvalidInput(
+            f"expected a job, or its id, not flow {flow.id}; app.flows.get(flow) reads a flow, app.flows.jobs(flow) its"
+            " jobs; cancel, pause, resume, retry, wait and explain take flows too",
+            code="job_invalid",
+        )
     return JobId(job.raw_id if isinstance(job, Planned) else parse_id(job))
 
 
@@ -957,3 +1004,34 @@ def meant_job(what: JobLike | FlowHandle) -> JobLike:
 def meant_flow(what: JobLike | FlowHandle) -> FlowHandle | UUID | str:
     assert not isinstance(what, (Job, Planned))
     return what
+
+
+def _check_conflict(key: str | None, conflict: object) -> None:
+    if key is None and conflict == "return":
+        raise InvalidOption(
+            'conflict="return" without key=: there is nothing that another flow could have; give this one a key=, or'
+            " leave conflict= out",
+            code="conflict_invalid",
+        )
+
+
+def _check_policy(on_failure: object) -> None:
+    """A job is no policy; only a batch takes either."""
+    if isinstance(on_failure, (Draft, Kind)):
+        raise InvalidOption(
+            "on_failure= is a policy here, and not a job; a job that is told waits for the flow:"
+            ' alert.options(after=flow, on="failure").enqueue(), or wf.add(alert.new(), after=wf, on="failure")',
+            code="on_failure_invalid",
+        )
+
+
+def _check_on_failure(given: object) -> None:
+    """What may be a callback or a policy is neither both nor a kind."""
+    if isinstance(given, Kind):
+        raise no_draft(cast("Kind[..., Any, ..., Any]", given))
+    if isinstance(given, (list, tuple)) and not isinstance(given, Draft):
+        raise InvalidOption(
+            "on_failure= is one job or one policy; for both give the policy here, and the job once the batch has begun:"
+            ' alert.options(after=batch, on="failure").enqueue()',
+            code="on_failure_invalid",
+        )

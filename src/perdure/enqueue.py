@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from perdure.checks import KEY_LIMIT, Span, check_known, check_name
 from perdure.clock import Micros
@@ -30,26 +30,11 @@ if TYPE_CHECKING:
     from perdure.store.protocols import Store
 
 
-def _way_out(instead: object) -> str:
-    """What is probably meant by what was given in the place of a draft."""
-    match instead:
-        case Kind():
-            return f"; write {instead.name}.new(…)"
-        case list() | tuple():
-            return "; give them one by one, as in (*jobs)"
-        case Mapping():
-            return "; kind.enqueue_many takes dicts of arguments"
-        case _:
-            return ""
-
-
 def common_tx(drafts: Sequence[object], tx: Any) -> Any:
     """The one transaction for these drafts: the one given, or the one in their options."""
     for draft in drafts:
         if not isinstance(draft, Draft):
-            raise InvalidInput(
-                f"expected jobs made by kind.new(…), not {shown(draft)}{_way_out(draft)}", code="draft_invalid"
-            )
+            raise no_draft(draft)
         wanted = draft.options.tx
         if wanted is not None and tx is not None and wanted is not tx:
             raise InvalidOption(
@@ -59,6 +44,40 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
             )
         tx = wanted if wanted is not None else tx
     return tx
+
+
+def no_draft(given: object) -> InvalidInput:
+    """The error for what `kind.new` did not make, with what to write instead."""
+    match given:
+        case Kind():
+            name = cast("Kind[..., Any, ..., Any]", given).name
+            said = f"the kind {name} itself; write {name}.new(…)"
+        case Job():
+            said = f"job {given.id}, which is enqueued already; write {given.kind}.new(…) instead of .enqueue(…)"
+        case list() | tuple():
+            said = "a list; give the jobs one by one, with * before a list of them"
+        case Mapping():
+            said = f"{shown(given)}; kind.enqueue_many takes dicts of arguments"
+        case _:
+            said = f"{shown(given)}; name the kind and its arguments, as in send.new(to)"
+    return InvalidInput(f"expected jobs made by kind.new(…), not {said}", code="draft_invalid")
+
+
+def listed_drafts(drafts: object, others: Sequence[object]) -> list[Any]:
+    """The members of a group. InvalidInput: they were given one by one, or are no list at all."""
+    if isinstance(drafts, Draft) or others:
+        named = [f"{one.kind.name}.new(…)" if isinstance(one, Draft) else "…" for one in (drafts, *others)]
+        raise InvalidInput(
+            f"a group takes its jobs as one list; write app.group([{', '.join(named[:_NAMED])}"
+            f"{', …' if len(named) > _NAMED else ''}])",
+            code="draft_invalid",
+        )
+    if isinstance(drafts, (Kind, Mapping)) or not isinstance(drafts, Iterable):
+        raise no_draft(drafts)
+    return list(cast("Iterable[Any]", drafts))  # type: ignore[redundant-cast]  # for pyright
+
+
+_NAMED = 3
 
 
 def new_job(

@@ -38,11 +38,21 @@ def flow_id_of(flow: object) -> FlowId:
         case FlowHandle():
             return FlowId(flow.raw_id)
         case UUID() | str():
-            return FlowId(parse_id(flow))
+            return FlowId(_parsed(flow))
         case Job() | Planned():
             raise InvalidInput(f"expected a flow, or its id, not the job {flow.id}", code="flow_invalid")
         case _:
             raise InvalidInput(f"expected a flow, or its id, not {shown(flow)}", code="flow_invalid")
+
+
+def _parsed(flow: UUID | str) -> bytes:
+    try:
+        return parse_id(flow)
+    except InvalidInput:
+        raise InvalidInput(
+            f"{shown(flow)} is not the id of a flow; flows of a name are found with app.flows.list(name=…)",
+            code="id_invalid",
+        ) from None
 
 
 class Flows:

@@ -298,7 +298,9 @@ def awaited_id(what: object) -> bytes:
             return parse_id(what)
         case _:
             must_be = 'jobs, flows or ids of them, or pairs as in (job, "end")'
-            raise refused("after", must_be, what, code="after_invalid")
+            is_kind = hasattr(what, "enqueue")  # also of a draft, a tuple that begins with its kind
+            hint = "; enqueue it first, as in first = send.enqueue(…), and say after=first" if is_kind else ""
+            raise refused("after", must_be, what, code="after_invalid", hint=hint)
 
 
 def _are_texts(values: object) -> bool:

@@ -21,7 +21,12 @@ OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("task_id", "job_id", "unique_key"), "idempotency_key="),
     **dict.fromkeys(("routing_key", "exchange", "queue_name"), "queue="),
     **dict.fromkeys(("meta", "headers"), "params=, a dict"),
-    **dict.fromkeys(("link", "on_success", "depends_on"), "ctx.enqueue(…) in the handler of the first one"),
+    **dict.fromkeys(("link", "depends_on", "on_success"), "after=, on the job that comes next"),
+    **dict.fromkeys(("link_error", "on_failure", "errback"), 'after= with on="failure", on the job that is told'),
+    **dict.fromkeys(("chord", "group_id", "batch"), "app.batch(…) or app.workflow(…), to count jobs together"),
+    "when": "after= here; conditions are for wf.add(…, when=…) in a workflow",
+    **dict.fromkeys(("rate_limit", "throttle", "limiter"), "rate=Rate(100, per=60), for 100 in a minute"),
+    **dict.fromkeys(("concurrency", "max_concurrency", "concurrency_limit", "max_running"), "limit=Limit(5)"),
     **dict.fromkeys(("result_ttl", "failure_ttl", "ttl", "result_expires"), "Perdure(retention=Retention(…))"),
     **dict.fromkeys(("bind", "context", "pass_context"), "ctx: JobContext as the first parameter of the function"),
     "expires": "raise Skip(…) in the handler, if it begins too late",
@@ -39,7 +44,10 @@ OF_A_KIND: Mapping[str, str] = {
     **dict.fromkeys(("enqueue_at", "perform_at"), "{name}.options(run_at=…).enqueue(…)"),
     **dict.fromkeys(("s", "si", "signature", "subtask", "message"), "{name}.new(…), for app.enqueue_many([…])"),
     **dict.fromkeys(("apply", "call_local", "fn"), "{name}(…), which runs it here and now"),
-    **dict.fromkeys(("map", "starmap", "chunks"), "{name}.enqueue_many([{{…}}, {{…}}])"),
+    **dict.fromkeys(
+        ("map", "starmap", "chunks"),
+        "{name}.enqueue_many([{{…}}, {{…}}]), or wf.map({name}.new(…), over=values) in a workflow",
+    ),
     **dict.fromkeys(("retry", "update_state", "request"), "ctx: JobContext as its first parameter, and ask that"),
     "AsyncResult": "app.get(id)",
 }
@@ -59,6 +67,9 @@ OF_AN_APP: Mapping[str, str] = {
     **dict.fromkeys(("conf", "config_from_object"), "arguments of Perdure(…)"),
     "control": "app.cancel(job), app.queues.pause(name)",
     "signature": "kind.new(…)",
+    **dict.fromkeys(("chord", "flow", "dag", "pipeline", "graph"), 'with app.workflow("name") as wf'),
+    **dict.fromkeys(("map", "starmap", "chunks"), 'wf.map(kind.new(row=each), over=values) in app.workflow("name")'),
+    **dict.fromkeys(("limit", "rate_limit"), "limit=Limit(…) or rate=Rate(…) in @app.job, or app.limits"),
     "empty": 'app.cancel_all(queue="…")',
 }
 
@@ -71,6 +82,19 @@ OF_A_JOB: Mapping[str, str] = {
     **dict.fromkeys(("requeue", "retry"), "app.retry(job)"),
     **dict.fromkeys(("forget", "delete"), "app.delete(job)"),
     "exc_info": "app.runs(job), whose traceback",
+}
+
+OF_A_FLOW: Mapping[str, str] = {
+    **dict.fromkeys(("get", "wait", "join", "collect"), "app.wait(flow), and app.flows.jobs(flow) for the results"),
+    **dict.fromkeys(("jobs", "children", "results", "members"), "app.flows.jobs(flow)"),
+    **dict.fromkeys(("refresh", "reload", "info"), "app.flows.get(flow), which reads it anew"),
+    **dict.fromkeys(("ready", "is_finished", "done"), "app.flows.get(flow).is_final"),
+    **dict.fromkeys(("successful", "status"), "app.flows.get(flow).state"),
+    **dict.fromkeys(("revoke", "cancel", "abort"), "app.cancel(flow)"),
+    **dict.fromkeys(("pause", "resume", "retry"), "app.pause(flow), app.resume(flow) or app.retry(flow)"),
+    "completed_count": "app.flows.get(flow).completed",
+    "graph": "app.flows.graph(flow)",
+    "seal": "app.flows.seal(flow)",
 }
 
 ON_THE_COMMAND_LINE: Mapping[str, str] = {

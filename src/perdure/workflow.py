@@ -13,10 +13,10 @@ from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self, TypeVar, cast, get_args
 
 from perdure.checks import KEY_LIMIT, check_choice, check_name, check_type, check_whole
-from perdure.enqueue import common_tx
+from perdure.enqueue import common_tx, listed_drafts
 from perdure.errors import InvalidInput, InvalidOption, PerdureError, shown
 from perdure.flow.planned import (
     Condition,
@@ -273,7 +273,7 @@ class _Planning(FlowHandle):
     def group(
         self,
         drafts: Iterable[Draft[Any]],
-        *,
+        *others: Never,
         name: str | None = None,
         mode: Mode = "parallel",
         on_failure: OnFailure = "continue",
@@ -281,7 +281,7 @@ class _Planning(FlowHandle):
     ) -> InnerFlow:
         """A group inside this flow; `mode` and `on_failure` as in `app.group`."""
         self._check_takes_more()
-        listed = _listed(drafts)
+        listed = listed_drafts(drafts, others)
         settings = Settings(_group_name(listed) if name is None else name, on_failure, at_once=at_once)
         inner = self._inside("group", settings)
         inner.fill(listed, _order(mode, on_failure))
@@ -455,7 +455,7 @@ def chained(app: Perdure, drafts: Sequence[Draft[Any]], name: str | None, **sett
 
 def grouped(app: Perdure, drafts: Iterable[Draft[Any]], name: str | None, mode: Mode, **settings: Any) -> Workflow:
     """A group, to be written."""
-    tx, listed = settings.pop("tx"), _listed(drafts)
+    tx, listed = settings.pop("tx"), list(drafts)
     made = Settings(_group_name(listed) if name is None else name, **settings)
     order = _order(mode, made.on_failure)
     flow = Workflow(app, "group", made, tx).begin()
@@ -644,12 +644,6 @@ def _is_pair(value: object) -> bool:
 def _checked(draft: Draft[Any]) -> Draft[Any]:
     common_tx([draft], None)
     return draft
-
-
-def _listed(drafts: Iterable[Draft[Any]]) -> list[Draft[Any]]:
-    if isinstance(drafts, Draft):
-        raise InvalidInput("a group takes a list of jobs, as in app.group([a.new(), b.new()])", code="draft_invalid")
-    return list(drafts)
 
 
 def _order(mode: Mode, on_failure: OnFailure) -> NeedsName | None:

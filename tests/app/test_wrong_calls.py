@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from perdure import Job, Perdure, PerdureError, Retention, Retry, Unique
+from perdure import Job, Perdure, PerdureError, Retention, Retry, Unique, each, previous
 from perdure.store.open import without_password
 from tests.app.contents import Contents, contents
 from tests.mariadb_server import connected, mariadb_server
@@ -230,6 +230,15 @@ def after_its_block(w: World) -> object:
     with w.app.testing() as t:
         pass
     return t.drain()
+
+
+def a_kind_elsewhere(w: World) -> Any:
+    """A kind of an app on another database."""
+
+    @Perdure(w.other).job
+    def elsewhere() -> None: ...
+
+    return elsewhere
 
 
 ROWS = [
@@ -905,6 +914,202 @@ ROWS = [
         "«expected a flow, or its id,» not the job <job>",
     ),
     Row(
+        "the name of a flow for its id",
+        lambda w: w.app.flows.get("nightly"),
+        "id_invalid",
+        "'nightly' is not the id of a flow; «flows of a name are found with app.flows.list(name=…)»",
+    ),
+    Row(
+        "a number for a flow",
+        lambda w: w.app.flows.jobs(5),
+        "flow_invalid",
+        "«expected a flow, or its id,» not 5",
+    ),
+    Row(
+        "a flow instead of a job",
+        lambda w: w.app.runs(w.app.workflow("w")),
+        "job_invalid",
+        "expected a job, or its id, not flow <id>; «app.flows.get(flow) reads a flow, app.flows.jobs(flow) its jobs;"
+        " cancel, pause, resume, retry, wait and explain take flows too»",
+    ),
+    Row(
+        "deleting a flow",
+        lambda w: w.app.delete(w.app.workflow("w")),
+        "job_invalid",
+        "expected a job, or its id, not flow <id>; «app.flows.get(flow) reads a flow, app.flows.jobs(flow) its jobs;"
+        " cancel, pause, resume, retry, wait and explain take flows too»",
+    ),
+    Row(
+        "a group without a list, as in Celery",
+        lambda w: w.app.group(w.send.new("a"), w.send.new("b")),
+        "draft_invalid",
+        "a group takes its jobs as one list; «write app.group([send.new(…), send.new(…)])»",
+        EVERY,
+    ),
+    Row(
+        "a group of one without a list",
+        lambda w: w.app.group(w.send.new("a")),
+        "draft_invalid",
+        "a group takes its jobs as one list; «write app.group([send.new(…)])»",
+    ),
+    Row(
+        "a group of five without a list",
+        lambda w: w.app.group(*[w.send.new("a")] * 5),
+        "draft_invalid",
+        "a group takes its jobs as one list; «write app.group([send.new(…), send.new(…), send.new(…), …])»",
+    ),
+    Row(
+        "a group of a number",
+        lambda w: w.app.group(5),
+        "draft_invalid",
+        "expected jobs made by kind.new(…), not 5; «name the kind and its arguments, as in send.new(to)»",
+    ),
+    Row(
+        "a group of kinds",
+        lambda w: w.app.group([w.send]),
+        "draft_invalid",
+        "expected jobs made by kind.new(…), not the kind send itself; «write send.new(…)»",
+    ),
+    Row(
+        "a group of jobs that are there",
+        lambda w: w.app.group([w.job]),
+        "draft_invalid",
+        "expected jobs made by kind.new(…), not job <job>, which is enqueued already; «write send.new(…) instead of"
+        " .enqueue(…)»",
+    ),
+    Row(
+        "a chain of a list",
+        lambda w: w.app.chain([w.send.new("a"), w.send.new("b")]),
+        "draft_invalid",
+        "expected jobs made by kind.new(…), not a list; «give the jobs one by one, with * before a list of them»",
+    ),
+    Row(
+        "a group of another app's kind",
+        lambda w: w.app.group([a_kind_elsewhere(w).new()]),
+        "kind_elsewhere",
+        "kind 'elsewhere' belongs to another app, <Perdure <other>>, whose workers run it, and not to <Perdure <url>>;"
+        " «declare it on this one, or give its jobs to that one»",
+        EVERY,
+    ),
+    Row(
+        "a chain of another app's kind",
+        lambda w: w.app.chain(w.send.new("a"), a_kind_elsewhere(w).new()),
+        "kind_elsewhere",
+        "kind 'elsewhere' belongs to another app, <Perdure <other>>, whose workers run it, and not to <Perdure <url>>;"
+        " «declare it on this one, or give its jobs to that one»",
+    ),
+    Row(
+        "a workflow of another app's kind",
+        lambda w: w.app.workflow("w").add(a_kind_elsewhere(w).new()),
+        "kind_elsewhere",
+        "kind 'elsewhere' belongs to another app, <Perdure <other>>, whose workers run it, and not to <Perdure <url>>;"
+        " «declare it on this one, or give its jobs to that one»",
+    ),
+    Row(
+        "many jobs of another app's kind",
+        lambda w: w.app.enqueue_many([w.send.new("a"), a_kind_elsewhere(w).new()]),
+        "kind_elsewhere",
+        "kind 'elsewhere' belongs to another app, <Perdure <other>>, whose workers run it, and not to <Perdure <url>>;"
+        " «declare it on this one, or give its jobs to that one»",
+    ),
+    Row(
+        "a misspelt mode",
+        lambda w: w.app.group([w.send.new("a")], mode="serial"),
+        "mode_invalid",
+        'mode must be "parallel" or "sequential", not \'serial\'; «did you mean "sequential"?»',
+    ),
+    Row(
+        "an unknown policy",
+        lambda w: w.app.group([w.send.new("a")], on_failure="halt"),
+        "on_failure_invalid",
+        'on_failure must be «"continue", "stop", "cancel", "pause" or "skip"», not \'halt\'',
+    ),
+    Row(
+        "a callback for a group",
+        lambda w: w.app.group([w.send.new("a")], on_failure=w.send.new("b")),
+        "on_failure_invalid",
+        "on_failure= is a policy here, and not a job; «a job that is told waits for the flow:"
+        ' alert.options(after=flow, on="failure").enqueue(), or wf.add(alert.new(), after=wf, on="failure")»',
+    ),
+    Row(
+        "a callback and a policy for a batch",
+        lambda w: w.app.batch("b", on_failure=[w.send.new("b"), "stop"]),
+        "on_failure_invalid",
+        "on_failure= is one job or one policy; «for both give the policy here, and the job once the batch has begun:"
+        ' alert.options(after=batch, on="failure").enqueue()»',
+    ),
+    Row(
+        "a kind as a callback",
+        lambda w: w.app.batch("b", on_failure=w.send),
+        "draft_invalid",
+        "expected jobs made by kind.new(…), not the kind send itself; «write send.new(…)»",
+    ),
+    Row(
+        "a batch that may be left somehow",
+        lambda w: w.app.batch("b", abandon="leave"),
+        "abandon_invalid",
+        'abandon must be «"cancel" or "keep"», not \'leave\'',
+    ),
+    Row(
+        "conflict= of a group without a key",
+        lambda w: w.app.group([w.send.new("a")], conflict="return"),
+        "conflict_invalid",
+        'conflict="return" without key=: there is nothing that another flow could have; «give this one a key=, or leave'
+        " conflict= out»",
+    ),
+    Row(
+        "conflict= of a batch without a key",
+        lambda w: w.app.batch("b", conflict="return"),
+        "conflict_invalid",
+        'conflict="return" without key=: there is nothing that another flow could have; «give this one a key=, or leave'
+        " conflict= out»",
+    ),
+    Row(
+        "none of a group at once",
+        lambda w: w.app.group([w.send.new("a")], at_once=0),
+        "at_once_invalid",
+        "at_once «must be a whole number from 1 on», not 0",
+    ),
+    Row(
+        "properties as a list",
+        lambda w: w.app.workflow("w", properties=[1]),
+        "properties_invalid",
+        "properties must be «a dict of JSON data», not [1]",
+    ),
+    Row(
+        "previous outside of a chain",
+        lambda w: w.put.enqueue(previous),
+        "reference_invalid",
+        "previous has a meaning «only in app.chain and wf.chain»; not here",
+        EVERY,
+    ),
+    Row(
+        "each outside of a map",
+        lambda w: w.app.group([w.put.new(each)]),
+        "reference_invalid",
+        "each has a meaning «only in wf.map»; not here",
+    ),
+    Row(
+        "after= a draft",
+        lambda w: w.send.options(after=w.send.new("a")).enqueue("b"),
+        "after_invalid",
+        'after must be jobs, flows or ids of them, or pairs as in (job, "end"), not <Kind send version 1 from <here>'
+        "/test_wrong_calls.py<at>>; «enqueue it first, as in first = send.enqueue(…), and say after=first»",
+    ),
+    Row(
+        "link_error of Celery",
+        lambda w: w.send.options(link_error=w.send.new("a")),
+        "option_unknown",
+        "there is no option 'link_error'; «write after= with on=\"failure\", on the job that is told»",
+    ),
+    Row(
+        "a flow's job with a transaction of its own",
+        lambda w: w.app.group([w.send.options(tx=w.connection()).new("a")]),
+        "tx_mixed",
+        "«give tx= to the flow, not to its jobs»: all of it is written together",
+        EVERY,
+    ),
+    Row(
         "expect_version= of a flow",
         lambda w: w.app.cancel(w.app.workflow("w"), expect_version=1),
         "option_invalid",
@@ -1299,11 +1504,12 @@ def written(message: str, world: World) -> str:
         str(world.keyed.id): "<keyed>",
         str(world.done.id): "<done>",
         str(world.failed.id): "<failed>",
-        world.other: "<other>",
+        without_password(world.other): "<other>",
         NEEDED[world.sort]: "<needed>",
         str(Path(__file__).parent): "<here>",
     }
     for value, name in known.items():
         message = message.replace(value, name)
     message = re.sub(r"(PostgreSQL|MariaDB/MySQL) database <empty> on \S+", "<server>", message)
+    message = re.sub(r"(?<=not flow )[0-9a-f-]{36}", "<id>", message)
     return re.sub(r"(?<=\.py):\d+|0x[0-9a-f]+", "<at>", message)

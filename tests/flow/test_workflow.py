@@ -523,10 +523,10 @@ def test_what_stands_in_the_place_of_a_planned_job_is_named_with_what_was_meant(
             wf.map(k.note, ["a"])  # type: ignore[arg-type]
         with says(r"write note\.new\(…\)"):
             wf.add(k.note)  # type: ignore[arg-type]
-        with says(r"one by one, as in \(\*jobs\)"):
+        with says("give the jobs one by one"):
             wf.chain(drafts)  # type: ignore[arg-type]
-        with says("a group takes a list of jobs"):
-            wf.group(drafts[0])  # type: ignore[arg-type]
+        with says(r"as one list; write app\.group\(\[note\.new\(…\), note\.new\(…\)\]\)"):
+            wf.group(*drafts)  # type: ignore[arg-type]
         with says("nothing to choose from"):
             wf.choose(otherwise=drafts[0])
         with says("after the first job"):

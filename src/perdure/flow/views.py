@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from perdure.clock import Micros, to_datetime
@@ -15,6 +15,7 @@ from perdure.job.model import json_of
 from perdure.job.references import success_rate
 from perdure.job.views import Column, Job, time_of, uuid_of
 from perdure.names import public
+from perdure.words_of_others import OF_A_FLOW, refuse
 
 INNER = frozenset(("raw_id", "row"))
 """What a flow has for the package's own parts; users are not shown it."""
@@ -156,6 +157,12 @@ class Flow(FlowHandle):
         passed = self._read_at - self.row.created_at
         left = max(0, self.total - self.row.ended)
         return to_datetime(Micros(self._read_at + passed * left // self.row.ended))
+
+    if not TYPE_CHECKING:  # else type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Only asked for what is not there."""
+            refuse(self, name, OF_A_FLOW, "a flow")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Flow) and self.row == other.row
