@@ -1080,7 +1080,7 @@ ROWS = [
         "previous outside of a chain",
         lambda w: w.put.enqueue(previous),
         "reference_invalid",
-        "previous has a meaning «only in app.chain and wf.chain»; not here",
+        "previous has a meaning «only in app.chain and wf.chain, after the first job»; not here",
         EVERY,
     ),
     Row(
