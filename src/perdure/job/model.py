@@ -203,11 +203,15 @@ class NewJob(NamedTuple):
         """The same job as a member of this flow. A _replace costs four times as much."""
         return NewJob._make((*self[:_FLOW], flow_id, sequence, *self[_FLOW + 2 :]))
 
+    def with_parents(self, after: tuple[Edge, ...], refs: str | None) -> NewJob:
+        """The same job, which waits for these, and takes these results."""
+        return NewJob._make((*self[:_AFTER], after, *self[_AFTER + 1 : _REFS], refs, *self[_REFS + 1 :]))
+
     def __repr__(self) -> str:
         return without_secrets(self)
 
 
-_FLOW = NewJob._fields.index("flow_id")
+_AFTER, _FLOW, _REFS = map(NewJob._fields.index, ("after", "flow_id", "refs"))
 
 
 class JobView(NamedTuple):

@@ -31,8 +31,10 @@ def insert(new: Sequence[NewJob], positions: Sequence[int]) -> Op[None]:
         yield Tell("insert_plain_job", list(map(_plain_job_row, new)))
         yield Tell("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
     elif all(map(_is_plain_member, new)):
-        yield Tell("insert_member_job", list(map(_member_job_row, new)))
-        yield Tell("insert_member_ready", list(map(_member_ready_row, new, positions)))
+        flows = {job.flow_id: Blob(job.flow_id or b"") for job in new}
+        yield Tell("insert_member_job", [_member_job_row(job, flows[job.flow_id]) for job in new])
+        rows = [_member_ready_row(job, place, flows[job.flow_id]) for job, place in zip(new, positions, strict=True)]
+        yield Tell("insert_member_ready", rows)
     else:
         yield Tell("insert_job", list(map(_job_row, new)))
         lines = _lines(new, positions)
@@ -86,8 +88,8 @@ def _plain_job_row(new: NewJob) -> tuple[object, ...]:
     return (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
 
 
-def _member_job_row(new: NewJob) -> tuple[object, ...]:
-    return (*_plain_job_row(new), new.flow_id, new.sequence)
+def _member_job_row(new: NewJob, flow_id: Blob) -> tuple[object, ...]:
+    return (Blob(new.id), *new.plan[:4], new.payload, new.created_at, flow_id, new.sequence)
 
 
 def _job_row(new: NewJob) -> tuple[object, ...]:
@@ -105,8 +107,8 @@ def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
     return (*start, max_attempts, as_new_job)
 
 
-def _member_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
-    return (*_plain_ready_row(new, position), new.waits_for, new.flow_id, new.traits)
+def _member_ready_row(new: NewJob, position: int, flow_id: Blob) -> tuple[object, ...]:
+    return (*_plain_ready_row(new, position), new.waits_for, flow_id, new.traits)
 
 
 def _lines(new: Sequence[NewJob], positions: Sequence[int]) -> dict[JobId, str]:
@@ -260,7 +262,7 @@ _FOUR_EMPTY = (None,) * 4
 
 
 def _unblocked(after: LiveJob, expected: int) -> tuple[object, ...]:
-    return after.waits_for, after.state, after.queued_at, after.updated_at, after.job_id, expected
+    return after.waits_for, after.state, after.queued_at, after.updated_at, Blob(after.job_id), expected
 
 
 def _update(after: LiveJob, expected: int) -> tuple[object, ...]:

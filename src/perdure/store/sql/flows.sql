@@ -74,6 +74,11 @@ SELECT job_id
 FROM {ready}
 WHERE job_id IN ({these})
 
+-- name: these_jobs
+SELECT id
+FROM {job}
+WHERE id IN ({these})
+
 -- name: these_refs
 SELECT id, refs
 FROM {job}
