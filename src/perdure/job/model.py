@@ -97,6 +97,22 @@ class LiveJob(NamedTuple):
     version: int
 
 
+class Waiter(NamedTuple):
+    """What decides whether a live job may go on when others end that it waits for: these columns of its row. Most ends
+    in a graph let such jobs go on, and the other columns would cost as much as all else about that."""
+
+    job_id: JobId
+    queue: str
+    state: str
+    run_at: Micros
+    queued_at: Micros
+    limit_key: str | None
+    paused: int
+    waits_for: int
+    traits: int
+    version: int
+
+
 QUEUED: dict[str, Any] = {
     "waits_for": 0,
     "superseded_by": None,

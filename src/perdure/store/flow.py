@@ -253,7 +253,7 @@ def _unknown(jobs: Sequence[NewJob]) -> Op[list[NewJob]]:
     """Those of these jobs that are not there yet."""
     known: set[JobId] = set()
     for group in groups(jobs):
-        known.update(job_id for (job_id,) in (yield Call("these_jobs", whole_group(job.id for job in group))).rows)
+        known.update(job_id for (job_id,) in (yield Call("jobs_there", whole_group(job.id for job in group))).rows)
     return [job for job in jobs if job.id not in known]
 
 
@@ -699,11 +699,11 @@ def _after(flow: FlowRow, now: Micros) -> Op[None]:
     # not in the row of nobody, which a caller's own transaction may have locked
     outer = [] if flow.parent_id is None else [TallyRow.of(flow.parent_id, NodeId(flow.id), flow.state)]
     rows = (yield Call("waiting_edges", (*whole_group([flow.id]), PORTION))).rows
-    decided = yield from settle_edges(rows, {flow.id: End(flow.state, is_flow=True)}, now)
+    settled = yield from settle_edges(rows, {flow.id: End(flow.state, is_flow=True)}, now)
     if len(rows) == PORTION:
         yield from leave([(flow.id, "unblock")], now)
-    if decided or outer:
-        unfinished = yield from follow(decided, now, outer)
+    if settled.skipped or outer:
+        unfinished = yield from follow(settled.skipped, now, outer)
         yield from leave(((one, "look") for one in sorted(unfinished)), now, flow.id)
 
 
@@ -759,7 +759,7 @@ def _unblock_together(now: Micros) -> Op[bool]:
     if len(ends) < SEVERAL:
         return False
     yield Tell("delete_todo", [row for row in rows if row[1] in ends])
-    unfinished = yield from follow((yield from release(ends, now)), now)
+    unfinished = yield from follow((yield from release(ends, now)).skipped, now)
     yield from leave(((one, "look") for one in sorted(unfinished)), now, rows[0][1])
     return True
 
@@ -797,8 +797,8 @@ def _unblock(subject: bytes, _: str, reached: str | None, now: Micros) -> Op[str
         return None  # it lives again
     after = FIRST_ID if reached is None else bytes.fromhex(reached)
     rows = (yield Call("waiting_edges_from", {"subject": subject, "after": after, "room": PORTION})).rows
-    decided = yield from settle_edges(rows, ends, now)
-    unfinished = yield from follow(decided, now)
+    settled = yield from settle_edges(rows, ends, now)
+    unfinished = yield from follow(settled.skipped, now)
     yield from leave(((one, "look") for one in sorted(unfinished)), now, subject)
     return rows[-1][1].hex() if len(rows) == PORTION else None
 

@@ -207,9 +207,9 @@ def _settle_edges(visit: Visit) -> Op[int]:
     }
     if not ends:
         return 0
-    decided = yield from release(ends, visit.now)
-    yield from leave(((one, "look") for one in sorted((yield from follow(decided, visit.now)))), visit.now)
-    return len(decided)
+    settled = yield from release(ends, visit.now)
+    yield from leave(((one, "look") for one in sorted((yield from follow(settled.skipped, visit.now)))), visit.now)
+    return settled.jobs
 
 
 def recount_flows(visit: Visit) -> Op[int]:

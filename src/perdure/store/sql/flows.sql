@@ -69,12 +69,19 @@ WHERE job_id IN ({these})
 ORDER BY job_id
 {for_update}
 
+-- name: lock_these_waiters
+SELECT {waiter_columns}
+FROM {ready}
+WHERE job_id IN ({these})
+ORDER BY job_id
+{for_update}
+
 -- name: these_live
 SELECT job_id
 FROM {ready}
 WHERE job_id IN ({these})
 
--- name: these_jobs
+-- name: jobs_there
 SELECT id
 FROM {job}
 WHERE id IN ({these})
