@@ -264,10 +264,16 @@ def edges_of(after: Any, on: NeedsName | None) -> tuple[Edge, ...]:
         return ()
     listed: list[Any] = [after] if isinstance(after, str) or _is_pair(after) or not _is_listed(after) else [*after]
     edges: dict[bytes, Edge] = {}
+    usual = on or "success"
     for one in listed:
-        what, needs = one if _is_pair(one) else (one, on or "success")
-        edge = Edge(awaited_id(what), check_choice(needs, "on", _NEEDS, code="on_invalid"))
-        if edges.setdefault(edge.depends_on, edge) != edge:
+        what, needs = one, usual
+        if isinstance(one, tuple) and _is_pair(cast("object", one)):
+            what, needs = one[0], check_choice(one[1], "on", _NEEDS, code="on_invalid")
+        depends_on = what.raw_id if isinstance(what, Awaited) else awaited_id(what)
+        known = edges.get(depends_on)
+        if known is None:
+            edges[depends_on] = Edge(depends_on, needs)
+        elif known.needs != needs:
             raise InvalidOption(
                 f"after= names {shown(what)} twice, with different ends; name it once", code="after_invalid"
             )

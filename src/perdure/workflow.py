@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self, TypeVar
 
 from perdure.checks import KEY_LIMIT, check_choice, check_name, check_type, check_whole
 from perdure.enqueue import common_tx, listed_drafts
-from perdure.errors import InvalidInput, InvalidOption, PerdureError, shown
+from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, PerdureError, shown
 from perdure.flow.planned import (
     Condition,
     FlowHandle,
@@ -32,7 +32,8 @@ from perdure.flow.planned import (
 from perdure.flow.views import Flow
 from perdure.ids import FlowId, JobId
 from perdure.job.flow import Edge, FlowSort, NeedsName, NewFlow, OnFailure
-from perdure.job.model import NewJob
+from perdure.job.model import NewJob, Plan
+from perdure.job.states import State
 from perdure.kind import Draft
 from perdure.names import public
 from perdure.options import After, AwaitedLike, Conflict, awaited_id, edges_of, principal
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 PORTION = 1_000
 """Members written at a time."""
+_QUEUED = State.QUEUED.value
 PROPERTIES_LIMIT = 64 * 1024
 INNER = frozenset(("begin", "end", "finish", "fill", "holds_back", "plain", "raw_id", "take", "tx", "write"))
 """What builders have for the package's own parts; users are not shown it."""
@@ -117,6 +119,8 @@ class _Plan(NamedTuple):
 
     def check(self) -> None:
         """InvalidInput: something waits for itself."""
+        if self._is_in_order():
+            return
         waits: dict[bytes, set[bytes]] = {}
         for flow in self.flows:
             waits.setdefault(flow.id, set()).update(filter(None, [flow.filled_by]))
@@ -135,6 +139,19 @@ class _Plan(NamedTuple):
                 " wait for what waits for the flow",
                 code="flow_cycle",
             ) from None
+
+    def _is_in_order(self) -> bool:
+        """Whether every job waits for earlier ones alone, and none for a flow of the plan: then nothing waits for
+        itself, which is seen in a tenth of the time."""
+        if self.callbacks:
+            return False
+        later: set[bytes] = {flow.id for flow in self.flows}.union([job.id for job in self.jobs])
+        for job in self.jobs:
+            for edge in job.after:
+                if edge.depends_on in later:
+                    return False
+            later.discard(job.id)
+        return True
 
     def _named(self, ids: Sequence[bytes]) -> str:
         names = {flow.id: f"flow {flow.name!r}" for flow in self.flows}
@@ -295,10 +312,11 @@ class _Planning(FlowHandle):
 
     def keep(self, new: NewJob) -> None:
         """A member of this flow, or, if it waits for the outermost flow, a callback of that."""
-        if any(edge.depends_on == self._root.flow_id for edge in new.after):
-            self._root.plan.callbacks.append(new._replace(flow_id=self._root.flow_id))
+        plan, outermost = self._root.plan, self._root.flow_id
+        if outermost in [edge.depends_on for edge in new.after]:
+            plan.callbacks.append(new._replace(flow_id=outermost))
             return
-        self._root.plan.jobs.append(new._replace(flow_id=self.flow_id, sequence=self._members))
+        plan.jobs.append(new.as_member(self.flow_id, self._members))
         self._members += 1
 
     def fill(self, drafts: Iterable[Draft[Any]], order: NeedsName | None) -> None:
@@ -312,6 +330,8 @@ class _Planning(FlowHandle):
 
     def _home_of(self, edges: Sequence[Edge]) -> _Planning:
         """Where a job belongs that waits for these: outside of every flow that it waits for."""
+        if self._parent is None or not edges:
+            return self
         awaited = {edge.depends_on for edge in edges}
         home: _Planning = self
         at: _Planning | None = self
@@ -463,6 +483,24 @@ def grouped(app: Perdure, drafts: Iterable[Draft[Any]], name: str | None, mode: 
     return flow
 
 
+class _Unnamed(Planned[R]):
+    """A member of a batch that gets its id when somebody asks for it, or when it is written."""
+
+    __slots__ = ("_batch", "named")
+
+    def __init__(self, batch: Batch, kind: str) -> None:  # not that of `Planned`: there is no id yet
+        self._batch = batch
+        self.kind = kind
+        self.named: bytes | None = None
+
+    @property
+    def raw_id(self) -> bytes:
+        if self.named is None:
+            self._batch.name_members()
+        assert self.named is not None
+        return self.named
+
+
 class Batch(FlowHandle):
     """A batch that is being filled: `with app.batch("import") as batch: batch.add(load.new(row))`.
 
@@ -490,6 +528,7 @@ class Batch(FlowHandle):
         ]
         self._abandon = abandon
         self._unwritten: list[NewJob] = []
+        self._unnamed: list[tuple[_Unnamed[Any], Plan, str, str | None]] = []
         self._members = 0
         self._state: Literal["new", "open", "over"] = "new"
         self._is_other = False
@@ -535,10 +574,11 @@ class Batch(FlowHandle):
     @property
     def is_full(self) -> bool:
         """There is a portion to write."""
-        return len(self._unwritten) >= PORTION
+        return len(self._unnamed) + len(self._unwritten) >= PORTION
 
     def flush(self, tx: Any) -> None:
         """Write what was added."""
+        self.name_members()
         portion, self._unwritten = self._unwritten, []
         if portion and not self._is_other:
             self._app.store_of(tx).add_members(self._flow.id, portion, self._app.clock.now())
@@ -574,10 +614,20 @@ class Batch(FlowHandle):
                 f"batch {self.name!r} is not open: add to it inside its block, with app.batch(…) as batch",
                 code="flow_sealed",
             )
+        if after is None and on is None and when is None and _is_direct(draft):
+            try:
+                payload, secrets = draft.kind.codec.encode(draft.arguments)
+            except InvalidPayload:
+                pass  # perhaps it takes the result of another job: seen to below
+            else:
+                member: _Unnamed[R] = _Unnamed(self, draft.kind.name)
+                self._unnamed.append((member, draft.plan, payload, secrets))
+                return member
+        self.name_members()
         new = _new_member(self._app, draft, self.tx)
         if after is not None or on is not None or when is not None:
             new = waiting(new, edges_of(after, on), when)
-        if any(edge.depends_on == self._flow.id for edge in new.after):
+        if new.after and any(edge.depends_on == self._flow.id for edge in new.after):
             raise InvalidInput(
                 "a member of a batch cannot wait for the batch; give callbacks as on_success=, on_failure= or on_end=",
                 code="flow_cycle",
@@ -585,6 +635,21 @@ class Batch(FlowHandle):
         self._unwritten.append(new.as_member(self._flow.id, self._members))
         self._members += 1
         return Planned(new.id, draft.kind.name)
+
+    def name_members(self) -> None:
+        """Give ids to those that have none yet, in the order in which they were added: all together, which is a tenth
+        of what a member costs."""
+        unnamed, self._unnamed = self._unnamed, []
+        if not unnamed:
+            return
+        now = self._app.clock.now()  # before the ids, whose time since= compares with created_at
+        flow_id, numbers = self._flow.id, range(self._members, self._members + len(unnamed))
+        self._members += len(unnamed)
+        ids = self._app.ids.new_many(len(unnamed))
+        for (planned, plan, payload, secrets), one, number in zip(unnamed, ids, numbers, strict=True):
+            job_id = planned.named = JobId(one)
+            new = NewJob(job_id, plan, payload, secrets, now, now, _QUEUED, flow_id=flow_id, sequence=number)
+            self._unwritten.append(new)
 
     def __enter__(self) -> Self:
         self.begin(self.tx)
@@ -635,6 +700,13 @@ def _new_member(app: Perdure, draft: Draft[Any], tx: Any) -> NewJob:
         raise InvalidOption("give tx= to the flow, not to its jobs: all of it is written together", code="tx_mixed")
     new = app.new_job(draft)
     return new if new.plan.conflict == "raise" else new._replace(plan=new.plan._replace(conflict="raise"))
+
+
+def _is_direct(draft: Draft[Any]) -> bool:
+    """Whether the job of this draft needs no more than its arguments: see `Plan.direct`."""
+    if not isinstance(cast("object", draft), Draft) or not draft.plan.direct:
+        return False
+    return draft.options.tx is None and draft.plan.conflict == "raise" and principal.get() is None
 
 
 def _is_pair(value: object) -> bool:

@@ -10,7 +10,7 @@ from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job import transitions
-from perdure.job.model import QUEUED, Failure, LiveJob, OutcomeRow, Transition
+from perdure.job.model import QUEUED, Failure, LiveJob, OutcomeRow, Transition, Waiter
 from perdure.job.reports import (
     Cancelled,
     Completed,
@@ -237,12 +237,12 @@ def test_every_rescue_leads_within_the_table(job: LiveJob, failure: Failure, max
 
 @given(jobs(), instants)
 def test_every_decision_by_hand_leads_within_the_table(job: LiveJob, now: Micros) -> None:
-    for decide in (transitions.cancel, transitions.pause, transitions.resume, transitions.promote, transitions.unblock):
+    for decide in (transitions.cancel, transitions.pause, transitions.resume, transitions.promote):
         try:
             decided = decide(job, now)
         except TransitionRefused:
             continue
-        if decided is not None and decided.verb != Verb.UNBLOCK:
+        if decided is not None:
             check_shape(decided)
     check_shape(transitions.supersede(job, NEXT, now))
 
@@ -432,14 +432,14 @@ def test_pausing_twice_and_resuming_what_is_not_paused_change_nothing() -> None:
 
 @pytest.mark.parametrize("state", sorted(WAITING))
 def test_the_end_of_a_parent_only_counts_down_where_it_is_not_the_last_or_the_job_is_set_aside(state: State) -> None:
-    waits_for_two = transitions.unblock(in_state(state)._replace(waits_for=2), NOW)
-    waits_for_one = transitions.unblock(in_state(state)._replace(waits_for=1), NOW)
+    job = in_state(state)
+    waiter = Waiter._make(getattr(job, name) for name in Waiter._fields)
+    waits_for_two = transitions.unblock(waiter._replace(waits_for=2), NOW)
+    waits_for_one = transitions.unblock(waiter._replace(waits_for=1), NOW)
 
-    assert waits_for_two.after is not None
-    assert waits_for_one.after is not None
-    assert (waits_for_two.after.waits_for, waits_for_two.after.state) == (1, state)
-    assert waits_for_one.after.waits_for == 0
-    assert waits_for_one.after.state == (State.QUEUED if state == State.BLOCKED else state)
+    assert (waits_for_two.waits_for, waits_for_two.state, waits_for_two.queued_at) == (1, state, job.queued_at)
+    assert (waits_for_one.waits_for, waits_for_one.queued_at) == (0, NOW)
+    assert waits_for_one.state == (State.QUEUED if state == State.BLOCKED else state)
 
 
 def test_a_job_that_goes_back_carries_nothing_of_its_run() -> None:

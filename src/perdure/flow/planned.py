@@ -399,4 +399,6 @@ def tree_of(value: object) -> Tree:
 def waiting(new: NewJob, edges: Sequence[Edge], when: object) -> NewJob:
     """The same job with what it was told to wait for, and its condition."""
     refs = new.refs if when is None else with_condition(new.refs, condition_of(when).tree)
-    return new if refs is None and not edges else waiting_for(new, edges, refs)
+    if refs is not None or new.after:
+        return waiting_for(new, edges, refs)
+    return new.with_parents(tuple(edges), None) if edges else new

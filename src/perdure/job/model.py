@@ -97,6 +97,22 @@ class LiveJob(NamedTuple):
     version: int
 
 
+class Waiter(NamedTuple):
+    """What decides whether a live job may go on when others end that it waits for: these columns of its row. Most ends
+    in a graph let such jobs go on, and the other columns would cost as much as all else about that."""
+
+    job_id: JobId
+    queue: str
+    state: str
+    run_at: Micros
+    queued_at: Micros
+    limit_key: str | None
+    paused: int
+    waits_for: int
+    traits: int
+    version: int
+
+
 QUEUED: dict[str, Any] = {
     "waits_for": 0,
     "superseded_by": None,
@@ -203,11 +219,15 @@ class NewJob(NamedTuple):
         """The same job as a member of this flow. A _replace costs four times as much."""
         return NewJob._make((*self[:_FLOW], flow_id, sequence, *self[_FLOW + 2 :]))
 
+    def with_parents(self, after: tuple[Edge, ...], refs: str | None) -> NewJob:
+        """The same job, which waits for these, and takes these results."""
+        return NewJob._make((*self[:_AFTER], after, *self[_AFTER + 1 : _REFS], refs, *self[_REFS + 1 :]))
+
     def __repr__(self) -> str:
         return without_secrets(self)
 
 
-_FLOW = NewJob._fields.index("flow_id")
+_AFTER, _FLOW, _REFS = map(NewJob._fields.index, ("after", "flow_id", "refs"))
 
 
 class JobView(NamedTuple):

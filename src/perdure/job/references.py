@@ -73,8 +73,8 @@ def waiting_for(new: NewJob, edges: Iterable[Edge], refs: str | None) -> NewJob:
     """The same job, which also waits for these, and for what it refers to. What `edges` say of a source counts."""
     named = {edge.depends_on: edge for edge in (*new.after, *edges)}
     implied = {} if refs is None else edges_of(refs)
-    others = (Edge(source, needs) for source, needs in implied.items() if source not in named)
-    return new._replace(after=(*named.values(), *others), refs=refs)
+    others = [Edge(source, needs) for source, needs in implied.items() if source not in named]
+    return new.with_parents((*named.values(), *others), refs)
 
 
 def with_condition(refs: str | None, when: Tree | None) -> str | None:

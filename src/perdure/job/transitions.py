@@ -13,7 +13,17 @@ from perdure.clock import Micros
 from perdure.errors import TransitionRefused
 from perdure.ids import JobId, NodeId, RunId, to_uuid
 from perdure.job.flow import UNMET
-from perdure.job.model import NO_STATS, Failure, LiveJob, OutcomeRow, RunClosing, RunStats, Successor, Transition
+from perdure.job.model import (
+    NO_STATS,
+    Failure,
+    LiveJob,
+    OutcomeRow,
+    RunClosing,
+    RunStats,
+    Successor,
+    Transition,
+    Waiter,
+)
 from perdure.job.reports import Cancelled, Completed, Failed, Finish, Released, Skipped, Snoozed, TimedOut, Unreadable
 from perdure.job.states import TRANSITIONS, WAITING, Park, RunState, State, Suspicion, Verb
 
@@ -25,7 +35,7 @@ _TEXT = {state: state.value for states in (State, RunState) for state in states}
 INTERRUPTED = Failure("Interrupted", "the run was interrupted and no attempt is left")
 
 
-def waiting_state(live: LiveJob, now: Micros) -> State:
+def waiting_state(live: LiveJob | Waiter, now: Micros) -> State:
     """The state of a job that waits: the one rule for every way into the queue and back to it."""
     if live.paused:
         return State.PAUSED
@@ -75,16 +85,19 @@ def promote(live: LiveJob, now: Micros) -> Transition | None:
     return None if live.run_at > now else Transition(Verb.PROMOTE, live, after=land(live, now))
 
 
-def unblock(live: LiveJob, now: Micros, met: int = 1) -> Transition:
+def unblock(waiter: Waiter, now: Micros, met: int = 1) -> Waiter:
     """So many of those that this job waits for have ended as needed. A job that is paused, or waits for more, keeps its
     state. One that waits for nothing more could have started since now."""
-    row = live._replace(waits_for=max(0, live.waits_for - met), updated_at=now, version=live.version + 1)
-    if row.waits_for:
-        return Transition(Verb.UNBLOCK, live, after=row)
-    row = row._replace(queued_at=now)
-    if live.state != State.BLOCKED:
-        return Transition(Verb.UNBLOCK, live, after=row)
-    return Transition(Verb.UNBLOCK, live, after=row._replace(state=waiting_state(row, now).value))
+    job_id, queue, state, run_at, queued_at, limit_key, paused, waits_for, traits, version = waiter
+    left = max(0, waits_for - met)
+    freed_at = queued_at if left else now
+    after = Waiter(job_id, queue, state, run_at, freed_at, limit_key, paused, left, traits, version + 1)
+    if left or state != _BLOCKED:
+        return after
+    return after._replace(state=waiting_state(after, now).value)
+
+
+_BLOCKED = State.BLOCKED.value
 
 
 def claim(row: Sequence[Any], run_id: RunId, node_id: NodeId, now: Micros, lease_us: int) -> LiveJob:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.clock import Micros
@@ -14,7 +14,7 @@ from perdure.job.model import LiveJob, NewJob
 from perdure.job.states import State
 from perdure.job.views import Job
 from perdure.store import read
-from perdure.store.engine import Call, Op, Tell
+from perdure.store.engine import Blob, Call, Op, Tell
 from perdure.store.follow import End, apply, last_ends, lock_live, sources, why_unmet
 from perdure.store.statements import groups, whole_group
 from perdure.store.write import flag
@@ -31,10 +31,11 @@ class Parents(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A new job as it is inserted, with its edges; `why_not`: it is skipped at once, for this reason."""
+    """A new job as it is inserted, with its edges as they are written: parent, job, needs, state. `why_not`: it is
+    skipped at once, for this reason."""
 
     new: NewJob
-    edges: Sequence[tuple[Edge, EdgeState]] = ()
+    edges: Sequence[tuple[Blob, Blob, str, str]] = ()
     why_not: str | None = None
 
 
@@ -125,13 +126,16 @@ def _waiting(job: NewJob, parents: Parents, depended_on: Collection[bytes], fill
         traits |= Trait.FILLS
     if job.refs is not None and references.has_condition(job.refs):
         traits |= Trait.HAS_CONDITION
-    edges = [_edge(edge, parents) for edge in _strictest(job.after, parents)]
+    after = _strictest(job.after, parents)
+    job_id = Blob(job.id)
     if not parents.ends:  # most are of the same call
+        edges = [(Blob(parent), job_id, needs, _WAITING) for parent, needs in after]
         return Waiting(_bound(job, len(edges), traits), edges)
-    waits_for = sum(state is EdgeState.WAITING for _, state in edges)
-    unmet = next((edge for edge, state in edges if state is EdgeState.UNMET), None)
+    states = [_state(edge, parents) for edge in after]
+    edges = [(Blob(edge.depends_on), job_id, edge.needs, state) for edge, state in zip(after, states, strict=True)]
+    unmet = next((edge for edge, state in zip(after, states, strict=True) if state == _UNMET), None)
     why_not = None if unmet is None else why_unmet(unmet.depends_on, unmet.needs, parents.ends[unmet.depends_on])
-    return Waiting(_bound(job, waits_for, traits), edges, why_not)
+    return Waiting(_bound(job, states.count(_WAITING), traits), edges, why_not)
 
 
 def _bound(job: NewJob, waits_for: int, traits: int) -> NewJob:
@@ -145,9 +149,9 @@ _BLOCKED = State.BLOCKED.value
 _STATE, _WAITS_FOR, _TRAITS = map(NewJob._fields.index, ("state", "waits_for", "traits"))
 
 
-def _strictest(after: Sequence[Edge], parents: Parents) -> Iterable[Edge]:
+def _strictest(after: Sequence[Edge], parents: Parents) -> Collection[Edge]:
     """Each parent once: what needs a certain end is not met by every end."""
-    if len(after) == 1 and not parents.heirs:
+    if not parents.heirs and len({edge.depends_on for edge in after}) == len(after):
         return after
     edges: dict[bytes, Edge] = {}
     for edge in after:
@@ -157,11 +161,14 @@ def _strictest(after: Sequence[Edge], parents: Parents) -> Iterable[Edge]:
     return edges.values()
 
 
-def _edge(edge: Edge, parents: Parents) -> tuple[Edge, EdgeState]:
+def _state(edge: Edge, parents: Parents) -> str:
     end = parents.ends.get(edge.depends_on)
     if end is None:
-        return edge, EdgeState.WAITING
-    return edge, EdgeState.MET if is_met(edge.needs, end.state, end.error_type) else EdgeState.UNMET
+        return _WAITING
+    return _MET if is_met(edge.needs, end.state, end.error_type) else _UNMET
+
+
+_WAITING, _MET, _UNMET = EdgeState.WAITING.value, EdgeState.MET.value, EdgeState.UNMET.value
 
 
 def _asks_now(one: Waiting) -> bool:
@@ -177,8 +184,9 @@ def write(waiting: Sequence[Waiting], parents: Parents, jobs: Sequence[Job], now
     """Write the edges of these jobs, which are inserted, and skip those that cannot run. Returns the jobs as they are
     then."""
     inserted = [one for one, job in zip(waiting, jobs, strict=True) if not job.deduplicated]
-    _refuse_strangers(waiting, jobs)
-    rows = [(edge.depends_on, one.new.id, edge.needs, state.value) for one in inserted for edge, state in one.edges]
+    if len(inserted) < len(jobs):
+        _refuse_strangers(waiting, jobs)
+    rows = [edge for one in inserted for edge in one.edges]
     if rows:
         yield Tell("insert_edge", rows)
     yield from flag(parents.lives, Trait.HAS_DEPENDENTS, now)
@@ -198,9 +206,9 @@ def _refuse_strangers(waiting: Sequence[Waiting], jobs: Sequence[Job]) -> None:
     """A key that is taken gives a job that others of this call know nothing of."""
     strangers: dict[bytes, Job] = {one.new.id: job for one, job in zip(waiting, jobs, strict=True) if job.deduplicated}
     for one in waiting:
-        for edge, _ in one.edges:
-            if edge.depends_on in strangers:
-                raise _taken(strangers[edge.depends_on])
+        for parent, *_ in one.edges:
+            if bytes(parent) in strangers:
+                raise _taken(strangers[bytes(parent)])
         if one.new.id in strangers and one.new.flow_id is not None:
             raise _taken(strangers[one.new.id])
 

@@ -56,9 +56,13 @@ def enqueue_bound(
     return (yield from edges.write(waiting, parents, jobs, new[0].created_at))
 
 
-def enqueue_members(new: Sequence[NewJob]) -> Op[list[Job] | PerdureError]:
+def insert_members(new: Sequence[NewJob]) -> Op[PerdureError | None]:
     """The same for jobs that a flow counts: a key that is taken by another job is refused."""
-    return enqueue_bound(new) if any(_is_bound(job) or is_keyed(job) for job in new) else _insert(new)
+    if any(map(_is_bound, new)) or any(map(is_keyed, new)):
+        enqueued = yield from enqueue_bound(new)
+        return enqueued if isinstance(enqueued, PerdureError) else None
+    yield from insert(new, (yield from _positions(new)))
+    return None
 
 
 class OneJob:

@@ -44,7 +44,7 @@ from perdure.store.engine import (
     Tell,
     UniqueViolation,
 )
-from perdure.store.enqueue import enqueue_bound, enqueue_members
+from perdure.store.enqueue import enqueue_bound, insert_members
 from perdure.store.follow import (
     NOBODY,
     PORTION,
@@ -104,7 +104,9 @@ def start_flows(
         yield Tell("count_in_tally", [TallyRow(other, NodeId(other), added=totals[other])])
     for flow in flows:
         yield from limit_members(flow.id, flow.at_once)
-    jobs = needing_permits(jobs, {flow.id for flow in flows if flow.at_once is not None})
+    limited = {flow.id for flow in flows if flow.at_once is not None}
+    if limited:
+        jobs = needing_permits(jobs, limited)
     fillers = [flow.filled_by for flow in flows if flow.filled_by is not None]
     enqueued = (yield from enqueue_bound(jobs, ids, fillers)) if jobs else []
     if isinstance(enqueued, PerdureError):
@@ -197,28 +199,27 @@ def _key_taken(new: NewFlow, holder: FlowRow) -> KeyConflict:
 
 def add_members(
     flow_id: FlowId, jobs: Sequence[NewJob], now: Micros, *, perhaps_again: bool = False
-) -> Op[list[Job] | Refusal]:
-    """Add jobs to an open flow. `perhaps_again`: those that are there already, by their ids, are returned as they are,
-    marked `deduplicated`."""
+) -> Op[int | Refusal]:
+    """Add jobs to an open flow. `perhaps_again`: those that are there already, by their ids, are left as they are.
+    Returns how many were not there."""
     flow = yield from _locked(flow_id)
     if isinstance(flow, PerdureError):
         return flow
     if flow.finished_at is not None or flow.sealed_at is not None:
         return _takes_no_more(flow)
-    known = (yield from _known(jobs)) if perhaps_again else {}
-    new = [job for job in jobs if job.id not in known] if known else jobs
+    new = (yield from _unknown(jobs)) if perhaps_again else jobs
+    if not new:
+        return 0
     if flow.at_once is not None:
         new = needing_permits(new, {flow_id})
-    enqueued = (yield from enqueue_members(new)) if new else []
-    if isinstance(enqueued, PerdureError):
-        return enqueued
-    if new:
-        counted = sum(job.sequence is not None for job in new)
-        yield Tell("count_in_tally", [TallyRow(flow_id, NodeId(flow_id), added=counted)])
-        if flow.paused_at is not None:
-            yield from leave([(flow_id, "pause")], now)
-    fresh = iter(enqueued)
-    return [known.get(job.id) or next(fresh) for job in jobs] if known else enqueued
+    refusal = yield from insert_members(new)
+    if refusal is not None:
+        return refusal
+    counted = sum(job.sequence is not None for job in new)
+    yield Tell("count_in_tally", [TallyRow(flow_id, NodeId(flow_id), added=counted)])
+    if flow.paused_at is not None:
+        yield from leave([(flow_id, "pause")], now)
+    return len(new)
 
 
 def needing_permits(jobs: Sequence[NewJob], flows: Collection[FlowId]) -> list[NewJob]:
@@ -248,14 +249,12 @@ def grown(jobs: Sequence[NewJob], now: Micros) -> Op[list[NewJob]]:
     return needing_permits(jobs, limited)
 
 
-def _known(jobs: Sequence[NewJob]) -> Op[dict[JobId, Job]]:
-    """Those of these jobs that are there already."""
-    known: dict[JobId, Job] = {}
+def _unknown(jobs: Sequence[NewJob]) -> Op[list[NewJob]]:
+    """Those of these jobs that are not there yet."""
+    known: set[JobId] = set()
     for group in groups(jobs):
-        for row in (yield Call("these_shown", whole_group(job.id for job in group))).rows:
-            job = Job.read(row, deduplicated=True)
-            known[job.row.id] = job
-    return known
+        known.update(job_id for (job_id,) in (yield Call("jobs_there", whole_group(job.id for job in group))).rows)
+    return [job for job in jobs if job.id not in known]
 
 
 def seal_flow(flow_id: FlowId, now: Micros) -> Op[FlowRow | Refusal]:
@@ -706,12 +705,12 @@ def _after(flow: FlowRow, now: Micros) -> Op[bool]:
     # not in the row of nobody, which a caller's own transaction may have locked
     outer = [] if flow.parent_id is None else [TallyRow.of(flow.parent_id, NodeId(flow.id), flow.state)]
     rows = (yield Call("waiting_edges", (*whole_group([flow.id]), PORTION))).rows
-    decided = yield from settle_edges(rows, {flow.id: End(flow.state, is_flow=True)}, now)
+    settled = yield from settle_edges(rows, {flow.id: End(flow.state, is_flow=True)}, now)
     if len(rows) == PORTION:
         yield from leave([(flow.id, "unblock")], now)
-    if not decided and not outer:
+    if not settled.skipped and not outer:
         return False
-    followed = yield from follow(decided, now, outer)
+    followed = yield from follow(settled.skipped, now, outer)
     yield from leave(((one, "look") for one in sorted(followed.unfinished)), now, flow.id)
     return bool(followed.decided)
 
@@ -782,7 +781,7 @@ def _unblock_together(now: Micros) -> Op[bool]:
     if len(ends) < SEVERAL:
         return False
     yield Tell("delete_todo", [row for row in rows if row[1] in ends])
-    followed = yield from follow((yield from release(ends, now)), now)
+    followed = yield from follow((yield from release(ends, now)).skipped, now)
     yield from leave(((one, "look") for one in sorted(followed.unfinished)), now, rows[0][1])
     return True
 
@@ -821,8 +820,8 @@ def _unblock(subject: bytes, _: str, reached: str | None, now: Micros) -> Op[str
         return None  # it lives again
     after = FIRST_ID if reached is None else bytes.fromhex(reached)
     rows = (yield Call("waiting_edges_from", {"subject": subject, "after": after, "room": PORTION})).rows
-    decided = yield from settle_edges(rows, ends, now)
-    followed = yield from follow(decided, now)
+    settled = yield from settle_edges(rows, ends, now)
+    followed = yield from follow(settled.skipped, now)
     yield from leave(((one, "look") for one in sorted(followed.unfinished)), now, subject)
     return rows[-1][1].hex() if len(rows) == PORTION else None
 

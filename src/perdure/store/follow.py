@@ -15,13 +15,13 @@ from perdure.clock import Micros
 from perdure.ids import FlowId, JobId, NodeId, to_uuid
 from perdure.job import references, transitions
 from perdure.job.flow import EdgeRow, EdgeState, FlowRow, Needs, Source, TallyRow, Trait, end_state, is_met
-from perdure.job.model import LiveJob, OutcomeRow, Transition
+from perdure.job.model import LiveJob, OutcomeRow, Transition, Waiter
 from perdure.job.states import State
 from perdure.limit.key import flow_key
-from perdure.store.engine import Call, Op, Tell
+from perdure.store.engine import Blob, Call, Op, Tell
 from perdure.store.rows import FIRST_ID
 from perdure.store.statements import groups, whole_group
-from perdure.store.write import change
+from perdure.store.write import change, unblock
 
 PORTION = 500
 """How many dependents or members one transaction looks after: some 10 ms. The others are left to the work list."""
@@ -62,6 +62,15 @@ class Flows(NamedTuple):
         self.decided.update(others.decided)
 
 
+class Settled(NamedTuple):
+    """What became of jobs that waited for what has ended, and is written."""
+
+    jobs: int
+    """About so many was decided."""
+    skipped: Sequence[Transition]
+    """Those of them that ended thereby."""
+
+
 def apply(batch: Sequence[Transition], now: Micros) -> Op[None]:
     """Write these transitions, of different jobs, each as it was read. `Outrun`: one of them has changed since."""
     if (yield from change(batch, now)):
@@ -81,9 +90,9 @@ def follow(batch: Sequence[Transition], now: Micros, added: Iterable[TallyRow] =
     room = EDGES_AT_ONCE
     while ends or tally.rows:
         if ends and room > 0:
-            decided = yield from release(ends, now, room)
-            room -= max(1, len(decided))
-            ends = yield from _note(decided, tally, now)
+            settled = yield from release(ends, now, room)
+            room -= max(1, settled.jobs)
+            ends = yield from _note(settled.skipped, tally, now)
             continue
         if ends:
             yield from leave(((what, "unblock") for what in ends), now)
@@ -224,9 +233,9 @@ _FAILED = State.FAILED.value
 # -- dependents ------------------------------------------------------------------------------------------------------
 
 
-def release(ends: Ends, now: Micros, room: int = PORTION) -> Op[list[Transition]]:
+def release(ends: Ends, now: Micros, room: int = PORTION) -> Op[Settled]:
     """Decide the edges to what has ended: jobs that wait for nothing more may start, those whose need is not met are
-    skipped. Returns what was decided about them, and written.
+    skipped.
 
     Edges for which there is no room are left to the work list.
     """
@@ -241,36 +250,38 @@ def release(ends: Ends, now: Micros, room: int = PORTION) -> Op[list[Transition]
     return (yield from settle_edges(rows, ends, now))
 
 
-def settle_edges(
-    rows: Sequence[tuple[bytes, JobId, str]], ends: Mapping[bytes, End], now: Micros
-) -> Op[list[Transition]]:
+def settle_edges(rows: Sequence[tuple[bytes, JobId, str]], ends: Mapping[bytes, End], now: Micros) -> Op[Settled]:
     """Decide these edges, and what becomes of the jobs that waited."""
-    if not rows:
-        return []
-    of_job: dict[JobId, list[tuple[bytes, str, bool]]] = {}
+    decided: list[tuple[str, Blob, Blob]] = []
+    edges: dict[JobId, int] = {}
+    unmet: dict[JobId, str] = {}
     for parent, job_id, needs in rows:
         end = ends[parent]
-        of_job.setdefault(job_id, []).append((parent, needs, is_met(needs, end.state, end.error_type)))
-    settled = [
-        (EdgeState.MET.value if met else EdgeState.UNMET.value, parent, job_id)
-        for job_id, edges in of_job.items()
-        for parent, _, met in edges
-    ]
-    yield Tell("settle_edge", settled, len(settled))
-    decided = [_decided(live, of_job[live.job_id], ends, now) for live in (yield from lock_live(of_job))]
-    decided = yield from check_conditions(decided, now)
+        met = is_met(needs, end.state, end.error_type)
+        decided.append((_MET if met else _UNMET, Blob(parent), Blob(job_id)))
+        edges[job_id] = edges.get(job_id, 0) + 1
+        if not met and job_id not in unmet:
+            unmet[job_id] = why_unmet(parent, needs, end)
     if decided:
-        yield from change(decided, now)
-    return decided
+        yield Tell("settle_edge", decided, len(decided))
+    if len(unmet) == len(edges):
+        return Settled(len(edges), (yield from _skip(unmet, now)))
+    waiters = yield from _lock_waiters(edges)  # all of them, by id: others lock them in the same order
+    freed = [transitions.unblock(one, now, edges[one.job_id]) for one in waiters if one.job_id not in unmet]
+    unmet |= yield from _broken_conditions(freed)
+    yield from unblock([one for one in freed if one.job_id not in unmet] if unmet else freed, now)
+    return Settled(len(waiters), (yield from _skip(unmet, now)))
 
 
-def _decided(
-    live: LiveJob, edges: Sequence[tuple[bytes, str, bool]], ends: Mapping[bytes, End], now: Micros
-) -> Transition:
-    for parent, needs, met in edges:
-        if not met:
-            return transitions.unmet(live, why_unmet(parent, needs, ends[parent]), now)
-    return transitions.unblock(live, now, len(edges))
+_MET, _UNMET = EdgeState.MET.value, EdgeState.UNMET.value
+
+
+def _skip(unmet: Mapping[JobId, str], now: Micros) -> Op[list[Transition]]:
+    """End these jobs, which cannot run, for these reasons."""
+    skipped = [transitions.unmet(live, unmet[live.job_id], now) for live in (yield from lock_live(unmet))]
+    if skipped:
+        yield from change(skipped, now)
+    return skipped
 
 
 def why_unmet(parent: bytes, needs: str, end: End) -> str:
@@ -286,25 +297,25 @@ def settled_edges(parent: bytes, after: bytes = FIRST_ID) -> Op[list[EdgeRow]]:
     return list(map(EdgeRow._make, rows))
 
 
-def check_conditions(decided: Sequence[Transition], now: Micros) -> Op[list[Transition]]:
-    """The same, with jobs skipped that nothing keeps waiting any more, but whose condition does not hold."""
-    asked = [one.before.job_id for one in decided if one.before.traits & Trait.HAS_CONDITION and _is_free(one)]
-    if not asked:
-        return list(decided)
+def _broken_conditions(freed: Sequence[Waiter]) -> Op[dict[JobId, str]]:
+    """Those of these jobs that nothing keeps waiting any more, but whose condition does not hold; and why."""
+    asked = [one.job_id for one in freed if one.traits & Trait.HAS_CONDITION and not one.waits_for]
     refs: dict[JobId, str] = {}
     for group in groups(asked):
         refs |= dict((yield Call("these_refs", whole_group(group))).rows)
+    if not refs:
+        return {}
     found = yield from sources({source for text in refs.values() for source in references.sources_of(text)})
-    return [
-        transitions.unmet(one.before, references.why_not(refs[one.before.job_id], found), now)
-        if one.before.job_id in refs and not references.holds(refs[one.before.job_id], found)
-        else one
-        for one in decided
-    ]
+    reasons = {job_id: references.why_not(text, found) for job_id, text in refs.items()}
+    return {job_id: why for job_id, why in reasons.items() if why}
 
 
-def _is_free(decided: Transition) -> bool:
-    return decided.after is not None and not decided.after.waits_for
+def _lock_waiters(ids: Iterable[JobId]) -> Op[list[Waiter]]:
+    """The same as `lock_live`, of which only this much is read."""
+    found: list[Waiter] = []
+    for group in groups(sorted(ids)):
+        found += map(Waiter._make, (yield Call("lock_these_waiters", whole_group(group))).rows)
+    return found
 
 
 def lock_live(ids: Iterable[JobId]) -> Op[list[LiveJob]]:

@@ -660,12 +660,10 @@ class FlowOperations(Protocol):
         """
         ...
 
-    def add_members(
-        self, flow_id: FlowId, jobs: Sequence[NewJob], now: Micros, *, perhaps_again: bool = False
-    ) -> list[Job]:
-        """Add jobs to an open flow. `perhaps_again`: some may be there already, by their ids; they are not inserted
-        again but returned, marked `deduplicated`. TransitionRefused: the flow is sealed (`flow_sealed`), cancelled or
-        has ended."""
+    def add_members(self, flow_id: FlowId, jobs: Sequence[NewJob], now: Micros, *, perhaps_again: bool = False) -> int:
+        """Add jobs to an open flow. `perhaps_again`: some may be there already, by their ids, and are not inserted
+        again. Returns how many were not there. TransitionRefused: the flow is sealed (`flow_sealed`), cancelled or has
+        ended."""
         ...
 
     def seal_flow(self, flow_id: FlowId, now: Micros) -> FlowRow:

@@ -207,10 +207,10 @@ def _settle_edges(visit: Visit) -> Op[int]:
     }
     if not ends:
         return 0
-    decided = yield from release(ends, visit.now)
-    flows = yield from follow(decided, visit.now)
+    settled = yield from release(ends, visit.now)
+    flows = yield from follow(settled.skipped, visit.now)
     yield from leave(((one, "look") for one in sorted(flows.unfinished)), visit.now)
-    return len(decided)
+    return settled.jobs
 
 
 def recount_flows(visit: Visit) -> Op[int]:

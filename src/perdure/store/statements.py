@@ -16,7 +16,7 @@ from textwrap import fill
 from typing import TypeVar
 
 from perdure.job.flow import FlowRow, TallyRow
-from perdure.job.model import QUEUED, Claim, JobRow, JobView, LiveJob, OutcomeRow
+from perdure.job.model import QUEUED, Claim, JobRow, JobView, LiveJob, OutcomeRow, Waiter
 from perdure.store.engine import Statement, Statements
 from perdure.store.rows import Archived, NodeRow, ReservationRow, ScheduleRow
 from perdure.store.tables import whole_table
@@ -110,6 +110,7 @@ def column_lists() -> dict[str, str]:
     known = {f"r.{name}" for name in ("queue", *QUEUED)}
     made = {
         "ready_columns": _listed(LiveJob._fields),
+        "waiter_columns": _listed(Waiter._fields),
         "ready_values": _values(LiveJob._fields),
         "ready_changes": _listed(f"{name} = :{name}" for name in LiveJob._fields[1:]),
         "claim_columns": _listed(claimed),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
-from perdure.job.model import GAP, Claim, LiveJob, NewJob, Origin, OutcomeRow, RunClosing, Transition
+from perdure.job.model import GAP, Claim, LiveJob, NewJob, Origin, OutcomeRow, RunClosing, Transition, Waiter
 from perdure.job.states import State, Verb
 from perdure.job.views import Job
 from perdure.limit.key import keys_of
@@ -31,8 +31,10 @@ def insert(new: Sequence[NewJob], positions: Sequence[int]) -> Op[None]:
         yield Tell("insert_plain_job", list(map(_plain_job_row, new)))
         yield Tell("insert_plain_ready", list(map(_plain_ready_row, new, positions)))
     elif all(map(_is_plain_member, new)):
-        yield Tell("insert_member_job", list(map(_member_job_row, new)))
-        yield Tell("insert_member_ready", list(map(_member_ready_row, new, positions)))
+        flows = {job.flow_id: Blob(job.flow_id or b"") for job in new}
+        yield Tell("insert_member_job", [_member_job_row(job, flows[job.flow_id]) for job in new])
+        rows = [_member_ready_row(job, place, flows[job.flow_id]) for job, place in zip(new, positions, strict=True)]
+        yield Tell("insert_member_ready", rows)
     else:
         yield Tell("insert_job", list(map(_job_row, new)))
         lines = _lines(new, positions)
@@ -86,8 +88,8 @@ def _plain_job_row(new: NewJob) -> tuple[object, ...]:
     return (Blob(new.id), *new.plan[:4], new.payload, new.created_at)
 
 
-def _member_job_row(new: NewJob) -> tuple[object, ...]:
-    return (*_plain_job_row(new), new.flow_id, new.sequence)
+def _member_job_row(new: NewJob, flow_id: Blob) -> tuple[object, ...]:
+    return (Blob(new.id), *new.plan[:4], new.payload, new.created_at, flow_id, new.sequence)
 
 
 def _job_row(new: NewJob) -> tuple[object, ...]:
@@ -105,8 +107,8 @@ def _plain_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
     return (*start, max_attempts, as_new_job)
 
 
-def _member_ready_row(new: NewJob, position: int) -> tuple[object, ...]:
-    return (*_plain_ready_row(new, position), new.waits_for, new.flow_id, new.traits)
+def _member_ready_row(new: NewJob, position: int, flow_id: Blob) -> tuple[object, ...]:
+    return (*_plain_ready_row(new, position), new.waits_for, flow_id, new.traits)
 
 
 def _lines(new: Sequence[NewJob], positions: Sequence[int]) -> dict[JobId, str]:
@@ -207,14 +209,18 @@ def _change_rows(batch: Sequence[Transition]) -> Op[None]:
     by_version = [(live.job_id, live.version) for live in ended if live.run_id is None]
     if by_version:
         yield Tell("delete_ready", by_version, len(by_version))
-    unblocked = [_unblocked(t.after, t.before.version) for t in batch if t.after is not None and t.verb is Verb.UNBLOCK]
-    if unblocked:
-        yield Tell("unblock_ready", unblocked, len(unblocked))
-    updates = [_update(t.after, t.before.version) for t in batch if t.after is not None and t.verb is not Verb.UNBLOCK]
+    updates = [_update(t.after, t.before.version) for t in batch if t.after is not None]
     if updates:
         yield Tell("update_ready", updates, len(updates))
-    if unblocked or updates:
         yield from ring(t.after.queue for t in batch if t.after is not None and _is_news(t.before, t.after))
+
+
+def unblock(freed: Sequence[Waiter], now: Micros) -> Op[None]:
+    """Write these jobs, some of whose parents have ended, as they are now."""
+    rows = [(one.waits_for, one.state, one.queued_at, now, Blob(one.job_id), one.version - 1) for one in freed]
+    if rows:
+        yield Tell("unblock_ready", rows, len(rows))
+        yield from ring([one.queue for one in freed if one.state == State.QUEUED])
 
 
 def _is_news(before: LiveJob, after: LiveJob) -> bool:
@@ -257,10 +263,6 @@ def _insert_outcomes(outcomes: Sequence[OutcomeRow]) -> Op[None]:
 
 _SIX_EMPTY = (None,) * 6
 _FOUR_EMPTY = (None,) * 4
-
-
-def _unblocked(after: LiveJob, expected: int) -> tuple[object, ...]:
-    return after.waits_for, after.state, after.queued_at, after.updated_at, after.job_id, expected
 
 
 def _update(after: LiveJob, expected: int) -> tuple[object, ...]:

@@ -174,9 +174,8 @@ class Growing(_Grown):
         return new._replace(id=member, flow_id=flow_id, sequence=ordered_number(job_id, flow_id, number))
 
     def _write(self, members: list[NewJob]) -> int:
-        ctx = self._ctx
-        jobs = self._services.flows(ctx).add_members(self.row.id, members, self._services.now(), perhaps_again=True)
-        return sum(not job.deduplicated for job in jobs)
+        store = self._services.flows(self._ctx)
+        return store.add_members(self.row.id, members, self._services.now(), perhaps_again=True)
 
     def __repr__(self) -> str:
         return f"<flow {self.name} {self.id}, filled by {self._ctx.name}>"

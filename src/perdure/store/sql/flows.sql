@@ -69,10 +69,22 @@ WHERE job_id IN ({these})
 ORDER BY job_id
 {for_update}
 
+-- name: lock_these_waiters
+SELECT {waiter_columns}
+FROM {ready}
+WHERE job_id IN ({these})
+ORDER BY job_id
+{for_update}
+
 -- name: these_live
 SELECT job_id
 FROM {ready}
 WHERE job_id IN ({these})
+
+-- name: jobs_there
+SELECT id
+FROM {job}
+WHERE id IN ({these})
 
 -- name: these_refs
 SELECT id, refs

@@ -313,9 +313,8 @@ def test_a_member_that_is_added_twice_is_there_once(rig: Rig) -> None:
     members = rig.members(flow, 3)
     rig.store.add_members(flow.id, members[:2], rig.now)
 
-    jobs = rig.store.add_members(flow.id, members, rig.now, perhaps_again=True)
+    assert rig.store.add_members(flow.id, members, rig.now, perhaps_again=True) == 1
 
-    assert [job.deduplicated for job in jobs] == [True, True, False]
     assert rig.flow(flow.id).total == 3
 
 

@@ -439,13 +439,13 @@ class FlowMachine(StoreMachine):
         flow = self._flow(number)
         jobs = self._more_of(flow, count)
         try:
-            made = self.rig.store.add_members(flow.id, jobs, self.rig.now)
+            self.rig.store.add_members(flow.id, jobs, self.rig.now)
         except PerdureError:
             assert flow.sealed, "it is open"
             return _NONE
         assert not flow.sealed, "it is sealed"
-        for new, job in zip(jobs, made, strict=True):
-            self._keep(new, job.position, self.model.now, new.id)
+        for new in jobs:
+            self._keep(new, self.rig.job(new.id).position, self.model.now, new.id)
         self.model.grow(flow)
         return multiple(*(job.id for job in jobs))
 
