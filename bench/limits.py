@@ -100,7 +100,9 @@ class Side:
 
 
 def _needing(job: NewJob, text: str | None) -> NewJob:
-    return job if text is None else job._replace(plan=job.plan._replace(limit_key=text), state="held")
+    """As an app makes them of a kind that has a limit, or of one without any options."""
+    plan = job.plan._replace(options=None, limit_key=text, plain=text is None)
+    return job._replace(plan=plan, state="queued" if text is None else "held")
 
 
 def _of_cpu(jobs: int, work: Callable[[], object]) -> float:

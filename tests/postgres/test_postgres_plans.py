@@ -218,7 +218,8 @@ ARRAYS = [statement for statement in WRITING.values() if array_form(statement)]
 def test_what_every_turn_of_a_worker_writes_is_written_with_arrays() -> None:
     usual = ("claim_ready", "insert_run", "delete_ready_of_run", "close_run_plainly", "insert_plain_outcome")
     more = ("insert_plain_job", "insert_plain_ready", "insert_job", "insert_ready", "update_ready")
-    assert [name for name in (*usual, *more) if array_form(WRITING[name]) is None] == []
+    limited = ("insert_limited_job", "insert_limited_ready", "insert_permit", "free_permit")
+    assert [name for name in (*usual, *more, *limited) if array_form(WRITING[name]) is None] == []
 
 
 @pytest.mark.parametrize("statement", ARRAYS, ids=[statement.name for statement in ARRAYS])

@@ -64,6 +64,7 @@ def test_every_way_to_write_a_live_row_is_known() -> None:
         "insert_ready",
         "insert_plain_ready",
         "insert_member_ready",
+        "insert_limited_ready",
         "insert_live",
         "claim_ready",
         "stand_in_line",

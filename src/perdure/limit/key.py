@@ -68,7 +68,11 @@ def written(needs: Iterable[Need]) -> str | None:
 @lru_cache(maxsize=4096)
 def needs_of(text: str | None) -> Sequence[Need]:
     """The needs that `written` wrote. What another program has written counts as a key of weight 1."""
-    return tuple([_need(part) for part in text.split(AND)]) if text else ()
+    if not text:
+        return ()
+    if text.endswith("*1") and AND not in text and len(text) > 2:  # as most do
+        return (Need(text[:-2], 1),)
+    return tuple([_need(part) for part in text.split(AND)])
 
 
 def _need(part: str) -> Need:

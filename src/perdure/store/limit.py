@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from operator import itemgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from perdure.clock import Micros
 from perdure.job.model import LiveJob
 from perdure.limit.key import BETWEEN, keys_of, name_of, needs_of
-from perdure.limit.room import NO_RULE, PLENTY, Candidate, KeyRow, Room, RuleRow, Sort, decide
+from perdure.limit.room import NO_RULE, PLENTY, KeyRow, Room, RuleRow, Sort, decide
 from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Tell
 from perdure.store.protocols import Locked
 from perdure.store.rows import HOLD_LEASE_US, Kinds, Lane
@@ -30,6 +30,7 @@ LOOKED_AT_ONCE = 500
 READ_ONE_BY_ONE = 4
 """Up to so many lines are read one by one, each as far as there is room; more of them together, the first of each."""
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 """A job as a claim has read it: the columns of a LiveJob, then the rest of a Claim. It becomes one when claimed."""
 
@@ -57,48 +58,75 @@ class Keys:
     def lock(self, wanted: Collection[str]) -> Op[None]:
         """Lock these, in order. With some locked already, only those that are free: two turns must not wait for each
         other. None of them where somebody holds one for longer than we wait: others go on without them."""
-        missing: list[str] = sorted(set(wanted) - self.locked)
+        missing = sorted(set(wanted) - self.locked)
+        if missing:
+            yield from self._locking(missing, _nothing)
+
+    def rooms(self, of: Collection[str], lines: Collection[str] = ()) -> Op[dict[str, Room]]:
+        """Lock these, as `lock` does, and `lines`; and what is free of those that are locked now, of `lines` only where
+        one is. All of it is asked in one exchange, if nobody else has just made one of these keys."""
+        wanted = sorted(set(of))
+        looked_at = sorted(set(lines).difference(wanted))
+        if not wanted and not looked_at:
+            return {}
+        names = {key: name_of(key) for key in (*wanted, *looked_at)}
+        rows = yield from self._locking(
+            sorted(names.keys() - self.locked),
+            lambda: self._read(wanted, looked_at, set(names.values())),
+        )
+        rooms: dict[str, Room] = {}
+        for row in rows or ():
+            key = row[0]
+            if key in self.locked:
+                rule = self._rules.get(names[key], NO_RULE)
+                started = (yield from self._started(key, rule)) if rule.sort == Sort.SLIDING else None
+                rooms[key] = Room(rule, KeyRow._make((*row, started)), self.now)
+        return rooms
+
+    def _locking(self, missing: Sequence[str], ask: Callable[[], Op[T]]) -> Op[T | None]:
+        """The answer to `ask`, which is asked behind the lock: None where somebody holds one of these keys."""
         if not missing:
-            return
+            return (yield from ask())
         if self.locked:
-            self.locked |= _locked((yield Call("try_keys", {"keys": listed(missing)})).rows, missing)
-            return
+            tried = yield Tell("try_keys", {"keys": listed(missing)})
+            beside = yield from ask()
+            self.locked |= _locked(tried.rows, missing)
+            return beside
+        locked: set[str] = set()
+        answer: T | None = None
         yield SAVEPOINT
         try:
-            locked: set[str] = set()
             while missing:
-                locked |= _locked((yield Call("lock_keys", {"keys": listed(missing)})).rows, missing)
+                got = yield Tell("lock_keys", {"keys": listed(missing)})
+                answer = yield from ask()
+                locked |= _locked(got.rows, missing)
                 missing = [key for key in missing if key not in locked]
         except Locked:
             yield ROLLBACK_TO
+            answer = None
         else:
             self.locked = locked
         yield RELEASE
+        return answer
 
-    def rooms(self, of: Iterable[str]) -> Op[dict[str, Room]]:
-        """What is free of those of these keys that are locked."""
-        keys = sorted(set(of) & self.locked)
-        if not keys:
-            return {}
-        names = {key: name_of(key) for key in keys}
-        yield from self._learn(set(names.values()))
-        rooms: dict[str, Room] = {}
-        for row in (yield Call("read_keys", {"keys": listed(keys), "now": self.now})).rows:
-            rule = self._rules.get(names[row[0]], NO_RULE)
-            started = None
-            if rule.sort == Sort.SLIDING and rule.per_us is not None:
-                window = {"since": self.now - rule.per_us, "until": self.now + rule.per_us}
-                ((started,),) = (yield Call("count_starts", {"key": row[0], **window})).rows
-            rooms[row[0]] = Room(rule, KeyRow._make((*row, started)), self.now)
-        return rooms
-
-    def _learn(self, names: set[str]) -> Op[None]:
-        """What these limits mean, asked once in a transaction."""
+    def _read(self, wanted: Sequence[str], looked_at: Sequence[str], names: set[str]) -> Op[list[Row]]:
+        """The rows of these keys; what their limits mean is asked once in a transaction."""
         unknown = names - self._asked
-        if unknown:
+        rules = (yield Tell("read_rules", {"keys": listed(sorted(unknown))})) if unknown else None
+        in_line = (yield Tell("read_keys_in_line", {"keys": listed(looked_at), "now": self.now})) if looked_at else None
+        rows = (yield Call("read_keys", {"keys": listed(wanted), "now": self.now})).rows
+        if rules is not None:
             self._asked |= unknown
-            rows = (yield Call("read_rules", {"keys": listed(sorted(unknown))})).rows
-            self._rules |= {row[0]: RuleRow._make(row) for row in rows}
+            self._rules |= {row[0]: RuleRow._make(row) for row in rules.rows}
+        return rows if in_line is None else [*in_line.rows, *rows]
+
+    def _started(self, key: str, rule: RuleRow) -> Op[int | None]:
+        """What was started in the window of a sliding rate."""
+        if rule.per_us is None:
+            return None
+        window = {"since": self.now - rule.per_us, "until": self.now + rule.per_us}
+        ((started,),) = (yield Call("count_starts", {"key": key, **window})).rows
+        return cast("int | None", started)
 
     def certain(self, lined_up: list[tuple[Row, str]]) -> Op[list[tuple[Row, str]]]:
         """Those of these jobs, which found a key full, whose limits mean what they meant, and do so until the
@@ -109,6 +137,11 @@ class Keys:
         rows = (yield Call("share_rules", {"keys": listed(sorted(names))})).rows
         now_true = {row[0]: RuleRow._make(row) for row in rows}
         return [(row, key) for row, key in lined_up if now_true.get(name_of(key)) == self._rules.get(name_of(key))]
+
+
+def _nothing() -> Op[None]:
+    """Asks for nothing, but what was told is done when it returns."""
+    yield Call("begin_writing")
 
 
 def _locked(rows: Sequence[tuple[str]], wanted: Iterable[str]) -> set[str]:
@@ -151,10 +184,7 @@ def admit(
     `kinds`: those that the node can run; None: all.
     """
     wanted = {key for lane in found for row in lane.rows for key in keys_of(row[_LIMIT])}
-    yield from keys.lock(wanted.union(looks))
-    if looks:
-        wanted.update(key for (key,) in (yield Call("keys_in_line", {"keys": listed(list(looks))})).rows)
-    rooms = yield from keys.rooms(wanted)
+    rooms = yield from keys.rooms(wanted, lines=looks)
     chosen: list[list[Row]] = []
     lined_up: list[tuple[Row, str]] = []
     for lane in found:
@@ -176,7 +206,7 @@ def _choose(
 ) -> tuple[list[Row], list[tuple[Row, str]]]:
     """Rows whose keys somebody else has locked are left as they are."""
     ready = sorted([row for row in rows if all(map(rooms.__contains__, keys_of(row[_LIMIT])))], key=place)
-    candidates = [Candidate(place(row), needs_of(row[_LIMIT]), row[_HELD_BY]) for row in ready]
+    candidates = zip(map(place, ready), [needs_of(row[_LIMIT]) for row in ready], strict=True)
     start, wait = decide(candidates, rooms, most, seen)
     return [ready[number] for number in start], [(ready[number], key) for number, key in wait.items()]
 
@@ -212,7 +242,6 @@ def _heads(
         rows = list(filter(is_sound, rows))
     others = {key for row in rows for key in keys_of(row[_LIMIT])} - rooms.keys()
     if others:
-        yield from keys.lock(others)
         rooms.update((yield from keys.rooms(others)))
     return rows, seen
 
@@ -315,7 +344,6 @@ def _look_id(key: str, now: Micros) -> bytes:
 
 def _move(of: Collection[str], keys: Keys) -> Op[tuple[int, set[str]]]:
     """Also returns the keys where the first of a line was locked by somebody."""
-    yield from keys.lock(of)
     rooms = yield from keys.rooms(of)
     lines: list[tuple[str, str]] = []
     for key, room in rooms.items():
@@ -419,7 +447,6 @@ def reopen(late: Collection[str], now: Micros) -> Op[int]:
 def take_hold(key: str, weight: int, holder: bytes, now: Micros, lease_us: int) -> Op[bool]:
     """Take a place for a block of code, until it gives it back or its lease ends. False: there is no room."""
     keys = Keys(now)
-    yield from keys.lock([key])
     rooms = yield from keys.rooms([key])
     room = rooms.get(key)
     if room is None or not room.fits(weight):

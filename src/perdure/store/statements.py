@@ -31,12 +31,14 @@ PLAIN_JOB = ("id", "kind", "kind_version", "owner", "queue", "payload", "created
 BROUGHT = {
     "plain_ready": PLAIN_READY,
     "member_ready": (*PLAIN_READY, "waits_for", "flow_id", "traits"),
+    "limited_ready": (*PLAIN_READY, "limit_key", "held_by"),
     "new_ready": (
         *PLAIN_READY,
         *("timeout_ms", "waits_for", "limit_key", "business_key", "flow_id", "traits", "held_by"),
     ),
     "plain_job": PLAIN_JOB,
     "member_job": (*PLAIN_JOB, "flow_id", "sequence"),
+    "limited_job": (*PLAIN_JOB, "limit_key"),
     "new_job": (
         *("id", "kind", "kind_version", "owner", "queue", "payload", "secrets", "params", "options", "principal"),
         *("idempotency_key", "business_key", "parent_id", "created_at"),

@@ -7,11 +7,12 @@ by the version that the decision was based on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
-from perdure.job.model import GAP, Claim, LiveJob, NewJob, Origin, OutcomeRow, RunClosing, Transition, Waiter
+from perdure.job.model import GAP, Claim, LiveJob, NewJob, Origin, OutcomeRow, Plan, RunClosing, Transition, Waiter
 from perdure.job.states import State, Verb
 from perdure.job.views import Job
 from perdure.limit.key import keys_of
@@ -20,6 +21,7 @@ from perdure.store.engine import Blob, Call, Op, Tell
 
 AWAKE = 10
 """So many jobs that come together and need the same are looked at by claims; the others stand in line."""
+_HELD = State.HELD.value
 
 
 # -- new jobs --------------------------------------------------------------------------------------------------------
@@ -35,11 +37,12 @@ def insert(new: Sequence[NewJob], positions: Sequence[int]) -> Op[None]:
         yield Tell("insert_member_job", [_member_job_row(job, flows[job.flow_id]) for job in new])
         rows = [_member_ready_row(job, place, flows[job.flow_id]) for job, place in zip(new, positions, strict=True)]
         yield Tell("insert_member_ready", rows)
+    elif all(map(_is_limited, new)):
+        yield Tell("insert_limited_job", list(map(_limited_job_row, new)))
+        yield Tell("insert_limited_ready", list(map(_limited_ready_row, new, positions, _lines(new, positions))))
     else:
         yield Tell("insert_job", list(map(_job_row, new)))
-        lines = _lines(new, positions)
-        rows = [_ready_row(job, place, lines.get(job.id)) for job, place in zip(new, positions, strict=True)]
-        yield Tell("insert_ready", rows)
+        yield Tell("insert_ready", list(map(_ready_row, new, positions, _lines(new, positions))))
     tags = [(job.id, tag) for job in new for tag in job.plan.tags]
     if tags:
         yield Tell("insert_tag", tags)
@@ -56,6 +59,9 @@ def insert_one(new: NewJob) -> Op[list[Job]]:
     if _is_plain(new):
         yield Tell("insert_plain_job", (Blob(new.id), *new.plan[:4], new.payload, new.created_at))
         yield Tell("insert_plain_ready", _plain_ready_row(new, position))
+    elif _is_limited(new):
+        yield Tell("insert_limited_job", _limited_job_row(new))
+        yield Tell("insert_limited_ready", _limited_ready_row(new, position))
     else:
         yield Tell("insert_job", _job_row(new))
         yield Tell("insert_ready", _ready_row(new, position))
@@ -70,6 +76,24 @@ def _is_plain(new: NewJob) -> bool:
 
 def _is_plain_member(new: NewJob) -> bool:
     return _is_bare(new) and new.sequence is not None
+
+
+def _is_limited(new: NewJob) -> bool:
+    """It would be plain without its limits."""
+    return _beyond_plain(new) == _NOTHING and _options_of(new.plan) == _NO_OPTIONS
+
+
+_beyond_plain: Callable[[NewJob], tuple[object, ...]] = itemgetter(
+    *map(
+        NewJob._fields.index,
+        ("secrets", "parent_id", "origin", "idempotency_key", "business_key", "refs", "flow_id", "waits_for", "traits"),
+    )
+)
+_NOTHING = (*(None,) * 7, 0, 0)
+_options_of: Callable[[Plan], tuple[object, ...]] = itemgetter(
+    *map(Plan._fields.index, ("params", "options", "principal", "timeout_ms"))
+)
+_NO_OPTIONS = (None,) * 4
 
 
 def _is_bare(new: NewJob) -> bool:
@@ -92,6 +116,10 @@ def _member_job_row(new: NewJob, flow_id: Blob) -> tuple[object, ...]:
     return (Blob(new.id), *new.plan[:4], new.payload, new.created_at, flow_id, new.sequence)
 
 
+def _limited_job_row(new: NewJob) -> tuple[object, ...]:
+    return (*_plain_job_row(new), new.plan.limit_key)
+
+
 def _job_row(new: NewJob) -> tuple[object, ...]:
     plan = new.plan
     head, shown, keys_of = plan[:4], plan[4:7], (new.idempotency_key, new.business_key)
@@ -111,22 +139,30 @@ def _member_ready_row(new: NewJob, position: int, flow_id: Blob) -> tuple[object
     return (*_plain_ready_row(new, position), new.waits_for, flow_id, new.traits)
 
 
-def _lines(new: Sequence[NewJob], positions: Sequence[int]) -> dict[JobId, str]:
-    """Those of many jobs of one key that stand in its line from the start: no claim has to look at each of them.
+def _limited_ready_row(new: NewJob, position: int, held_by: str | None = None) -> tuple[object, ...]:
+    return _plain_ready_row(new, position) + (new.plan.limit_key, held_by)  # noqa: RUF005 - a third faster
+
+
+def _lines(new: Sequence[NewJob], positions: Sequence[int]) -> Sequence[str | None]:
+    """The key in whose line each of these jobs stands from the start, so that no claim has to look at each of many.
 
     Whether the key is full is not asked. The first of those that need the same in the same queue stay awake, and
     whoever looks at them sees to the line too: that is all that `limit` asks for.
     """
-    counts = Counter([(job.plan.limit_key, job.plan.queue) for job in new if job.state == State.HELD])
+    counts = Counter([(job.plan.limit_key, job.plan.queue) for job in new if job.state == _HELD])
+    held_by: list[str | None] = [None] * len(new)
     many = {alike: keys_of(alike[0])[0] for alike, count in counts.items() if count > AWAKE}
     if not many:
-        return {}
-    limited: dict[tuple[str | None, str], list[tuple[int, int, JobId]]] = {alike: [] for alike in many}
-    for job, position in zip(new, positions, strict=True):
+        return held_by
+    limited: dict[tuple[str | None, str], list[tuple[int, int, JobId, int]]] = {alike: [] for alike in many}
+    for number, (job, position) in enumerate(zip(new, positions, strict=True)):
         alike = (job.plan.limit_key, job.plan.queue)
-        if alike in many and job.state == State.HELD:
-            limited[alike].append((job.plan.rank, position, job.id))
-    return {job_id: many[alike] for alike, jobs in limited.items() for *_, job_id in sorted(jobs)[AWAKE:]}
+        if alike in many and job.state == _HELD:
+            limited[alike].append((job.plan.rank, position, job.id, number))
+    for alike, jobs in limited.items():
+        for *_, number in sorted(jobs)[AWAKE:]:
+            held_by[number] = many[alike]
+    return held_by
 
 
 def _ready_row(new: NewJob, position: int, held_by: str | None = None) -> tuple[object, ...]:

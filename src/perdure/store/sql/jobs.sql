@@ -29,6 +29,11 @@ VALUES ({plain_job_values})
 INSERT INTO {job} ({member_job_columns})
 VALUES ({member_job_values})
 
+-- name: insert_limited_job
+-- The same for jobs that have nothing but a limit.
+INSERT INTO {job} ({limited_job_columns})
+VALUES ({limited_job_values})
+
 -- name: insert_tag
 INSERT INTO {tag} (job_id, tag)
 VALUES (:job_id, :tag)

@@ -85,17 +85,19 @@ SELECT '*' WHERE :keys <> ''
 -- The same for those that nobody else has locked.
 SELECT '*' WHERE :keys <> ''
 
--- name: read_keys
+-- fragment: state_of_key
 SELECT k.key, y.set_most, y.paused_at, y.opens_at, y.since_at, y.spent,
     CAST((SELECT SUM(p.weight) FROM {permit} AS p WHERE p.key = k.key AND {counts}) AS {whole_number}),
     ({first_queue})
 FROM {each_key} AS k
 LEFT JOIN {limit_key} AS y ON y.key = k.key
 
--- name: keys_in_line
--- Those of these keys that have a line somewhere.
-SELECT k.key
-FROM {each_key} AS k
+-- name: read_keys
+{state_of_key}
+
+-- name: read_keys_in_line
+-- Of those of these keys that have a line somewhere.
+{state_of_key}
 WHERE ({first_queue}) IS NOT NULL
 
 -- name: read_rules

@@ -15,6 +15,11 @@ VALUES ({plain_ready_values})
 INSERT INTO {ready} ({member_ready_columns})
 VALUES ({member_ready_values})
 
+-- name: insert_limited_ready
+-- The same for jobs that have nothing but a limit.
+INSERT INTO {ready} ({limited_ready_columns})
+VALUES ({limited_ready_values})
+
 -- name: insert_live
 -- A live row as it stands: a new life, an edited job, or the successor of an ended one.
 INSERT INTO {ready} ({ready_columns})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import cast
 
 from perdure.errors import JobNotFound, KeyConflict, TransitionRefused
 from perdure.ids import JobId
+from perdure.job.model import NewJob
 from perdure.job.reports import Completed, Failed
 from perdure.job.states import FINAL, LIVE, TRANSITIONS, State, Verb
 from perdure.store.rows import Edit, JobFilter, LogLine
 from perdure.testing.contract.case import each, raises
-from perdure.testing.contract.rig import BROKEN, Rig
+from perdure.testing.contract.rig import BROKEN, Rig, Wish
 from perdure.testing.contract.states import in_state
 
 NASTY = ("", "\0", "\u202eright to left", "'; DROP TABLE x; --\"", "line\nbreak\ttab", "\U0001f680", "x" * 100_000)
@@ -27,6 +29,36 @@ def test_an_enqueued_job_is_there_as_it_was_given(rig: Rig) -> None:
     live = rig.live(new.id)
     assert rig.row(new.id) == rig.cold(new)
     assert live._replace(position=0) == rig.hot(new)
+
+
+@each(
+    {},
+    {"params": '{"p":1}'},
+    {"principal": "ann"},
+    {"timeout_ms": 500},
+    {"secrets": '{"s":"x"}'},
+    {"business_key": "b"},
+    {"idempotency_key": "i"},
+    {"delay_s": 60.0},
+    {"priority": 4, "max_attempts": 7, "as_new_job": True},
+)
+def test_a_job_with_a_limit_and_little_else_is_there_as_it_was_given(rig: Rig, wish: Wish) -> None:
+    """A store may write such jobs in fewer columns, but none of them may be lost."""
+    for numbers in ([0], [1, 2]):
+        new = [_without_options(rig, wish, number) for number in numbers]
+        rig.store.enqueue(new)
+
+        assert [rig.row(job.id) for job in new] == [rig.cold(job) for job in new]
+        assert [rig.live(job.id)._replace(position=0) for job in new] == [rig.hot(job) for job in new]
+
+
+def _without_options(rig: Rig, wish: Wish, number: int) -> NewJob:
+    own = cast(
+        "Wish", {name: rig.key(f"{name}{number}") for name in ("business_key", "idempotency_key") if name in wish}
+    )
+    wish = {**wish, **own, "limit_key": f"{rig.key('api')}*1"}
+    new = rig.new(**wish)
+    return new._replace(plan=new.plan._replace(options=None))
 
 
 def test_enqueue_returns_the_job_as_the_database_has_it(rig: Rig) -> None:
