@@ -464,6 +464,23 @@ def test_a_heavy_job_that_leaves_the_front_of_a_line_lets_the_next_go(rig: Rig, 
     assert light in ids(rig.claim(10))
 
 
+def test_an_edit_of_what_a_job_needs_lasts_for_its_later_lives(rig: Rig) -> None:
+    """Found by review: a retry took the old key again."""
+    declare(rig, old=1, new=1)
+    job = rig.enqueue(limit_key=needs(rig, ("old", 1)))
+    live, new = rig.live(job), needs(rig, ("new", 1))
+    edited = Edit(rig.row(job)._replace(limit_key=new), live._replace(limit_key=new, version=live.version + 1), ())
+    rig.store.edit(edited, live.version)
+    rig.finish(rig.claim_one(), Failed(HOPELESS))
+    settle(rig)
+
+    rig.store.retry(job, rig.now)
+
+    assert (rig.live(job).limit_key, rig.row(job).limit_key) == (new, new)
+    rig.start(limit_key=needs(rig, ("old", 1)), priority=1)
+    assert ids(rig.claim(10)) == [job]
+
+
 @each("cancelled", "paused", "edited", "superseded")
 def test_a_woken_job_that_leaves_wakes_the_next(rig: Rig, left: str) -> None:
     declare(rig, api=1)
