@@ -28,7 +28,7 @@ from perdure.job.flow import (
 from perdure.job.model import LiveJob, NewJob, OutcomeRow, Transition
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
-from perdure.limit.key import flow_key, joined
+from perdure.limit.key import flow_key
 from perdure.store import read
 from perdure.store.control import flows_of_end, revive
 from perdure.store.engine import (
@@ -64,6 +64,7 @@ from perdure.store.follow import (
     sources,
     with_counts,
 )
+from perdure.store.permit import needing
 from perdure.store.protocols import Locked
 from perdure.store.rows import FIRST_ID, Page, Spot
 from perdure.store.statements import groups, whole_group
@@ -224,14 +225,12 @@ def add_members(
 
 def needing_permits(jobs: Sequence[NewJob], flows: Collection[FlowId]) -> list[NewJob]:
     """Of these flows only so many members run at once: each needs a permit of its flow."""
-    return [_needing_permit(job) if job.flow_id in flows and job.sequence is not None else job for job in jobs]
-
-
-def _needing_permit(job: NewJob) -> NewJob:
-    assert job.flow_id is not None
-    needs = joined(job.plan.limit_key, flow_key(job.flow_id))
-    plan = job.plan._replace(limit_key=needs, plain=False, direct=False)
-    return job._replace(plan=plan, state=State.HELD.value if job.state == State.QUEUED else job.state)
+    return [
+        needing(job, flow_key(job.flow_id))
+        if job.flow_id is not None and job.flow_id in flows and job.sequence is not None
+        else job
+        for job in jobs
+    ]
 
 
 def grown(jobs: Sequence[NewJob], now: Micros) -> Op[list[NewJob]]:
