@@ -75,9 +75,10 @@ class Told:
         """Flows that the next turn looks at."""
 
     def keep(self, turned: Turned) -> Turned:
+        """What a turn has done, but for looks at lines that may be empty."""
         self.claims.update({claim.run_id: claim for claim in turned.claims})
         self.counted = turned.flows
-        return turned
+        return turned._replace(settled=False)
 
 
 Step = Callable[[Told], object]
@@ -519,13 +520,12 @@ class FlowStory:
         """The work list is worked off."""
         node, now = self.nodes[-1], self.clock.now()
 
-        def act(told: Told) -> int:
+        def act(told: Told) -> None:
             turns = 0
             while told.store.glance(node, None).todo:
                 told.keep(told.store.turn(Turn(settle=True, flows=told.counted), now))
                 turns += 1
                 assert turns < 1_000, "the work list does not become shorter"
-            return turns
 
         return act
 
@@ -648,7 +648,7 @@ def shown(told: Told, story: FlowStory) -> dict[str, object]:
         "keys": [store.limit_keys(name, now) for name in LIMITS],
         "ahead": [store.line_ahead(live) for job in jobs if (live := store.live(JobId(job.bytes))) and live.held_by],
         "queues": [store.queue_holds(queue) for queue in story.queues],
-        "todo": [store.glance(node, None) for node in story.nodes[-1:]],
+        "glance": [store.glance(node, None)._replace(todo=False) for node in story.nodes[-1:]],
         "waited for": [store.waited_for(JobId(job.bytes), 10) for job in jobs],
     }
 

@@ -80,6 +80,7 @@ def tell(twins: Twins, seed: int) -> None:
     for told in all_told:
         assert is_healthy(examine(told.store)), f"seed {seed}: {examine(told.store)}"
 
+
 FLOW_STEPS = 60
 
 
