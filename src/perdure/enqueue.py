@@ -14,13 +14,14 @@ from perdure.clock import Micros
 from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, Problem, TransitionRefused, shown
 from perdure.flow.planned import MOST_REFERENCES, references_in, refers, tree_of
 from perdure.ids import JobId
-from perdure.job.model import NewJob, Plan
+from perdure.job.model import JobRow, NewJob, Plan
 from perdure.job.references import refs_text, waiting_for
 from perdure.job.states import State
 from perdure.job.transitions import waiting_state
 from perdure.job.views import Job
 from perdure.kind import Draft, Kind
-from perdure.limit.rule import is_fixed, needs
+from perdure.limit.key import keys_of, name_of
+from perdure.limit.rule import is_fixed, needs, needs_anew
 from perdure.options import Options, Unique, principal
 from perdure.payload.signature import MISSING
 from perdure.store.rows import Edit
@@ -186,9 +187,8 @@ def edited(app: Perdure, job: Job, changes: EditFields, store: Store) -> Edit | 
     if "payload" in changes:
         kind = app.kinds.get(job.kind)
         payload, secrets = kind.codec.encode(changes["payload"])
-        row = row._replace(payload=payload, secrets=secrets, kind_version=kind.version)
-        if live.limit_key is not None and not is_fixed(kind.defaults.rules):
-            row = row._replace(limit_key=needs(kind.defaults.rules, kind.name, payload))
+        carried = None if row.limit_key is None else _limited_anew(app, kind, row, payload)
+        row = row._replace(payload=payload, secrets=secrets, kind_version=kind.version, limit_key=carried)
     row = row._replace(
         params=options.params_json if "params" in changes else row.params,
         principal=options.principal if "principal" in changes else row.principal,
@@ -207,6 +207,13 @@ def edited(app: Perdure, job: Job, changes: EditFields, store: Store) -> Edit | 
     )
     live = live._replace(state=waiting_state(live, now), park_reason=None)
     return Edit(row, live, tuple(options.tags) if "tags" in changes else job.tags)
+
+
+def _limited_anew(app: Perdure, kind: Kind[..., Any, ..., Any], row: JobRow, payload: str) -> str | None:
+    """By the rules of its kind, and by those that it was given with `.options(limit=…)`."""
+    declared = [app.kinds.rule(name_of(key)) for key in keys_of(row.limit_key)]
+    rules = [*kind.defaults.rules, *(rule for rule in declared if rule is not None and rule.name is not None)]
+    return needs_anew(row.limit_key, rules, kind.name, kind.upgraded(row.payload, row.kind_version), payload)
 
 
 def _with_timeout(stored: str | None, timeout_ms: int | None) -> str | None:

@@ -341,3 +341,24 @@ def test_an_edited_job_needs_the_keys_of_its_new_arguments(app: Perdure) -> None
     job = app.edit(crunch.enqueue("a"), payload={"tenant": "b"})
 
     assert keys(app, job) == [("tenant=b", 1)]
+
+
+def test_an_edited_job_keeps_the_keys_that_its_arguments_do_not_change(app: Perdure) -> None:
+    """Found by review: what its kind does not give it was dropped, as the key of its flow, or stayed."""
+    gpu = Limit("gpu", 8, by="gpu")
+    app.limits.declare(gpu)
+
+    @app.job(limit=Limit("tenant", 1, by="tenant"))
+    def crunch(tenant: str) -> None: ...
+
+    @app.job
+    def render(gpu: str) -> None: ...
+
+    flow = app.group([crunch.new("a"), crunch.new("b")], at_once=1)
+    _, member = app.flows.jobs(flow.id)
+    tenant, of_flow = keys(app, app.edit(member, payload={"tenant": "c"}))
+    rendered = app.edit(render.options(limit=gpu).enqueue("old"), payload={"gpu": "new"})
+
+    assert (tenant, of_flow) == (("tenant=c", 1), (f"flow={flow.id.hex}", 1))
+    assert keys(app, rendered) == [("gpu=new", 1)]
+    assert app.store.row(rendered.row.id).limit_key == app.store.live(rendered.row.id).limit_key  # type: ignore[union-attr]

@@ -92,6 +92,11 @@ def joined(text: str | None, key: str) -> str:
     return AND.join([*([text] if text else []), f"{key}*1"])
 
 
+def without(text: str | None, key: str) -> str | None:
+    """The same needs but that of this key."""
+    return written(need for need in needs_of(text) if need.key != key)
+
+
 @lru_cache(maxsize=4096)
 def keys_of(text: str | None) -> Sequence[str]:
     """The keys of these needs."""

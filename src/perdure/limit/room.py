@@ -113,7 +113,7 @@ class Room:
             case Sort.FIXED:
                 return most - self._spent
             case Sort.BUCKET if most:
-                return max(0, (self._tolerance - (self._full_again - self.now)) * most // self.per_us)
+                return (self._brimful - self._missing) // self.per_us
             case _:
                 return 0
 
@@ -139,21 +139,27 @@ class Room:
     def _window(self) -> int:
         return self.now - self.now % self.per_us
 
-    @property
-    def _tolerance(self) -> int:
-        return self.burst * self.per_us // max(1, self.most or 1)
+    # A bucket (GCRA) is counted in drops: a start takes `per_us` of them, and `most` of them come back in a microsecond.
+    # So nothing is ever rounded.
 
     @property
-    def _full_again(self) -> int:
-        """When the bucket is full again (GCRA). What is too far off was written before the clock was set back."""
-        since = self.row.since_at or 0
-        return since if self.now < since <= self.now + self._tolerance else self.now
+    def _brimful(self) -> int:
+        return self.burst * self.per_us
+
+    @property
+    def _missing(self) -> int:
+        """What has not come back. More than the bucket holds was written before the clock was set back."""
+        most, since = self.most or 1, self.row.since_at or 0
+        missing = (since - self.now) * most + min(int(self.row.spent or 0), most - 1)
+        return missing if 0 < missing <= self._brimful else 0
 
     def spent_since(self) -> tuple[int, int]:
-        """What a fixed window or a bucket keeps after these starts: `since_at`, `spent`."""
+        """What a fixed window or a bucket keeps after these starts: `since_at`, `spent`. Of a bucket, when it is full
+        again, in whole microseconds, and what comes after them."""
         if self.rule.sort == Sort.FIXED:
             return self._window, self._spent + self.taken
-        return self._full_again + -(-self.taken * self.per_us // max(1, self.most or 1)), 0
+        later, rest = divmod(self._missing + self.taken * self.per_us, self.most or 1)
+        return self.now + later, rest
 
     def opens_at(self, asked: int, starts: Sequence[tuple[Micros, int]] = ()) -> Micros | None:
         """When a job of this weight fits again, after what was taken now. None: only when somebody frees a permit.
@@ -166,8 +172,8 @@ class Room:
         if self.rule.sort == Sort.FIXED:
             return Micros(self._window + self.per_us)
         if self.rule.sort == Sort.BUCKET:
-            since, _ = self.spent_since()
-            return Micros(max(self.now, since + -(-weight * self.per_us // self.most) - self._tolerance))
+            short = self._missing + (self.taken + weight) * self.per_us - self._brimful
+            return Micros(self.now + max(0, -(-short // self.most)))
         missing = weight - self.left
         for at, freed in starts:
             missing -= freed

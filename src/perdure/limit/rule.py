@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args, overload
 
 from perdure.checks import ABOVE_ZERO, Span, check_choice, check_name, check_span, check_whole, refused
 from perdure.errors import InvalidOption, shown
-from perdure.limit.key import AND, BETWEEN, Need, key_of, written
+from perdure.limit.key import AND, BETWEEN, Need, key_of, needs_of, written
 from perdure.limit.room import Sort
 
 NAME_LIMIT = 100
@@ -209,6 +209,24 @@ def needs(rules: Sequence[Rule], kind: str, payload: str) -> str | None:
             weight = _weight(_picked(weight, arguments or {}, name, kind, "weight"), name)
         found.append(Need(key, weight))
     return written(found)
+
+
+def needs_anew(carried: str | None, rules: Sequence[Rule], kind: str, before: str, after: str) -> str | None:
+    """What a job carries when its arguments change: what these rules gave it for the old ones, as they give it for the
+    new ones. The rest stays, such as the key of its flow, and that of a rule that nobody has any more."""
+    texts: list[str] = []
+    for need in needs_of(carried):
+        text = written([need])
+        rule = next((rule for rule in rules if _gives(rule, kind, before) == text), None)
+        texts.append((text if rule is None else needs([rule], kind, after)) or "")
+    return AND.join(texts) or None
+
+
+def _gives(rule: Rule, kind: str, payload: str) -> str | None:
+    try:
+        return needs([rule], kind, payload)
+    except InvalidOption:
+        return None
 
 
 def is_fixed(rules: Sequence[Rule]) -> bool:

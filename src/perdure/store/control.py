@@ -18,10 +18,12 @@ from perdure.job.flow import Edge, FlowRow, Needs, TallyRow, Trait
 from perdure.job.model import GAP, RESPACE, JobRow, LiveJob, NewJob, OutcomeRow, Transition, between
 from perdure.job.states import FINAL, State, Verb
 from perdure.job.views import Job
+from perdure.limit.key import flow_key, keys_of, without
 from perdure.store import read
 from perdure.store.engine import Call, Op, Serialization, Tell
 from perdure.store.enqueue import enqueue, holder_of, take_place
 from perdure.store.follow import NOBODY, apply, read_flow, settled_edges, unfilled
+from perdure.store.permit import needing
 from perdure.store.retention import Going, take_out
 from perdure.store.rows import Edit, Place, not_found
 from perdure.store.write import copy, insert_live, place, replace
@@ -111,14 +113,16 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
 
 
 def _inheriting(new: NewJob, row: JobRow, old: LiveJob, *, blocked: bool) -> NewJob:
-    """The replacement takes over the business key, unless it has its own, the place in a flow, and whoever waits for
-    the old job; it waits for one that still runs."""
+    """The replacement takes over the business key, unless it has its own, the place in a flow, with the permit that it
+    needs there, and whoever waits for the old job; it waits for one that still runs."""
     new = new._replace(
         business_key=new.business_key or old.business_key,
         traits=old.traits | Trait.HAS_DEPENDENTS,
         flow_id=row.flow_id,
         sequence=row.sequence,
     )
+    if row.flow_id is not None and flow_key(row.flow_id) in keys_of(row.limit_key):
+        new = needing(new, flow_key(row.flow_id))
     return new._replace(after=(*new.after, Edge(old.job_id, "end"))) if blocked else new
 
 
@@ -206,6 +210,8 @@ def retry_as_new(job_id: JobId, new_id: JobId, now: Micros) -> Op[Seen]:
         return found
     row, last = found
     again = _reborn(row, last, new_id, now)._replace(life=1, flow_id=None)
+    if row.flow_id is not None:  # it leaves the flow
+        again = again._replace(limit_key=without(row.limit_key, flow_key(row.flow_id)))
     again = again._replace(state=transitions.waiting_state(again, now))
     taken = yield from _take_key_again(again)
     if taken is not None:
@@ -337,8 +343,8 @@ def edit(edited: Edit, expect_version: int) -> Op[Seen]:
         after = after._replace(position=(yield from take_place(after.queue)))
     yield from replace(live, after)
     row = edited.row
-    written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version, row.id)
-    yield Call("edit_job", written)
+    written = (row.payload, row.secrets, row.params, row.options, row.principal, row.queue, row.kind_version)
+    yield Call("edit_job", (*written, row.limit_key, row.id))
     yield Call("delete_tags", {"job_id": job_id})
     if edited.tags:
         yield Call("insert_tag", [(job_id, tag) for tag in edited.tags])

@@ -28,7 +28,7 @@ from perdure.job.flow import (
 from perdure.job.model import LiveJob, NewJob, OutcomeRow, Transition
 from perdure.job.states import FINAL, State
 from perdure.job.views import Job
-from perdure.limit.key import flow_key, joined
+from perdure.limit.key import flow_key
 from perdure.store import read
 from perdure.store.control import flows_of_end, revive
 from perdure.store.engine import (
@@ -64,6 +64,7 @@ from perdure.store.follow import (
     sources,
     with_counts,
 )
+from perdure.store.permit import needing
 from perdure.store.protocols import Locked
 from perdure.store.rows import FIRST_ID, Page, Spot
 from perdure.store.statements import groups, whole_group
@@ -223,14 +224,12 @@ def add_members(
 
 def needing_permits(jobs: Sequence[NewJob], flows: Collection[FlowId]) -> list[NewJob]:
     """Of these flows only so many members run at once: each needs a permit of its flow."""
-    return [_needing_permit(job) if job.flow_id in flows and job.sequence is not None else job for job in jobs]
-
-
-def _needing_permit(job: NewJob) -> NewJob:
-    assert job.flow_id is not None
-    needs = joined(job.plan.limit_key, flow_key(job.flow_id))
-    plan = job.plan._replace(limit_key=needs, plain=False, direct=False)
-    return job._replace(plan=plan, state=State.HELD.value if job.state == State.QUEUED else job.state)
+    return [
+        needing(job, flow_key(job.flow_id))
+        if job.flow_id is not None and job.flow_id in flows and job.sequence is not None
+        else job
+        for job in jobs
+    ]
 
 
 def grown(jobs: Sequence[NewJob], now: Micros) -> Op[list[NewJob]]:
@@ -671,56 +670,78 @@ def rescue_flows(now: Micros) -> Op[int]:
 def look(flows: Iterable[FlowId], now: Micros) -> Op[None]:
     """End those of these flows that are complete, with all that follows from it. One that somebody has locked is left
     to the work list."""
-    held = yield from _look(flows, now)
+    held, _ = yield from _look(flows, now)
     yield from leave(((flow_id, "look") for flow_id in held), now, NOBODY)
 
 
-def look_if_free(flows: Sequence[FlowId], now: Micros) -> Op[None]:
-    """The same, where all of it is left to the work list if something that it needs is locked by somebody."""
+def look_if_free(flows: Sequence[FlowId], now: Micros) -> Op[bool]:
+    """The same, where all of it is left to the work list if something that it needs is locked by somebody. Returns
+    whether a failure has decided about a flow: see `begin_decisions`."""
     yield BEGIN_PART
     try:
-        yield from look(flows, now)
+        held, decided = yield from _look(flows, now)
+        yield from leave(((flow_id, "look") for flow_id in held), now, NOBODY)
         yield Call("begin_writing")  # asks for nothing, but what was told is done when it returns
     except Locked:
         yield UNDO_PART
         yield from leave(((flow_id, "look") for flow_id in flows), now, NOBODY)
+        decided = False
     yield END_PART
+    return decided
 
 
-def _look(flows: Iterable[FlowId], now: Micros) -> Op[list[FlowId]]:
-    """Returns those that are complete, but locked by somebody."""
+def _look(flows: Iterable[FlowId], now: Micros) -> Op[tuple[list[FlowId], bool]]:
+    """Returns those that are complete, but locked by somebody; and whether the end of one was a failure that decides
+    about a flow around it."""
     seen = yield from end_complete(flows, now)
+    decided = False
     for flow in seen:
         if flow.finished_at is not None:
-            yield from _after(flow, now)
-    return [flow.id for flow in seen if flow.finished_at is None and is_complete(flow)]
+            decided |= yield from _after(flow, now)
+    return [flow.id for flow in seen if flow.finished_at is None and is_complete(flow)], decided
 
 
-def _after(flow: FlowRow, now: Micros) -> Op[None]:
+def _after(flow: FlowRow, now: Micros) -> Op[bool]:
     # not in the row of nobody, which a caller's own transaction may have locked
     outer = [] if flow.parent_id is None else [TallyRow.of(flow.parent_id, NodeId(flow.id), flow.state)]
     rows = (yield Call("waiting_edges", (*whole_group([flow.id]), PORTION))).rows
     decided = yield from settle_edges(rows, {flow.id: End(flow.state, is_flow=True)}, now)
     if len(rows) == PORTION:
         yield from leave([(flow.id, "unblock")], now)
-    if decided or outer:
-        unfinished = yield from follow(decided, now, outer)
-        yield from leave(((one, "look") for one in sorted(unfinished)), now, flow.id)
+    if not decided and not outer:
+        return False
+    followed = yield from follow(decided, now, outer)
+    yield from leave(((one, "look") for one in sorted(followed.unfinished)), now, flow.id)
+    return bool(followed.decided)
 
 
 def settle(now: Micros) -> Op[bool]:
-    """Go on with the work list: look at the flows it names, let those go on that wait for many, and do one portion of
-    what is wide. False: nothing could be done. Entries that need what somebody has locked stay: he may take his time.
+    """Go on with the work list: look at the flows it names, begin with what was decided about flows, let those go on
+    that wait for many, and do one portion of what is wide. False: nothing could be done. Entries that need what
+    somebody has locked stay: he may take his time.
     """
     looks = (yield Call("next_looks", {"room": SETTLED_AT_ONCE})).rows
     done = (yield from _unless_locked(_unblock_together(now))) is True
-    wide = () if done else (yield Call("next_wide_todo", {"room": WIDE_TRIED})).rows
     for entry in looks:
         done |= (yield from _unless_locked(_go_on(entry, now))) is True
+    done |= yield from begin_decisions(now)
+    wide = () if done else (yield Call("next_wide_todo", {"room": WIDE_TRIED})).rows
     for entry in wide:
         went_on = yield from _unless_locked(_go_on(entry, now))
         if went_on is not None:
             return done | went_on
+    return done
+
+
+def begin_decisions(now: Micros) -> Op[bool]:
+    """Do the first portion of every decision about a flow that nobody has begun with, and with them those about flows
+    inside: claims of this transaction start none of their members. False: there was none, or all are locked."""
+    done, found = False, True
+    while found:
+        found = False
+        for entry in (yield Call("next_decisions", {"room": SETTLED_AT_ONCE})).rows:
+            found |= (yield from _unless_locked(_go_on(entry, now))) is True
+        done |= found
     return done
 
 
@@ -760,8 +781,8 @@ def _unblock_together(now: Micros) -> Op[bool]:
     if len(ends) < SEVERAL:
         return False
     yield Tell("delete_todo", [row for row in rows if row[1] in ends])
-    unfinished = yield from follow((yield from release(ends, now)), now)
-    yield from leave(((one, "look") for one in sorted(unfinished)), now, rows[0][1])
+    followed = yield from follow((yield from release(ends, now)), now)
+    yield from leave(((one, "look") for one in sorted(followed.unfinished)), now, rows[0][1])
     return True
 
 
@@ -786,7 +807,8 @@ HELD = "locked"
 
 
 def _look_once(subject: bytes, _: str, __: str | None, now: Micros) -> Op[str | None]:
-    return HELD if (yield from _look([FlowId(subject)], now)) else None
+    held = (yield from _look([FlowId(subject)], now))[0]
+    return HELD if held else None
 
 
 def _unblock(subject: bytes, _: str, reached: str | None, now: Micros) -> Op[str | None]:
@@ -799,8 +821,8 @@ def _unblock(subject: bytes, _: str, reached: str | None, now: Micros) -> Op[str
     after = FIRST_ID if reached is None else bytes.fromhex(reached)
     rows = (yield Call("waiting_edges_from", {"subject": subject, "after": after, "room": PORTION})).rows
     decided = yield from settle_edges(rows, ends, now)
-    unfinished = yield from follow(decided, now)
-    yield from leave(((one, "look") for one in sorted(unfinished)), now, subject)
+    followed = yield from follow(decided, now)
+    yield from leave(((one, "look") for one in sorted(followed.unfinished)), now, subject)
     return rows[-1][1].hex() if len(rows) == PORTION else None
 
 

@@ -43,23 +43,41 @@ class End(NamedTuple):
 Ends = dict[bytes, End]
 
 
+class Flows(NamedTuple):
+    """The flows that ends were counted in, and that have not ended."""
+
+    unfinished: set[FlowId]
+    """All of them. Two transactions that end the last members of a flow at the same time do not see each other, so each
+    flow is looked at once more, in a later transaction."""
+    decided: set[FlowId]
+    """Those that a failure stops, cancels or pauses. Word is left of it; a transaction that claims begins with it
+    before."""
+
+    @classmethod
+    def none(cls) -> Flows:
+        return cls(set(), set())
+
+    def add(self, others: Flows) -> None:
+        self.unfinished.update(others.unfinished)
+        self.decided.update(others.decided)
+
+
 def apply(batch: Sequence[Transition], now: Micros) -> Op[None]:
     """Write these transitions, of different jobs, each as it was read. `Outrun`: one of them has changed since."""
     if (yield from change(batch, now)):
         flows = yield from follow(batch, now)
-        yield from look_again(flows, batch[0].before.job_id, now)
+        yield from look_again(flows.unfinished, batch[0].before.job_id, now)
 
 
-def follow(batch: Sequence[Transition], now: Micros, added: Iterable[TallyRow] = ()) -> Op[set[FlowId]]:
+def follow(batch: Sequence[Transition], now: Micros, added: Iterable[TallyRow] = ()) -> Op[Flows]:
     """What the ends among these transitions, which are written, mean for others. `added`: members that came with them.
 
-    Returns flows that have not ended: two transactions that end the last members of a flow at the same time do not see
-    each other. So the caller sees to it that these are looked at once more, in a later transaction.
+    Returns flows that the caller has to see to.
     """
     who = next((decided.before.node_id for decided in batch if decided.before.node_id is not None), NOBODY)
     tally = _Tally(who, added)
     ends = yield from _note(batch, tally, now)
-    unfinished: set[FlowId] = set()
+    flows = Flows.none()
     room = EDGES_AT_ONCE
     while ends or tally.rows:
         if ends and room > 0:
@@ -73,13 +91,15 @@ def follow(batch: Sequence[Transition], now: Micros, added: Iterable[TallyRow] =
         counted, failing = yield from tally.write()
         for flow in (yield from end_complete(counted, now, failing)):
             if flow.finished_at is None:
-                unfinished.add(flow.id)
+                flows.unfinished.add(flow.id)
+                if flow.id in failing and flow.on_failure in _ACTS:
+                    flows.decided.add(flow.id)
                 continue
-            unfinished.discard(flow.id)
+            flows.unfinished.discard(flow.id)
             ends[flow.id] = End(flow.state, is_flow=True)
             if flow.parent_id is not None:
                 tally.count(TallyRow.of(flow.parent_id, who, flow.state), flow.id)
-    return unfinished
+    return flows
 
 
 def _note(batch: Sequence[Transition], tally: _Tally, now: Micros) -> Op[Ends]:

@@ -6,10 +6,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 
-from perdure.job.model import LiveJob, Transition
+from perdure.job.model import LiveJob, NewJob, Transition
 from perdure.job.states import State
-from perdure.limit.key import keys_of
+from perdure.limit.key import joined, keys_of
 from perdure.store.engine import Blob, Op, Tell
+
+
+def needing(new: NewJob, key: str) -> NewJob:
+    """The same job, which needs one place of this key too."""
+    plan = new.plan._replace(limit_key=joined(new.plan.limit_key, key), plain=False, direct=False)
+    return new._replace(plan=plan, state=_HELD if new.state == State.QUEUED else new.state)
 
 
 def left(batch: Sequence[Transition]) -> list[Transition]:

@@ -208,7 +208,8 @@ def _settle_edges(visit: Visit) -> Op[int]:
     if not ends:
         return 0
     decided = yield from release(ends, visit.now)
-    yield from leave(((one, "look") for one in sorted((yield from follow(decided, visit.now)))), visit.now)
+    flows = yield from follow(decided, visit.now)
+    yield from leave(((one, "look") for one in sorted(flows.unfinished)), visit.now)
     return len(decided)
 
 

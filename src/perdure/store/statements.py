@@ -67,6 +67,7 @@ COPIED = {
     "auto_retry_of": ":auto_retry_of",
     "chain_attempt": "chain_attempt + :chain_step",
     "created_at": ":created_at",
+    "limit_key": ":limit_key",
     "flow_id": "CASE WHEN :chain_step = 1 THEN flow_id END",
     "sequence": "CASE WHEN :chain_step = 1 THEN sequence END",
 }

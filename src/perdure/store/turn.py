@@ -21,8 +21,8 @@ from perdure.job.states import State, Verb
 from perdure.store import claim, limit, permit, read
 from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op, Outrun, Tell
 from perdure.store.enqueue import enqueue
-from perdure.store.flow import grown, look_if_free, settle
-from perdure.store.follow import NOBODY, apply, follow, look_again
+from perdure.store.flow import begin_decisions, grown, look_if_free, settle
+from perdure.store.follow import NOBODY, Flows, apply, follow, look_again
 from perdure.store.protocols import Locked
 from perdure.store.rows import Finished, FinishStatus, Glance, Kinds, LogLine, Notes, Rescued, Turn, Turned
 from perdure.store.write import change
@@ -37,14 +37,14 @@ def turn(wanted: Turn, now: Micros) -> Op[Turned]:
     """
     keys = limit.Keys(now)
     if not wanted.finishes:
-        return (yield from _go_on(wanted, [], set(), now, keys))
+        return (yield from _go_on(wanted, [], Flows.none(), now, keys))
     yield BEGIN_PART
     try:
         turned = yield from _turn_at_once(wanted, now, keys)
     except (Outrun, Locked):
         yield UNDO_PART
         yield END_PART
-        flows: set[FlowId] = set()
+        flows = Flows.none()
         finished = yield from finish_each(wanted.finishes, now, flows)
         return (yield from _go_on(wanted, finished, flows, now, limit.Keys(now)))
     yield END_PART
@@ -68,7 +68,7 @@ def _turn_at_once(wanted: Turn, now: Micros, keys: limit.Keys) -> Op[Turned]:
 def _go_on(
     wanted: Turn,
     finished: list[Finished],
-    flows: set[FlowId],
+    flows: Flows,
     now: Micros,
     keys: limit.Keys,
     leaving: Sequence[Transition] = (),
@@ -76,28 +76,20 @@ def _go_on(
     """`flows`: those that the finishes were counted in, to be looked at again by the next turn. `keys`: those that the
     turn locks; `leaving`: the finishes that gave permits back, whose lines the claim looks at."""
     again = (yield from finish_each(wanted.again, now, flows)) if wanted.again else ()
-    if wanted.flows:
-        yield from look_if_free(wanted.flows, now)
-    settles = wanted.settle or _a_member_failed(wanted.finishes, finished)
-    settled = settles and (yield from settle(now))
+    decided = bool(wanted.flows) and (yield from look_if_free(wanted.flows, now))
+    settled = wanted.settle and (yield from settle(now))
+    if (decided or flows.decided) and not wanted.settle:  # before the claims: of a flow that stops nobody starts
+        settled = yield from begin_decisions(now)
     if wanted.notes is not None:
         yield from note(wanted.notes)
     promoted = (yield from promote(now, wanted.promote, keys)) if wanted.promote else 0
     if wanted.settle and (yield from limit.settle(keys)):
         settled = True
     if wanted.claimer is None:
-        return Turned(finished, promoted, [], again=again, flows=tuple(flows), settled=settled)
+        return Turned(finished, promoted, [], again=again, flows=tuple(flows.unfinished), settled=settled)
     claimed = yield from claim.take(wanted.lanes, wanted.claimer, now, keys, permit.keys_left(leaving))
     yield from permit.leave_word(leaving, seen_to=keys.locked)
-    return Turned(finished, promoted, *claimed, again, tuple(flows), settled)
-
-
-def _a_member_failed(finishes: Sequence[Finish], finished: Sequence[Finished]) -> bool:
-    """Its flow may stop for it, and then nobody is to start after that: it is seen to before the claims."""
-    return any(
-        end.state is State.FAILED and entry.live.flow_id is not None
-        for entry, end in zip(finishes, finished, strict=True)
-    )
+    return Turned(finished, promoted, *claimed, again, tuple(flows.unfinished), settled)
 
 
 # -- ends of runs ----------------------------------------------------------------------------------------------------
@@ -111,7 +103,7 @@ def finish(batch: Sequence[Finish], now: Micros) -> Op[list[Finished]]:
     return turned.finished
 
 
-def finish_each(batch: Sequence[Finish], now: Micros, flows: set[FlowId]) -> Op[list[Finished]]:
+def finish_each(batch: Sequence[Finish], now: Micros, flows: Flows) -> Op[list[Finished]]:
     """The same, one by one from the start. Adds the flows that are to be looked at again."""
     finished: list[Finished] = []
     for entry in batch:
@@ -119,7 +111,7 @@ def finish_each(batch: Sequence[Finish], now: Micros, flows: set[FlowId]) -> Op[
     return finished
 
 
-def _finish_one(entry: Finish, now: Micros, flows: set[FlowId]) -> Op[Finished]:
+def _finish_one(entry: Finish, now: Micros, flows: Flows) -> Op[Finished]:
     rows = (yield Call("read_live_if_free", {"job_id": entry.live.job_id})).rows
     live = LiveJob._make(rows[0]) if rows else (yield from read.live_unlocked(entry.live.job_id))
     if live is None or live.run_id != entry.live.run_id:
@@ -129,7 +121,7 @@ def _finish_one(entry: Finish, now: Micros, flows: set[FlowId]) -> Op[Finished]:
     return (yield from _write(entry, transitions.after_run(entry, live, now), now, flows))
 
 
-def _write(entry: Finish, transition: Transition, now: Micros, flows: set[FlowId]) -> Op[Finished]:
+def _write(entry: Finish, transition: Transition, now: Micros, flows: Flows) -> Op[Finished]:
     """All of it, or nothing: the job has changed meanwhile (LOST), or someone has locked what it needs (WAITS)."""
     yield BEGIN_PART
     try:
@@ -137,7 +129,7 @@ def _write(entry: Finish, transition: Transition, now: Micros, flows: set[FlowId
         added = yield from _enqueue_children([entry], [transition], now)
         counted = yield from follow([transition], now, added)
         yield Call("end_part")
-        flows |= counted
+        flows.add(counted)
         return applied(transition)
     except Outrun:
         status = FinishStatus.LOST
@@ -237,6 +229,8 @@ def rescue(
         lambda live: transitions.rescue(live, failure, max_crashes, now, next(spare)),
         now,
     )
+    if any(transition.outcome is not None for transition in decided):
+        yield from begin_decisions(now)  # the next claim may be that of any node
     return [Rescued(transition.before, applied(transition)) for transition in decided]
 
 

@@ -283,6 +283,7 @@ def copy(source: JobId, live: LiveJob, now: Micros, *, auto_retry_of: JobId | No
             "auto_retry_of": auto_retry_of,
             "chain_step": chain_step,
             "created_at": now,
+            "limit_key": live.limit_key,
             "source": source,
         },
     )

@@ -264,6 +264,15 @@ ORDER BY what, subject, cause
 LIMIT :room
 {skip_locked}
 
+-- name: next_decisions
+-- What was decided about flows, and nobody has begun with.
+SELECT what, subject, cause, reached
+FROM {todo}
+WHERE what IN ('cancel', 'pause', 'resume', 'stop') AND reached IS NULL
+ORDER BY what, subject, cause
+LIMIT :room
+{skip_locked}
+
 -- name: next_unblocks
 -- Of those that nobody has begun with.
 SELECT what, subject, cause

@@ -51,7 +51,7 @@ WHERE job_id = :source
 -- Only before the first claim: the live row has been checked in the same transaction.
 UPDATE {job}
 SET payload = :payload, secrets = :secrets, params = :params, options = :options, principal = :principal,
-    queue = :queue, kind_version = :kind_version
+    queue = :queue, kind_version = :kind_version, limit_key = :limit_key
 WHERE id = :job_id
 
 -- name: delete_tags

@@ -152,6 +152,38 @@ def test_a_replacement_takes_the_place_of_a_member(rig: Rig) -> None:
     assert _ends(rig.flow(flow_id)) == ("completed", 1, 0, 0, 0)
 
 
+@each(False, True)
+def test_a_replacement_needs_the_permit_of_its_flow_as_the_member_did(rig: Rig, runs: bool) -> None:
+    """Found by review: it ran beside the one member that may run at a time."""
+    flow_id, [first, second] = rig.start_flow(2, at_once=1)
+    running = rig.claim_one()
+    rig.store.supersede(first if runs else second, rig.new(), rig.now)
+    assert rig.claim(5) == []
+
+    rig.finish(running, Cancelled() if runs else Completed())
+    rig.settle()
+    [one] = rig.claim(5)
+    rig.finish(one, Completed())
+    rig.settle()
+    for claim in rig.claim(5):
+        rig.finish(claim, Completed())
+
+    assert _ends(rig.flow(flow_id)) == ("completed", 2, 0, 0, 0)
+
+
+def test_a_job_that_is_retried_as_a_new_one_leaves_the_limit_of_its_flow(rig: Rig) -> None:
+    flow_id, [member, _] = rig.start_flow(2, at_once=1)
+    rig.finish(rig.claim_one(), Failed(HOPELESS))
+    running = rig.claim_one()
+    new_id = JobId(rig.ids.new())
+
+    rig.store.retry_as_new(member, new_id, rig.now)
+
+    assert (rig.live(new_id).limit_key, rig.row(new_id).limit_key) == (None, None)
+    assert rig.claim_one().job_id == new_id
+    assert running.live.flow_id == flow_id
+
+
 def test_a_job_that_is_retried_as_a_new_one_leaves_its_flow(rig: Rig) -> None:
     flow_id, [member, _] = rig.start_flow(2)
     rig.finish(rig.claim_one(), Failed(HOPELESS))

@@ -464,6 +464,23 @@ def test_a_heavy_job_that_leaves_the_front_of_a_line_lets_the_next_go(rig: Rig, 
     assert light in ids(rig.claim(10))
 
 
+def test_an_edit_of_what_a_job_needs_lasts_for_its_later_lives(rig: Rig) -> None:
+    """Found by review: a retry took the old key again."""
+    declare(rig, old=1, new=1)
+    job = rig.enqueue(limit_key=needs(rig, ("old", 1)))
+    live, new = rig.live(job), needs(rig, ("new", 1))
+    edited = Edit(rig.row(job)._replace(limit_key=new), live._replace(limit_key=new, version=live.version + 1), ())
+    rig.store.edit(edited, live.version)
+    rig.finish(rig.claim_one(), Failed(HOPELESS))
+    settle(rig)
+
+    rig.store.retry(job, rig.now)
+
+    assert (rig.live(job).limit_key, rig.row(job).limit_key) == (new, new)
+    rig.start(limit_key=needs(rig, ("old", 1)), priority=1)
+    assert ids(rig.claim(10)) == [job]
+
+
 @each("cancelled", "paused", "edited", "superseded")
 def test_a_woken_job_that_leaves_wakes_the_next(rig: Rig, left: str) -> None:
     declare(rig, api=1)
@@ -837,6 +854,31 @@ def test_a_bucket_spreads_its_starts_but_for_the_burst(rig: Rig) -> None:
         rig.clock.advance(seconds=1)
 
     assert counts == [3, 1, 1, 1, 1, 1]
+
+
+@each((3, 10, 1), (7, 10, 1), (3, 1, 2), (7, 60, 5), (9, 1, 9))
+def test_a_bucket_gives_all_of_its_burst_and_not_one_more(rig: Rig, most: int, per_s: int, burst: int) -> None:
+    """Found by review: where the time of a start is no whole number of microseconds, the last one of a burst was
+    refused, and with burst=1 every one. Here they start one by one."""
+    limited = declare_rate(rig, "bucket", most, per_s, burst)
+    rig.enqueue_many(3 * burst, limit_key=limited)
+
+    assert len([claim for _ in range(2 * burst) for claim in rig.claim(1)]) == burst
+    assert rig.store.key_state(rig.key("rate"), rig.now).in_use == burst
+
+
+def test_a_bucket_gives_as_many_starts_in_the_long_run_as_it_says(rig: Rig) -> None:
+    """What is left of a microsecond at each start is kept: it adds up. Seven starts in ten seconds, after the burst."""
+    limited = declare_rate(rig, "bucket", 7, 10, 2)
+    rig.enqueue_many(72, limit_key=limited)
+    begun, count = rig.now, started(rig)
+    while count < 72:
+        due = rig.store.glance(rig.node, None).next_due
+        assert due is not None
+        rig.clock.advance(seconds=(due - rig.now) / SECOND)
+        count += started(rig)
+
+    assert rig.now - begun == 100 * SECOND
 
 
 def test_a_fixed_window_begins_by_the_clock(rig: Rig) -> None:

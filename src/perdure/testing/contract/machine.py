@@ -189,9 +189,10 @@ class StoreMachine(RuleBasedStateMachine):
     def turn(self, claim: Claim, what: str, delay: int, room: int) -> Any:
         """Finish one, promote, claim: the claim can take what the first parts have queued."""
         job = self.model.jobs[claim.job_id]
+        known = len(self.model.todo)
         answer = self.model.report(job, claim.run_id, what, delay)
         state_then = job.state
-        if job.flow is not None and state_then == "failed":
+        if self._has_decided(known):
             self.model.settle()  # nobody of a flow that stops is claimed after that
         promoted = self.model.promote(2)
         wanted = Turn(
@@ -233,13 +234,22 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _finish(self, claim: Claim, what: str, delay: int) -> None:
         job = self.model.jobs[claim.job_id]
+        known = len(self.model.todo)
         expected = self.model.report(job, claim.run_id, what, delay)
         answer = self.rig.finish(claim, REPORTS[what](delay))
         assert answer.status == expected
         assert answer.state == (None if expected == "lost" else job.state)
-        if job.flow is not None and job.state == "failed":  # the store has begun with what follows
+        self._settle_what_was_decided(known)
+
+    def _settle_what_was_decided(self, known: int) -> None:
+        """The store has begun with what a failure decides about flows."""
+        if self._has_decided(known):
             self.rig.settle()
             self.model.settle()
+
+    def _has_decided(self, known: int) -> bool:
+        """Whether there is more to be done about flows than was known before."""
+        return any(flow.state == "running" for _, flow in self.model.todo[known:])
 
     @rule(seconds=st.sampled_from((1, 5, 20)), limit=st.integers(1, 3))
     def time_passes_and_jobs_are_promoted(self, seconds: int, limit: int) -> None:
@@ -251,7 +261,9 @@ class StoreMachine(RuleBasedStateMachine):
     def the_node_dies(self) -> None:
         old, self.rig = self.rig, self._successor_of(self.rig)
         old.store.stop(old.node, "crash", old.now)
+        known = len(self.model.todo)
         assert old.rescue(old.node) == self.model.crash()
+        self._settle_what_was_decided(known)
 
     def _successor_of(self, old: Rig) -> Rig:
         """The same store, queue and clock under another node."""

@@ -114,6 +114,7 @@ class FlowWish(TypedDict, total=False):
     parent_id: FlowId | None
     filled_by: JobId | None
     on_failure: OnFailure
+    at_once: int
     open: bool
 
 

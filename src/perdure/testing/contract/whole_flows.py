@@ -10,7 +10,7 @@ from perdure.job.model import NewJob
 from perdure.job.references import reference, refs_text
 from perdure.job.reports import Cancelled, Completed, Failed, Finish
 from perdure.job.states import State
-from perdure.store.rows import Turn
+from perdure.store.rows import Lane, Turn
 from perdure.testing.contract.case import each, raises
 from perdure.testing.contract.rig import HOPELESS, Rig
 
@@ -218,6 +218,56 @@ def test_a_failed_member_does_to_its_flow_what_was_asked_for(
         rig.store.change_flow(flow_id, "resume", rig.now)
     _complete_all(rig)
     assert rig.flow(flow_id).state == end
+
+
+_ACTS = ("stop", "cancel", "pause")
+
+
+@each(*_ACTS)
+def test_no_member_of_flows_that_fail_together_starts_in_that_turn(rig: Rig, on_failure: OnFailure) -> None:
+    """Found by review: only one of them was begun with before the claims."""
+    flows = [rig.new_flow(on_failure=on_failure) for _ in range(3)]
+    for flow in flows:
+        rig.store.start_flows([flow], _urgent_first(rig, flow))
+    claims = rig.claim(3)
+    lanes, finishes = [Lane(rig.queue, 20)], [rig.report(claim, Failed(HOPELESS)) for claim in claims]
+
+    assert rig.store.turn(Turn(finishes, lanes=lanes, claimer=rig.claimer(20)), rig.now).claims == []
+
+
+@each(*_ACTS)
+def test_no_member_of_flows_that_fail_in_a_rescue_starts_afterwards(rig: Rig, on_failure: OnFailure) -> None:
+    dead = rig.register()
+    flows = [rig.new_flow(on_failure=on_failure) for _ in range(3)]
+    for flow in flows:
+        rig.store.start_flows([flow], _urgent_first(rig, flow))
+    rig.claim(3, node=dead)
+
+    rig.crash(dead)
+
+    assert [rig.flow(flow.id).failed for flow in flows] == [1, 1, 1]
+    assert rig.claim(20) == []
+
+
+@each(*_ACTS)
+def test_no_member_starts_when_a_flow_inside_fails_by_its_last_end(rig: Rig, on_failure: OnFailure) -> None:
+    """Its last member completes, and nothing else says that something failed."""
+    outer, inner = _nested(rig, 2)
+    outer = outer._replace(on_failure=on_failure)
+    inside = rig.members(inner, 2, max_attempts=1, priority=1)
+    rig.store.start_flows([outer, inner], [*inside, *rig.members(outer, 3)])
+    first, last = rig.claim(2)
+    rig.finish(first, Failed(HOPELESS))
+    rig.settle()
+    lanes = [Lane(rig.queue, 20)]
+
+    turn = Turn([rig.report(last, Completed())], lanes=lanes, claimer=rig.claimer(20))
+    assert rig.store.turn(turn, rig.now).claims == []
+
+
+def _urgent_first(rig: Rig, flow: NewFlow) -> list[NewJob]:
+    """Members of which the first starts before those of all flows."""
+    return [*rig.members(flow, 1, max_attempts=1, priority=1), *rig.members(flow, 3, 1)]
 
 
 def test_a_flow_that_was_stopped_skips_what_had_not_started(rig: Rig) -> None:
