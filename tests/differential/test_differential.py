@@ -3,7 +3,8 @@ table, and what is shown. Only the numbers of places may differ, not the order t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 
@@ -12,11 +13,10 @@ from perdure.errors import PerdureError
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.testing.contract.rig import START, Rig
-from tests.differential.flow_story import LONGEST_END, FlowStory, shown
-from tests.differential.flow_story import Step as FlowStep
-from tests.differential.flow_story import Told as FlowTold
+from tests.differential import flow_story
+from tests.differential.flow_story import LONGEST_END, Company, FlowStory, shown
 from tests.differential.state import plain, questions, rows_of
-from tests.differential.story import Step, Story, Told
+from tests.differential.story import Story, Told
 
 SERVERS = {"postgres": "postgres_server", "mariadb": "mariadb_server"}
 """The fixture that starts each server. All are compared with SQLite."""
@@ -54,7 +54,10 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     twins.close()
 
 
-def answered(step: Step, told: Told) -> object:
+T = TypeVar("T")
+
+
+def answered(step: Callable[[T], object], told: T) -> object:
     try:
         return plain(step(told))
     except PerdureError as refused:
@@ -88,11 +91,11 @@ def tell_of_flows(twins: Twins, seed: int) -> None:
     """One story of flows and limits, to its end: nobody waits for ever, and nothing of any limit is left in use."""
     twins.clear()
     clock = ManualClock(START)
-    all_told = [FlowTold(rig.store, clock, seed) for rig in twins.rigs]
+    all_told = [Company(rig.store, clock, seed) for rig in twins.rigs]
     story = FlowStory(seed, clock, all_told[0])
     so_far: list[str] = []
 
-    def tell(name: str, step: FlowStep) -> None:
+    def tell(name: str, step: flow_story.Step) -> None:
         so_far.append(name)
         first, *others = [answered(step, told) for told in all_told]
         assert others == [first] * len(others), f"seed {seed}, step {len(so_far)} ({name}), after {so_far}"
