@@ -12,6 +12,7 @@ from perdure.errors import PerdureError
 from perdure.ids import NodeId
 from perdure.job.states import RunState, State
 from perdure.job.views import Job, Run
+from perdure.limit.key import flow_of
 from perdure.store.protocols import Store
 from perdure.store.rows import FIRST_ID, JobFilter, RunFilter
 from perdure.store.tables import tables
@@ -58,7 +59,8 @@ def _field(name: object, value: Any) -> Any:
 
 def rows_of(rig: Rig) -> dict[str, list[str]]:
     """Every row of every table, in the columns that all databases have; instead of its place how many of its queue are
-    before it. Without keys of which nothing is noted: on servers such a row is a lock."""
+    before it. Without keys of which nothing is noted: on servers such a row is a lock; and without word of the lines of
+    flows that have ended, whose keys are gone: only on servers does a turn not know that it has looked at them."""
     found: dict[str, Rows] = {}
     with rig.store.transaction() as tx:
         for name, known, _ in tables().values():
@@ -69,6 +71,8 @@ def rows_of(rig: Rig) -> dict[str, list[str]]:
     found["limit_key"] = [
         row for row in found["limit_key"] if any(row[name] is not None for name in row.keys() - {"key"})
     ]
+    running = {_id(row["id"]) for row in found["flow"] if row["finished_at"] is None}
+    found["limit_look"] = [row for row in found["limit_look"] if flow_of(row["key"]) in (None, *running)]
     _number(found)
     return {name: sorted(repr(sorted(plain(row).items())) for row in rows) for name, rows in found.items()}
 
