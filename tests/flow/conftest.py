@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Perdure
+from perdure import Perdure, workflow
 from perdure.testing import Kit
+from perdure.worker import growth
+from perdure.workflow import PORTION
 from tests.flow.kinds import Kinds, kinds_of
 from tests.mariadb_server import MariaDBServer, mariadb_server
 from tests.postgres_server import PostgresServer, postgres_server
@@ -16,6 +18,7 @@ from tests.postgres_server import PostgresServer, postgres_server
 __all__ = ["mariadb_server", "postgres_server"]
 
 _DATABASES: dict[str, str] = {}
+FEW = 100
 
 
 @pytest.fixture(
@@ -33,6 +36,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param not in _DATABASES:
         _DATABASES[request.param] = server.new_database()
     return _DATABASES[request.param]
+
+
+@pytest.fixture
+def portion(url: str, full_size: bool, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many members of a batch are written at once. In everyday tests few on a server: to run a thousand there shows
+    nothing that it does not show on SQLite, and takes ten times as long."""
+    if full_size or url.startswith("sqlite"):
+        return PORTION
+    for module in (workflow, growth):
+        monkeypatch.setattr(module, "PORTION", FEW)
+    return FEW
 
 
 @pytest.fixture

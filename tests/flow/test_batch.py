@@ -13,7 +13,6 @@ import pytest
 from perdure import InvalidInput, JobContext, Perdure, PerdureError, Planned, Retry, RetryAfter, previous
 from perdure.job.model import NewJob
 from perdure.testing import Kit
-from perdure.workflow import PORTION
 from tests.flow.kinds import Kinds
 
 
@@ -47,21 +46,21 @@ def test_a_batch_in_which_something_failed_calls_back_once(t: Kit, k: Kinds) -> 
     assert (flow.state, flow.failed, flow.completed) == ("failed", 2, 1)
 
 
-def test_a_batch_of_any_length_runs_while_it_is_filled(t: Kit, k: Kinds) -> None:
+def test_a_batch_of_any_length_runs_while_it_is_filled(t: Kit, k: Kinds, portion: int) -> None:
     """It holds no more than one portion in memory, and the first run before the last are there."""
     ran: list[int] = []
 
     def drafts() -> Iterator[Any]:
-        for n in range(3_100):
-            if n == 3_000:
+        for n in range(3 * portion + 100):
+            if n == 3 * portion:
                 ran.append(len(t.drain(limit=10_000)))
             yield k.number.new(n)
 
     with t.app.batch("long") as batch:
         batch.add_many(drafts())
         assert flow_of(t.app, batch).is_open
-    assert ran == [3_000]
-    assert flow_of(t.app, batch).total == 3_100
+    assert ran == [3 * portion]
+    assert flow_of(t.app, batch).total == 3 * portion + 100
 
 
 def test_a_batch_without_members_ends_when_it_is_sealed(t: Kit, k: Kinds) -> None:
@@ -74,12 +73,12 @@ def test_a_batch_without_members_ends_when_it_is_sealed(t: Kit, k: Kinds) -> Non
     assert k.done == ["good"]
 
 
-def test_nothing_ends_while_a_batch_is_open(t: Kit, k: Kinds) -> None:
+def test_nothing_ends_while_a_batch_is_open(t: Kit, k: Kinds, portion: int) -> None:
     with t.app.batch("b", on_end=k.note.new("end")) as batch:
-        batch.add_many(k.number.new(n) for n in range(1_000))
+        batch.add_many(k.number.new(n) for n in range(portion))
         t.drain(limit=2_000)
         flow = flow_of(t.app, batch)
-        assert (flow.state, flow.total, flow.added, flow.completed) == ("running", None, 1_000, 1_000)
+        assert (flow.state, flow.total, flow.added, flow.completed) == ("running", None, portion, portion)
         assert k.done == []
     t.drain()
     assert k.done == ["end"]
@@ -95,9 +94,9 @@ def test_an_exception_cancels_a_batch(t: Kit, k: Kinds) -> None:
     assert k.done == ["end"]
 
 
-def test_an_abandoned_batch_can_be_kept_and_is_shown_as_open(t: Kit, k: Kinds) -> None:
+def test_an_abandoned_batch_can_be_kept_and_is_shown_as_open(t: Kit, k: Kinds, portion: int) -> None:
     with pytest.raises(ZeroDivisionError), t.app.batch("b", abandon="keep", on_end=k.note.new("end")) as batch:
-        batch.add_many(k.number.new(n) for n in range(1_000))
+        batch.add_many(k.number.new(n) for n in range(portion))
         raise ZeroDivisionError
     t.drain(limit=2_000)
     flow = flow_of(t.app, batch)
@@ -119,17 +118,17 @@ def test_a_batch_that_is_kept_keeps_all_that_was_added(t: Kit, k: Kinds) -> None
     assert t.app.get(added) is not None
 
 
-def test_a_batch_never_holds_more_than_a_portion_in_memory(t: Kit, k: Kinds) -> None:
+def test_a_batch_never_holds_more_than_a_portion_in_memory(t: Kit, k: Kinds, portion: int) -> None:
     """Celery read a whole generator, and copied the graph into every message (#3021, #5000)."""
     most = 0
     with t.app.batch("long") as batch:
-        for n in range(5_500):
+        for n in range(5 * portion + portion // 2):
             batch.add(k.number.new(n))
-            if n % 500 == 0:
+            if n % (portion // 2) == 0:
                 gc.collect()
                 most = max(most, sum(isinstance(one, (NewJob, Planned)) for one in gc.get_objects()))
-    assert flow_of(t.app, batch).added == 5_500
-    assert 0 < most <= PORTION + 100
+    assert flow_of(t.app, batch).added == 5 * portion + portion // 2
+    assert 0 < most <= portion + 100
 
 
 def test_a_sealed_batch_takes_no_more(t: Kit, k: Kinds) -> None:
@@ -295,12 +294,13 @@ def test_growth_three_levels_deep_and_the_join_waits_for_the_last_of_them(t: Kit
 
 
 @pytest.mark.parametrize("as_new_job", [False, True])
-def test_another_attempt_adds_nothing_twice(t: Kit, k: Kinds, as_new_job: bool) -> None:
+def test_another_attempt_adds_nothing_twice(t: Kit, k: Kinds, portion: int, as_new_job: bool) -> None:
     """Found by review: it did where every attempt is a job of its own."""
+    before, after = portion + 100, portion + 200
 
     @t.app.job(retry=Retry(3, as_new_job=as_new_job))
     def find(ctx: JobContext) -> int:
-        added = ctx.flow["more"].add_many(k.double.new(n) for n in range(1_200 if ctx.attempt > 1 else 1_100))
+        added = ctx.flow["more"].add_many(k.double.new(n) for n in range(after if ctx.attempt > 1 else before))
         more = ctx.flow["more"].add(k.note.new("keyed"), key="x")
         assert more.id == ctx.flow["more"].add(k.note.new("keyed"), key="x").id
         if ctx.attempt == 1:
@@ -316,7 +316,7 @@ def test_another_attempt_adds_nothing_twice(t: Kit, k: Kinds, as_new_job: bool) 
     t.drain(limit=5_000)
     assert results == [100]
     assert k.done == ["keyed"]
-    assert [n for n in t.app.existing(joined).result if n != "keyed"] == [2 * n for n in range(1_200)]
+    assert [n for n in t.app.existing(joined).result if n != "keyed"] == [2 * n for n in range(after)]
 
 
 def test_members_can_be_told_apart_by_an_argument(t: Kit, k: Kinds) -> None:
@@ -383,9 +383,9 @@ def test_a_flow_that_is_not_inside(t: Kit, k: Kinds) -> None:
 # -- coroutines ------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_in_coroutines(t: Kit, k: Kinds) -> None:
+def test_the_same_in_coroutines(t: Kit, k: Kinds, portion: int) -> None:
     async def drafts() -> AsyncIterator[Any]:
-        for n in range(1_001):
+        for n in range(portion + 1):
             yield k.number.new(n)
 
     async def work() -> None:
@@ -400,7 +400,7 @@ def test_the_same_in_coroutines(t: Kit, k: Kinds) -> None:
         group = await app.group([k.number.new(1)])
         await t.adrain(limit=5_000)
         assert (await app.wait(wf)).state == "completed"
-        assert (await app.wait(batch, timeout=0)).total == 1_002
+        assert (await app.wait(batch, timeout=0)).total == portion + 2
         assert {flow.id async for flow in app.flows.list()} == {wf.id, batch.id, chain.id, group.id}
         assert len([job async for job in app.flows.jobs(chain)]) == 2
         assert (await app.flows.graph(wf)).flow.id == wf.id

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 PROCESSES = 8
 THREADS = 16
-CLAIMS = 10_000 if os.environ.get("PERDURE_TEST_SIZE") == "full" else 1_000
+CLAIMS = 10_000 if os.environ.get("PERDURE_TEST_SIZE") == "full" else 250
 """Per process."""
 
 

@@ -18,10 +18,6 @@ MANY = 1_100
 """More than two portions."""
 
 
-def _states(rig: Rig, jobs: list[JobId]) -> list[str]:
-    return [rig.job(job_id).state for job_id in jobs]
-
-
 def _complete_all(rig: Rig) -> None:
     rig.settle()
     while claims := rig.claim(500):
@@ -45,7 +41,7 @@ def test_a_cancelled_flow_ends_those_that_wait_and_asks_those_that_run_to_stop(r
     flow = rig.store.change_flow(flow_id, "cancel", rig.now)
 
     assert (flow.state, flow.cancelled, flow.cancel_requested_at) == ("running", 2, rig.now)
-    assert _states(rig, jobs) == [State.RUNNING, State.CANCELLED, State.CANCELLED]
+    assert rig.states(jobs) == [State.RUNNING, State.CANCELLED, State.CANCELLED]
     assert rig.job(claim.job_id).cancel_requested
     rig.finish(claim, Cancelled())
     assert (rig.flow(flow_id).state, rig.flow(flow_id).cancelled) == ("cancelled", 3)
@@ -101,7 +97,7 @@ def test_a_flow_of_many_members_is_decided_about_in_portions(rig: Rig, verb: Flo
 
     assert len(rig.in_order()) == MANY - 500
     assert rig.settle() >= 2
-    assert set(_states(rig, jobs)) == {state}
+    assert set(rig.states(jobs)) == {state}
     assert rig.flow(flow_id).state == ("cancelled" if verb == "cancel" else "running")
 
 
@@ -112,7 +108,7 @@ def test_a_flow_that_is_resumed_while_it_is_being_paused_is_resumed(rig: Rig) ->
 
     rig.settle()
 
-    assert set(_states(rig, jobs)) == {State.QUEUED}
+    assert set(rig.states(jobs)) == {State.QUEUED}
 
 
 def test_a_flow_that_is_paused_while_it_is_being_resumed_is_paused(rig: Rig) -> None:
@@ -124,7 +120,7 @@ def test_a_flow_that_is_paused_while_it_is_being_resumed_is_paused(rig: Rig) -> 
 
     rig.settle()
 
-    assert set(_states(rig, jobs)) == {State.PAUSED}
+    assert set(rig.states(jobs)) == {State.PAUSED}
 
 
 def test_a_decision_that_was_cut_off_is_continued_by_any_node(rig: Rig) -> None:
@@ -135,7 +131,7 @@ def test_a_decision_that_was_cut_off_is_continued_by_any_node(rig: Rig) -> None:
 
     rig.settle()
 
-    assert (set(_states(rig, jobs)), rig.flow(flow_id).state) == ({State.CANCELLED}, "cancelled")
+    assert (set(rig.states(jobs)), rig.flow(flow_id).state) == ({State.CANCELLED}, "cancelled")
 
 
 @each("cancel", "pause")
@@ -148,11 +144,11 @@ def test_a_decision_reaches_the_flows_inside(rig: Rig, verb: FlowVerb) -> None:
     rig.settle()
 
     state = State.CANCELLED if verb == "cancel" else State.PAUSED
-    assert _states(rig, [job.id for job in jobs]) == [state] * 3
+    assert rig.states([job.id for job in jobs]) == [state] * 3
     if verb == "pause":
         rig.store.change_flow(outer.id, "resume", rig.now)
         rig.settle()
-        assert _states(rig, [job.id for job in jobs]) == [State.QUEUED] * 3
+        assert rig.states([job.id for job in jobs]) == [State.QUEUED] * 3
     else:
         assert [rig.flow(flow.id).state for flow in (outer, middle, inner)] == ["cancelled"] * 3
 
@@ -210,7 +206,7 @@ def test_a_failed_member_does_to_its_flow_what_was_asked_for(
     rig.finish(first, Failed(HOPELESS))
     rig.settle()
 
-    assert _states(rig, jobs) == states
+    assert rig.states(jobs) == states
     assert rig.job(second.job_id).cancel_requested == (on_failure == "cancel")
     rig.finish(second, Completed())
     if on_failure == "pause":
@@ -332,7 +328,7 @@ def test_a_retried_flow_runs_what_failed_and_what_waited_for_it(rig: Rig) -> Non
 
     assert (again.state, again.attempt, again.ended, again.finished_at) == ("running", 2, 1, None)
     jobs = [first.id, second.id, third.id, other.id, callback.id]
-    assert _states(rig, jobs) == [State.QUEUED, *[State.BLOCKED] * 2, State.COMPLETED, State.BLOCKED]
+    assert rig.states(jobs) == [State.QUEUED, *[State.BLOCKED] * 2, State.COMPLETED, State.BLOCKED]
     for expected in (first, second, third, callback):
         claim = rig.claim_one()
         assert claim.job_id == expected.id
@@ -352,7 +348,7 @@ def test_a_cancelled_flow_can_be_retried(rig: Rig) -> None:
     rig.store.retry_flow(flow_id, rig.now)
     rig.settle()
 
-    assert set(_states(rig, jobs)) == {State.QUEUED}
+    assert set(rig.states(jobs)) == {State.QUEUED}
     _complete_all(rig)
     assert (rig.flow(flow_id).state, rig.flow(flow_id).completed) == ("completed", MANY)
 
@@ -363,11 +359,11 @@ def test_a_stopped_flow_that_is_retried_runs_what_was_stopped(rig: Rig) -> None:
     rig.store.start_flows([flow], [first, second, third._replace(after=(Edge(second.id),))])
     _fail_one(rig)
     rig.settle()
-    assert _states(rig, [second.id, third.id]) == [State.SKIPPED] * 2
+    assert rig.states([second.id, third.id]) == [State.SKIPPED] * 2
 
     rig.store.retry_flow(flow.id, rig.now)
 
-    assert _states(rig, [first.id, second.id, third.id]) == [State.QUEUED, State.QUEUED, State.BLOCKED]
+    assert rig.states([first.id, second.id, third.id]) == [State.QUEUED, State.QUEUED, State.BLOCKED]
     _complete_all(rig)
     assert rig.flow(flow.id).state == "completed"
 
@@ -388,7 +384,7 @@ def test_a_flow_that_still_runs_can_be_retried_and_does_not_disturb_who_runs(rig
     assert rig.job(both.id).waits_for == 1
     again = rig.claim_one()
     rig.finish(again, Failed(HOPELESS))
-    assert _states(rig, [tidy.id, both.id]) == [State.RUNNING, State.BLOCKED]
+    assert rig.states([tidy.id, both.id]) == [State.RUNNING, State.BLOCKED]
     rig.finish(running, Completed())
     rig.finish(claims[second.id], Completed())
     _complete_all(rig)
@@ -494,12 +490,12 @@ def test_a_retry_reaches_the_flows_inside_and_what_waited_for_them(rig: Rig) -> 
     [behind] = rig.members(outer, 1, 1, after=(Edge(join.id),))
     rig.store.start_flows([outer, inner], [*failing, join, behind])
     _fail_one(rig)
-    assert _states(rig, [join.id, behind.id]) == [State.SKIPPED] * 2
+    assert rig.states([join.id, behind.id]) == [State.SKIPPED] * 2
     assert (rig.flow(inner.id).state, rig.flow(outer.id).state) == ("failed", "failed")
 
     rig.store.retry_flow(outer.id, rig.now)
 
-    assert _states(rig, [failing[0].id, join.id, behind.id]) == [State.QUEUED, State.BLOCKED, State.BLOCKED]
+    assert rig.states([failing[0].id, join.id, behind.id]) == [State.QUEUED, State.BLOCKED, State.BLOCKED]
     _complete_all(rig)
     assert [rig.flow(flow.id).state for flow in (outer, inner)] == ["completed"] * 2
     assert (rig.flow(outer.id).completed, rig.flow(outer.id).total) == (3, 3)
@@ -517,10 +513,10 @@ def test_a_retry_of_an_inner_flow_opens_the_outer_one_again(rig: Rig) -> None:
     rig.store.retry_flow(inner.id, rig.now)
 
     assert [rig.flow(flow.id).state for flow in (outer, inner)] == ["running"] * 2
-    assert _states(rig, [join.id, behind.id, done.id]) == [State.BLOCKED] * 3
+    assert rig.states([join.id, behind.id, done.id]) == [State.BLOCKED] * 3
     _complete_all(rig)
     assert rig.flow(outer.id).state == "completed"
-    assert _states(rig, [join.id, behind.id, done.id]) == [State.COMPLETED] * 3
+    assert rig.states([join.id, behind.id, done.id]) == [State.COMPLETED] * 3
 
 
 @each("outer", "inner")
@@ -548,7 +544,7 @@ def test_a_job_that_fills_a_flow_and_was_skipped_fills_it_after_a_retry(rig: Rig
     filler, join = filler._replace(after=(Edge(first.id),)), join._replace(after=(Edge(inner.id),))
     rig.store.start_flows([outer, inner], [first, filler, join])
     _fail_one(rig)
-    assert _states(rig, [filler.id, join.id]) == [State.SKIPPED] * 2
+    assert rig.states([filler.id, join.id]) == [State.SKIPPED] * 2
     assert (rig.flow(inner.id).state, rig.flow(outer.id).state) == ("cancelled", "failed")
 
     rig.store.retry_flow(outer.id, rig.now)
@@ -631,7 +627,7 @@ def test_many_that_were_skipped_wait_again_in_portions(rig: Rig) -> None:
     rig.finish(rig.claim_one(), Completed())
     rig.settle()
 
-    assert set(_states(rig, [job.id for job in rest])) == {State.QUEUED}
+    assert set(rig.states([job.id for job in rest])) == {State.QUEUED}
     _complete_all(rig)
     assert (rig.flow(flow.id).state, rig.flow(flow.id).completed) == ("completed", MANY + 1)
 
