@@ -28,7 +28,7 @@ from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, KindErro
 from perdure.job.model import Plan
 from perdure.job.views import Job
 from perdure.lazy import Lazy, lazy
-from perdure.limit.rule import Rule, name_for
+from perdure.limit.rule import Limit, Rate, Rule, name_for
 from perdure.names import public
 from perdure.options import OptionFields, Options, for_a_job
 from perdure.payload.signature import call_of, innermost
@@ -373,16 +373,21 @@ class Registry:
     def declare_limits(self, rules: Sequence[Rule]) -> None:
         """Limits that no kind names."""
         for rule in rules:
+            if not isinstance(cast("object", rule), (Limit, Rate)):
+                raise InvalidOption(
+                    f"app.limits.declare takes limits one by one, as in declare(Limit('gpu', 4)), not {shown(rule)}",
+                    code="limit_rule_invalid",
+                )
             if rule.name is None:
                 raise InvalidOption("a limit that belongs to no kind needs a name", code="limit_rule_invalid")
-        self._add_rules(rules, "")
+            self._add_rules([rule], "")
 
     def _add_rules(self, rules: Sequence[Rule], source: str) -> None:
-        """The same name with another meaning is refused, unless it is the same source again (a reload)."""
+        """The same name with another meaning is refused, unless it is the same kind again (a reload)."""
         for rule in rules:
             name = name_for(rule, source)
             known, declared_by = self._rules.get(name, (rule, source))
-            if _meaning(known) != _meaning(rule) and declared_by != source:
+            if _meaning(known) != _meaning(rule) and (declared_by != source or not source):
                 raise KindError(
                     f"limit {name!r} is declared twice with different numbers: {known} by {declared_by or 'the app'},"
                     f" and {rule} by {source or 'the app'}; declare it once, as in API = Limit({name!r}, 5)",

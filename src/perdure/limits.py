@@ -12,7 +12,7 @@ from uuid import UUID
 
 from perdure.checks import Span, check_name, check_span, check_whole
 from perdure.clock import Micros, to_datetime
-from perdure.errors import InvalidInput, InvalidOption, LimitReached
+from perdure.errors import InvalidInput, InvalidOption, LimitReached, Remedy
 from perdure.ids import to_uuid
 from perdure.limit.key import key_of, name_of, shown, value_of
 from perdure.limit.rule import AT_MOST, HEAVIEST, Rule
@@ -108,7 +108,10 @@ class Limits:
         self._log("resume", name, key)
 
     def show(self, name: str) -> list[KeyInfo]:
-        """The keys of a limit that are in use, have a line, or were set by hand; of very many, not all."""
+        """The keys of a limit that are in use, have a line, or were set by hand; of very many, not all.
+
+        InvalidOption: nobody knows a limit of that name."""
+        check_known(self._app, _name(name))
         states = self._app.store.limit_keys(_name(name), self._app.clock.now())
         return [_info(name, state) for state in states]
 
@@ -146,17 +149,20 @@ def check_known(app: Perdure, name: str) -> None:
         return
     known = [state.name for state in app.store.limits()]
     if name not in known:
-        raise InvalidOption(_unknown(name, [*known, *(rule for rule, *_ in app.kinds.rules())]), code="limit_unknown")
+        raise _unknown(name, [*known, *(rule for rule, *_ in app.kinds.rules())])
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def _unknown(name: str, known: Sequence[str]) -> InvalidOption:
     from difflib import get_close_matches
 
     names = sorted(set(known))
     near = get_close_matches(name, names, n=1)
     meant = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(map(repr, names[:_SHOWN])) or 'none'}"
-    new = f"app.limits.set({name!r}, NUMBER, new=True) makes one"
-    return f"there is no limit {name!r}; {meant}; {new}"
+    makes = Remedy(
+        f"app.limits.set({name!r}, NUMBER, new=True) makes one",
+        "perdure limits set NAME NUMBER --new{database} makes one",
+    )
+    return InvalidOption(f"there is no limit {name!r} ({meant})", code="limit_unknown", remedy=makes)
 
 
 _SHOWN = 10

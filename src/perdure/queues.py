@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from perdure.checks import check_name, check_whole
 from perdure.clock import to_datetime
+from perdure.errors import InvalidOption
 from perdure.limit.rule import AT_MOST
-from perdure.store.rows import QueueRow
+from perdure.store.rows import EVERY_QUEUE, QueueRow
 from perdure.worker.lifecycle import log_queue
 
 if TYPE_CHECKING:
@@ -65,15 +66,34 @@ class Queues:
         if self._app.store.pause_queue(check_name(name, "queue"), None):
             log_queue("resume", name, in_transaction=self._app.store.in_transaction)
 
-    def limit(self, name: str, concurrency: int | None) -> None:
+    def limit(self, name: str, concurrency: int | None, *, new: bool = False) -> None:
         """How many jobs of this queue may run at once, over all workers; None lifts the limit. `*` counts all jobs.
 
-        Running jobs are not stopped. A repeat changes nothing.
+        Running jobs are not stopped. A repeat changes nothing. InvalidOption: no kind here uses that queue, and no job
+        ever has. `new`: also then.
         """
         if concurrency is not None:
             check_whole(concurrency, "concurrency", 1, AT_MOST, code="concurrency_invalid")
+        if not new:
+            self._check_used(check_name(name, "queue"))
         if self._app.store.limit_queue(check_name(name, "queue"), concurrency):
             log_queue("limit", name, in_transaction=self._app.store.in_transaction)
+
+    def _check_used(self, name: str) -> None:
+        """A mistyped name would limit a queue that nobody uses, and look as if it had worked."""
+        if name == EVERY_QUEUE or any(kind.defaults.queue == name for kind in self._app.kinds):
+            return
+        known = {queue.name for queue in self._app.store.queues()} - {EVERY_QUEUE}
+        if name not in known:
+            from difflib import get_close_matches
+
+            known |= {kind.defaults.queue for kind in self._app.kinds}
+            near = get_close_matches(name, sorted(known), n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(map(repr, sorted(known)))}"
+            raise InvalidOption(
+                f"no job has ever been in queue {name!r} ({meant}); with new=True it is limited all the same",
+                code="queue_unknown",
+            )
 
 
 def _queue(row: QueueRow) -> Queue:

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from perdure import Job, Perdure, PerdureError, Retention, Retry, Unique, each, previous
+from perdure import Job, Limit, Perdure, PerdureError, Rate, Retention, Retry, Unique, each, previous
 from perdure.store.open import without_password
 from tests.app.contents import Contents, contents
 from tests.mariadb_server import connected, mariadb_server
@@ -38,6 +38,8 @@ EVERY = ("sqlite", "postgres", "mariadb")
 LATER = datetime(2040, 1, 1, tzinfo=UTC)
 NOBODY = UUID(int=7)
 ANY_APP: Any = Perdure
+ANY_LIMIT: Any = Limit
+ANY_RATE: Any = Rate
 """For calls that a type checker refuses."""
 NEEDED = {
     "sqlite": "a sqlite3.Connection",
@@ -163,6 +165,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     @app.job(retry=1)
     def fail() -> None:
         raise ValueError
+
+    @app.job(limit=[Limit("tenant", 3, by="to"), Limit("disk", 2)])
+    def print_out(to: str) -> None: ...
 
     app.schedules.put("nightly", "0 3 * * *", kind="send", payload={"to": "ann"})
     app.templates.put("welcome", kind="send", payload={"to": "ann"})
@@ -913,6 +918,165 @@ ROWS = [
         "flow_invalid",
         "«expected a flow, or its id,» not the job <job>",
     ),
+    # limits
+    Row(
+        "a limit without a number",
+        lambda w: ANY_LIMIT("gpu"),
+        "limit_rule_invalid",
+        "Limit('gpu') has no number; «write Limit('gpu', 5)»",
+    ),
+    Row(
+        "a limit back to front",
+        lambda w: ANY_LIMIT(5, "gpu"),
+        "limit_rule_invalid",
+        "Limit(5, 'gpu'): the name comes first; «write Limit('gpu', 5)»",
+    ),
+    Row(
+        "a limit of nothing",
+        lambda w: ANY_LIMIT("gpu", 0),
+        "limit_rule_invalid",
+        "Limit: how many «must be a whole number from 1 to 1000000000000», not 0",
+    ),
+    Row(
+        "a limit by a number",
+        lambda w: ANY_LIMIT("gpu", 5, by=5),
+        "limit_rule_invalid",
+        'Limit(by=) must be «the name of an argument, a path such as "order.tenant", or a function», not 5',
+    ),
+    Row(
+        "a rate of no time",
+        lambda w: ANY_RATE("api", 5, per=0),
+        "limit_rule_invalid",
+        "Rate(per=) «must be seconds, more than 0, or a timedelta», not 0",
+    ),
+    Row(
+        "a rate by an unknown algorithm",
+        lambda w: ANY_RATE("api", 5, per=60, algorithm="leaky"),
+        "limit_rule_invalid",
+        'Rate(algorithm=) must be «"sliding", "fixed" or "bucket"», not \'leaky\'',
+    ),
+    Row(
+        "a burst of a rate that has none",
+        lambda w: ANY_RATE("api", 5, per=60, burst=3),
+        "limit_rule_invalid",
+        'burst= belongs to «Rate(…, algorithm="bucket")»',
+    ),
+    Row(
+        "a number for a limit",
+        lambda w: w.app.job(name="x", limit=5)(print),
+        "limit_rule_invalid",
+        "limit= must be a Limit(…), or a list of them, not 5; «write limit=Limit(5)»",
+    ),
+    Row(
+        "a rate as Celery writes it",
+        lambda w: w.app.job(name="x", rate="100/m")(print),
+        "limit_rule_invalid",
+        "rate= must be a Rate(…), or a list of them, not '100/m'; «write rate=Rate(100, per=60) for 100 in a minute»",
+    ),
+    Row(
+        "a limit for a rate",
+        lambda w: w.app.job(name="x", rate=Limit("a", 5))(print),
+        "limit_rule_invalid",
+        "rate= must be a Rate(…), or a list of them, not Limit(name='a', most=5, by=None, weight=1);"
+        " «write limit= for it»",
+    ),
+    Row(
+        "rate_limit of Celery",
+        lambda w: w.app.job(name="x", rate_limit="100/m")(print),
+        "option_unknown",
+        "there is no option 'rate_limit'; «write rate=Rate(100, per=60), for 100 in a minute»",
+    ),
+    Row(
+        "two limits of one name on a kind",
+        lambda w: w.app.job(name="x", limit=[Limit("a", 1), Limit("a", 2)])(print),
+        "limit_rule_invalid",
+        "a job cannot have two limits named 'a'; «give each its own name»",
+    ),
+    Row(
+        "five limits on a kind",
+        lambda w: w.app.job(name="x", limit=[Limit(one, 1) for one in "abcde"])(print),
+        "limit_rule_invalid",
+        "«a job has at most 4 limits and rates», not 5",
+    ),
+    Row(
+        "a limit with two numbers",
+        lambda w: w.app.limits.declare(Limit("two", 4), Limit("two", 5)),
+        "limit_conflict",
+        "limit 'two' is declared twice with different numbers: Limit(name='two', most=4, by=None, weight=1) by the app,"
+        " and Limit(name='two', most=5, by=None, weight=1) by the app; «declare it once, as in API = Limit('two', 5)»",
+    ),
+    Row(
+        "limits to declare as a list",
+        lambda w: w.app.limits.declare([Limit("gpu", 4)]),
+        "limit_rule_invalid",
+        "app.limits.declare takes limits «one by one, as in declare(Limit('gpu', 4))», not [Limit(name='gpu', most=4,"
+        " by=None, weight=1)]",
+    ),
+    Row(
+        "a limit of one job that nobody declared",
+        with_options(limit=Limit("none", 4)),
+        "limit_undeclared",
+        "limit 'none' is not declared; «a limit of a single job must be that of a kind (@app.job(limit=…)), or be"
+        " declared once with app.limits.declare(…), so that workers know it»",
+    ),
+    Row(
+        "a mistyped limit",
+        lambda w: w.app.limits.set("tenat", 4),
+        "limit_unknown",
+        "there is no limit 'tenat' (did you mean 'tenant'?); «app.limits.set('tenat', NUMBER, new=True) makes one»",
+        EVERY,
+    ),
+    Row(
+        "a mistyped limit to look at",
+        lambda w: w.app.limits.show("tenat"),
+        "limit_unknown",
+        "there is no limit 'tenat' (did you mean 'tenant'?); «app.limits.set('tenat', NUMBER, new=True) makes one»",
+        EVERY,
+    ),
+    Row(
+        "a mistyped limit to hold",
+        lambda w: w.app.limits.hold("tenat").acquire(),
+        "limit_unknown",
+        "there is no limit 'tenat' (did you mean 'tenant'?); «app.limits.set('tenat', NUMBER, new=True) makes one»",
+    ),
+    Row(
+        "a limit as text",
+        lambda w: w.app.limits.set("tenant", "5"),
+        "limit_rule_invalid",
+        "a limit «must be a whole number from 1 to 1000000000000», not '5'",
+    ),
+    Row(
+        "a place without its key",
+        lambda w: w.app.limits.hold("tenant"),
+        "limit_key_invalid",
+        "limit 'tenant' goes by 'to': «name one with key=»",
+    ),
+    Row(
+        "a key of a limit without keys",
+        lambda w: w.app.limits.set("disk", 4, key="x"),
+        "limit_key_invalid",
+        "limit 'disk' has one key for all jobs: «leave out key=»",
+    ),
+    Row(
+        "a wait as text",
+        lambda w: w.app.limits.hold("disk", wait="5"),
+        "wait_invalid",
+        "wait «must be seconds (a number, not negative) or a timedelta», not '5'",
+    ),
+    Row(
+        "a mistyped queue to limit",
+        lambda w: w.app.queues.limit("defualt", 40),
+        "queue_unknown",
+        "no job has ever been in queue 'defualt' (did you mean 'default'?); «with new=True it is limited all the same»",
+        EVERY,
+    ),
+    Row(
+        "no jobs of a queue at once",
+        lambda w: w.app.queues.limit("default", 0),
+        "concurrency_invalid",
+        "concurrency «must be a whole number from 1 to 1000000000000», not 0",
+    ),
+    # flows
     Row(
         "the name of a flow for its id",
         lambda w: w.app.flows.get("nightly"),

@@ -36,7 +36,7 @@ def test_flows_are_listed_the_newest_first(perdure: Perdure, here: App, ended: A
     here.chain(here.kinds.get("resize").options(delay=60).new(width=3), name="later")
     ran = perdure("flows", cwd=folder, **DATABASE)
     assert ran.out.index("later") < ran.out.index("nightly")
-    assert "3 members (1 completed, 1 failed, 1 skipped)" in ran.out
+    assert "3 of 3, 1 failed, 1 skipped" in ran.out
     assert "pictures" not in ran.out, "those inside others are left out"
 
     (found,) = perdure("flows", "--state", "failed", "--json", cwd=folder, **DATABASE).json()
@@ -54,7 +54,9 @@ def test_a_flow_is_drawn(perdure: Perdure, ended: Any, folder: Path) -> None:
     lines = [line.rstrip() for line in out.splitlines()]
     assert any(line.startswith("├─✗ send") and "failed: there is no such address" in line for line in lines)
     assert any(line.startswith("│ – send") and "skipped: it needs the success of job" in line for line in lines)
-    assert "└─✓ pictures (batch) completed: 20 members (20 completed)" in lines
+    inner = next(line for line in lines if line.startswith("└─✓ pictures "))
+    assert inner.endswith(" (batch) completed: 20 members (20 completed)")
+    assert '"name": "pictures"' in perdure("flow", inner.split()[2], "--json", cwd=folder, **DATABASE).out
     assert any(line.startswith("after it, on failure: ✓ send") for line in lines)
     assert "day=1" in out
 
@@ -130,3 +132,42 @@ def test_a_job_says_which_flow_it_belongs_to(perdure: Perdure, here: App, ended:
     job = next(here.flows.jobs(ended, state="failed"))
     assert perdure("job", str(job.id), "--json", cwd=folder, **DATABASE).json()["flow_id"] == str(ended.id)
     assert str(ended.id) in perdure("job", str(job.id), cwd=folder, **DATABASE).out
+
+
+def test_a_flow_is_found_by_a_name_that_no_other_has(perdure: Perdure, here: App, folder: Path) -> None:
+    resize = here.kinds.get("resize")
+    only = here.group([resize.new(width=1)], name="once")
+    first, second = (here.group([resize.new(width=1)], name="twice") for _ in range(2))
+    assert str(only.id) in perdure("flow", "once", cwd=folder, **DATABASE).out
+
+    assert refusal(perdure("flow", "twice", cwd=folder, **DATABASE)) == (
+        f"perdure: 2 flows are called 'twice', the newest first: {second.id} (group twice, running), {first.id}"
+        " (group twice, running); give an id, or the end of one [flow_ambiguous]"
+    )
+    assert refusal(perdure("seal", "never", cwd=folder, **DATABASE)) == (
+        "perdure: no flow is called 'never', or has an id that ends so; perdure flows lists them [flow_not_found]"
+    )
+
+
+def test_a_flow_of_which_nothing_has_started_waits(perdure: Perdure, here: App, folder: Path) -> None:
+    resize = here.kinds.get("resize")
+    with here.workflow("later") as wf:
+        wf.add(resize.options(delay=3600).new(width=1))
+        wf.map(resize.options(delay=3600).new(width=each), over=[1, 2], name="pictures")
+    out = perdure("flow", "later", cwd=folder, **DATABASE).out
+    assert "state     waiting: 0 of 2 ended" in out
+    assert "○ pictures " in out
+    assert "(batch) waiting: 0 of 2 ended" in out
+    why = perdure("explain", str(wf.id), cwd=folder, **DATABASE).out
+    assert "2 of 2 members have not ended; none runs now, and resize is scheduled." in why
+
+
+def test_why_a_flow_halts_after_a_failure(perdure: Perdure, here: App, folder: Path) -> None:
+    send = here.kinds.get("send")
+    drafts = [send.new(to="nobody"), send.new(to="ann")]
+    group = here.group(drafts, mode="sequential", on_failure="pause", name="mails")
+    here.worker(poll_s=0.02).run(until_idle=True)
+    assert ", because 1 member failed." in perdure("explain", str(group.id), cwd=folder, **DATABASE).out
+    assert "paused: 1 of 2 ended (1 failed)" in perdure("flow", "mails", cwd=folder, **DATABASE).out
+    assert "1 of 2, 1 failed, paused" in perdure("flows", cwd=folder, **DATABASE).out
+    assert "1 of 2, 1 failed, paused" in perdure("status", cwd=folder, **DATABASE).out

@@ -106,7 +106,7 @@ def test_a_limit_that_nothing_uses(perdure: Perdure, busy: App, folder: Path) ->
 )
 def test_a_mistyped_limit_is_refused(perdure: Perdure, busy: App, folder: Path, typed: tuple[str, ...]) -> None:
     line = refusal(perdure("limits", *typed, cwd=folder, **DATABASE))
-    assert "there is no limit 'tenat'; known are api, tenant;" in line
+    assert "there is no limit 'tenat' (did you mean 'tenant'?); perdure limits set NAME NUMBER --new" in line
     assert line.endswith("[limit_unknown]")
     assert sorted(listed(perdure, folder)) == ["api", "tenant"]
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from perdure import FlowState, InvalidInput, KeyConflict, Outcome, Perdure, PerdureError, Planned, each, previous
+from perdure.clock import Micros, to_datetime
+from perdure.flow.views import Flow
 from perdure.testing import Kit
 from tests.flow.kinds import Kinds
 
@@ -457,6 +459,20 @@ def test_flows_are_listed_by_state_and_name(t: Kit, k: Kinds) -> None:
     assert [flow.name for flow in t.app.flows.list()] == ["x", "y", "x"]
     assert [flow.id for flow in t.app.flows.list(state="running")] == [live.id]
     assert [flow.name for flow in t.app.flows.list(name="y", limit=1)] == ["y"]
+
+
+def test_when_it_ends_is_said_only_once_that_can_be_known(t: Kit, k: Kinds) -> None:
+    row = t.app.group([k.double.new(n) for n in range(20)]).row
+
+    def eta(**changes: Any) -> object:
+        return Flow(row._replace(**changes), Micros(row.created_at + 60_000_000)).eta
+
+    assert eta(completed=10, running=1) == to_datetime(Micros(row.created_at + 120_000_000))
+    assert eta(completed=9, running=1) is None, "too few have ended"
+    assert eta(completed=10, running=0) is None, "none runs: the others may wait until tomorrow"
+    assert eta(completed=10, running=1, paused_at=row.created_at) is None
+    assert eta(completed=10, running=1, cancel_requested_at=row.created_at) is None
+    assert eta(completed=10, running=1, sealed_at=None) is None, "more may come"
 
 
 def test_the_graph_shows_what_waits_for_what_also_when_it_is_over(t: Kit, k: Kinds) -> None:

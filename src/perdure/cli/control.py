@@ -220,8 +220,8 @@ def _result(verb: str, before: Job, now: Job) -> str:
 def _flow_result(verb: str, now: Any) -> str:
     from perdure.ops.graph import standing
 
-    done = {"cancel": "asked to stop", "pause": "paused", "resume": "resumed", "retry": "runs again"}[verb]
-    return f"{now.id} {now.sort} {now.name}: {done}; {standing(now)}"
+    done = {"resume": "resumed; ", "retry": "runs again; "}.get(verb, "")  # the others are seen from how it stands
+    return f"{now.id} {now.sort} {now.name}: {done}{standing(now)}"
 
 
 def _change_chosen(perdure: Perdure, request: Request) -> None:

@@ -10,7 +10,7 @@ import typer
 from perdure.cli.filters import Limit
 from perdure.cli.render import Json, ago, id_text, print_fields, print_json, print_table, visible
 from perdure.cli.target import App, Url, existing_app
-from perdure.errors import FlowNotFound
+from perdure.errors import FlowNotFound, shown
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
@@ -23,7 +23,9 @@ State = Annotated[
     typer.Option("--state", "-s", metavar="STATE", help="In this state: running, completed, failed or cancelled."),
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Of this name.")]
-FlowName = Annotated[str, typer.Argument(metavar="ID", help="The flow's id, or the last 4 or more characters of it.")]
+FlowName = Annotated[
+    str, typer.Argument(metavar="ID", help="The flow's id, or the last 4 or more characters of it; or its name.")
+]
 
 
 def flows(
@@ -40,7 +42,7 @@ def flows(
     Those that fit, 20 of them, or as many as --limit says. Flows inside others are shown by perdure flow ID.
     """
     from perdure.ops.forms import flow_json
-    from perdure.ops.graph import standing
+    from perdure.ops.graph import members
 
     wanted = limit or LISTED
     with existing_app(url, app) as perdure:
@@ -59,7 +61,7 @@ def flows(
             flow.sort,
             flow.name,
             flow.state.value,
-            standing(flow).partition(": ")[2],
+            members(flow),
             ago(flow.created_at),
         )
         for flow in found[:wanted]
@@ -87,11 +89,11 @@ def seal(id: FlowName, *, url: Url = None, app: App = None, json: Json = False) 
 
 
 def _existing(perdure: Perdure, id: str) -> Flow:
-    from perdure.ops.lookup import find_flow
+    from perdure.ops.lookup import find_flow_or_name
 
-    row = find_flow(perdure.store, id)
+    row = find_flow_or_name(perdure.store, id)
     if row is None:
-        raise FlowNotFound(f"there is no flow {id}; perdure flows lists them")
+        raise FlowNotFound(f"no flow is called {shown(id)}, or has an id that ends so; perdure flows lists them")
     return perdure.flows.view(row)
 
 

@@ -9,12 +9,10 @@ import typer
 from perdure.cli.commands import Command, Commands
 from perdure.cli.render import Json, print_json, print_table, visible
 from perdure.cli.target import App, Url, existing_app
-from perdure.errors import InvalidOption
 from perdure.store.rows import LINE_COUNTED
 from perdure.text import counted, length, short_id
 
 if TYPE_CHECKING:
-    from perdure.app import Perdure
     from perdure.limits import KeyInfo, LimitInfo
 
 limits = typer.Typer(cls=Commands, invoke_without_command=True, rich_markup_mode=None)
@@ -31,20 +29,25 @@ def list_limits(context: typer.Context, url: Url = None, app: App = None, json: 
         return
     with existing_app(url, app) as perdure:
         found = perdure.limits.list()
+        perdure.import_kinds()
+        known = {limit.name for limit in found}
+        coming = [name for name, *_ in perdure.kinds.rules() if name not in known]
     if json:
         print_json([_limit_json(limit) for limit in found])
-    elif not found:
+    elif not found and not coming:
         print("No limits: a worker whose kinds have some declares them.")
     else:
         columns = ("limit", "at most", "state", "kinds")
-        print_table(columns, [_row(limit) for limit in found], keep=columns[1:3], drop=("kinds",))
+        if found:
+            print_table(columns, [_row(limit) for limit in found], keep=columns[1:3], drop=("kinds",))
+        if coming:
+            print(f"{visible(', '.join(coming))}: in the code; the next worker that starts declares it here.")
 
 
 @limits.command(cls=Command)
 def show(name: Name, *, url: Url = None, app: App = None, json: Json = False) -> None:
     """Show what is in use of a limit, key by key, and what waits for it."""
     with existing_app(url, app) as perdure:
-        _known(perdure, name, new=False)
         found = perdure.limits.show(name)
     if json:
         print_json([_key_json(key) for key in found])
@@ -67,7 +70,6 @@ def set_limit(
 ) -> None:
     """Give a limit another number, at once and until `reset`. It wins over the code."""
     with existing_app(url, app) as perdure:
-        _known(perdure, name, new=new)
         perdure.limits.set(name, most, key=key, new=new)
     print(f"limit {_which(name, key)} is {most:,} now")
 
@@ -76,7 +78,6 @@ def set_limit(
 def reset(name: Name, *, key: Key = None, url: Url = None, app: App = None) -> None:
     """Take back what was set by hand: the number of the code counts again."""
     with existing_app(url, app) as perdure:
-        _known(perdure, name, new=False)
         perdure.limits.reset(name, key=key)
     print(f"limit {_which(name, key)} is as the code declares it")
 
@@ -85,7 +86,6 @@ def reset(name: Name, *, key: Key = None, url: Url = None, app: App = None) -> N
 def pause(name: Name, *, key: Key = None, url: Url = None, app: App = None) -> None:
     """Start nothing more of a limit. Running jobs continue; `resume` opens it again."""
     with existing_app(url, app) as perdure:
-        _known(perdure, name, new=False)
         perdure.limits.pause(name, key=key)
     print(f"limit {_which(name, key)} is paused")
 
@@ -94,18 +94,8 @@ def pause(name: Name, *, key: Key = None, url: Url = None, app: App = None) -> N
 def resume(name: Name, *, key: Key = None, url: Url = None, app: App = None) -> None:
     """Open a paused limit again."""
     with existing_app(url, app) as perdure:
-        _known(perdure, name, new=False)
         perdure.limits.resume(name, key=key)
     print(f"limit {_which(name, key)} is open")
-
-
-def _known(perdure: Perdure, name: str, *, new: bool) -> None:
-    """A mistyped name would set a limit that no job has, and look as if it had worked."""
-    known = [limit.name for limit in perdure.limits.list()]
-    if name not in known and not new:
-        listed = ", ".join(map(visible, known)) or "none"
-        hint = "perdure limits set NAME NUMBER --new makes one"
-        raise InvalidOption(f"there is no limit {name!r}; known are {listed}; {hint}", code="limit_unknown")
 
 
 def _which(name: str, key: str | None) -> str:

@@ -56,7 +56,7 @@ def list_queues(context: typer.Context, url: Url = None, app: App = None, json: 
 def pause(name: Name, *, new: New = False, url: Url = None, app: App = None, json: Json = False) -> None:
     """Claim nothing more from this queue. Running jobs continue; `resume` opens it again."""
     with existing_app(url, app) as perdure:
-        check_used(perdure, name, new=new)
+        check_used(perdure, name, new=new, otherwise="--new pauses one that is still to come")
         perdure.queues.pause(name)
         _print_state(perdure, name, json=json)
 
@@ -86,8 +86,8 @@ def limit(
             f"NUMBER must be a whole number from 1 on, or none; not {most!r}", code="concurrency_invalid"
         )
     with existing_app(url, app) as perdure:
-        check_used(perdure, name, new=new)
-        perdure.queues.limit(name, None if most == "none" else int(most))
+        check_used(perdure, name, new=new, otherwise="--new limits one that is still to come")
+        perdure.queues.limit(name, None if most == "none" else int(most), new=True)
         if json:
             _print_state(perdure, name, json=json)
             return
@@ -95,11 +95,13 @@ def limit(
     print(f"{what}: no limit" if most == "none" else f"{what}: at most {int(most):,} jobs at once")
 
 
-def check_used(perdure: Perdure, name: str, *, new: bool) -> None:
+def check_used(perdure: Perdure, name: str, *, new: bool, otherwise: str = "") -> None:
     """A mistyped name would pause or reserve a queue that nobody uses, and look as if it had worked."""
     known = queue_names(perdure)
     if name not in (*known, EVERY_QUEUE) and not new:
-        raise InvalidOption(no_queue_called(name, known), code="queue_unknown")
+        why = no_queue_called(name, known)
+        told = f"{why}{'' if why.endswith('?') else ';'} {otherwise}" if otherwise else why
+        raise InvalidOption(told, code="queue_unknown")
 
 
 def _read(perdure: Perdure) -> list[Queue]:

@@ -230,7 +230,7 @@ def _running(found: Status, space: Space) -> Section:
 
 def _flows(found: Status, space: Space) -> Section:
     from perdure.flow.views import Flow
-    from perdure.ops.graph import standing
+    from perdure.ops.graph import members
 
     shown = [Flow(row, found.at) for row in found.flows]
     rows = [
@@ -239,7 +239,7 @@ def _flows(found: Status, space: Space) -> Section:
             flow.sort,
             flow.name,
             length(found.at - flow.row.created_at),
-            standing(flow).removeprefix("running").lstrip(",: "),
+            members(flow),
         )
         for flow in shown
     ]

@@ -20,6 +20,9 @@ from perdure.words_of_others import OF_A_FLOW, refuse
 INNER = frozenset(("raw_id", "row"))
 """What a flow has for the package's own parts; users are not shown it."""
 
+ENDED_FOR_ETA = 10
+"""So many members say how fast it goes; fewer say little."""
+
 _set = object.__setattr__
 
 
@@ -151,8 +154,11 @@ class Flow(FlowHandle):
 
     @property
     def eta(self) -> datetime | None:
-        """When it ends if it goes on as until now. None: it has ended, is open, or nothing of it has ended."""
-        if self.is_final or self.total is None or not self.row.ended:
+        """When it ends if it goes on as until now. None: nobody can say. It has ended, is open, paused or cancelled,
+        nothing of it runs now, or fewer than ten of its members have ended."""
+        if self.is_final or self.total is None or self.row.ended < ENDED_FOR_ETA or not self.row.running:
+            return None
+        if self.paused_at is not None or self.cancel_requested:
             return None
         passed = self._read_at - self.row.created_at
         left = max(0, self.total - self.row.ended)

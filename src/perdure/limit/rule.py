@@ -140,6 +140,13 @@ _CODE = "limit_rule_invalid"
 
 
 def _fill(rule: Rule, what: str, name: object, most: object, by: object, weight: object) -> None:
+    per = "" if what == "Limit" else ", per=60"
+    if most is None and isinstance(name, str):
+        raise InvalidOption(f"{what}({name!r}) has no number; write {what}({name!r}, 5{per})", code=_CODE)
+    if isinstance(most, str) and isinstance(name, int):
+        raise InvalidOption(
+            f"{what}({name!r}, {most!r}): the name comes first; write {what}({most!r}, {name}{per})", code=_CODE
+        )
     if most is None:
         name, most = None, name
     if name is not None:
@@ -180,9 +187,18 @@ def _each(given: object, option: str, sort: type[Rule]) -> list[Rule]:
     values = list(cast("Iterable[object]", given)) if isinstance(given, (list, tuple)) else [given]
     for value in values:
         if not isinstance(value, sort):
-            hint = f"; write {option}={sort.__name__}({value})" if sort is Limit and isinstance(value, int) else ""
-            raise refused(f"{option}=", f"a {sort.__name__}(…), or a list of them", value, code=_CODE, hint=hint)
+            raise refused(
+                f"{option}=", f"a {sort.__name__}(…), or a list of them", value, code=_CODE, hint=_meant(option, value)
+            )
     return cast("list[Rule]", values)
+
+
+def _meant(option: str, value: object) -> str:
+    if isinstance(value, (Limit, Rate)):
+        return f"; write {'limit' if isinstance(value, Limit) else 'rate'}= for it"
+    if isinstance(value, int):
+        return f"; write {option}=Limit({value})" if option == "limit" else f"; write rate=Rate({value}, per=60)"
+    return "; write rate=Rate(100, per=60) for 100 in a minute" if option == "rate" else ""
 
 
 def name_for(rule: Rule, kind: str) -> str:

@@ -87,6 +87,8 @@ def full(gate: QueueHold) -> Explanation | None:
 
 
 _SHOWN = 5
+_LOOKED_AT = 100
+"""How many of a flow's jobs are looked at for one that could go on."""
 
 COUNTED = 10_000
 """How far the jobs ahead of one are counted; more of them are `10,000+`."""
@@ -426,6 +428,8 @@ def explain_flow(store: Store, row: FlowRow, now: Micros) -> Explanation:
         return Explanation(state, why, then, tuple(facts))
     if row.paused_at is not None:
         why = f"it is paused since {moment(row.paused_at)}"
+        if row.failed and row.on_failure == "pause":
+            why += f", because {counted(row.failed, 'member')} failed"
         resume = f"perdure resume {to_uuid(row.id)}"
         return Explanation(state, why, "app.resume(flow) lets it continue", tuple(facts), resume)
     left = row.total - row.ended
@@ -438,7 +442,17 @@ def explain_flow(store: Store, row: FlowRow, now: Micros) -> Explanation:
         seal = f"perdure seal {to_uuid(row.id)}"
         return Explanation(state, why, "Whoever fills it seals it; else app.flows.seal(flow) does", tuple(facts), seal)
     why = f"{left:,} of {counted(row.total, 'member')} {'has' if left == 1 else 'have'} not ended"
+    idle = None if row.running else _first_idle(store, row)
+    if idle is not None:
+        why = f"{why}; none runs now, and {idle.kind} is {idle.state}"
+        return Explanation(state, why, "It ends with the last of them", tuple(facts), f"perdure explain {idle.id}")
     return Explanation(state, why, "It ends with the last of them", tuple(facts), flow if row.failed else None)
+
+
+def _first_idle(store: Store, row: FlowRow) -> Job | None:
+    """A job of the flow that could go on by itself and does not, among its first ones."""
+    waiting = (job for job in store.flow_jobs(row.id, None, None, _LOOKED_AT).items if not job.is_final)
+    return next((job for job in waiting if job.state not in (State.BLOCKED, State.RUNNING)), None)
 
 
 def _ended_flow(row: FlowRow, state: FlowState, facts: Facts) -> Explanation:

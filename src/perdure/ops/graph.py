@@ -6,6 +6,7 @@ that wait for the same are one line with counts.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from uuid import UUID
 
 from perdure.flow.views import Flow, Graph
 from perdure.job.views import Job
-from perdure.text import counted, first_line
+from perdure.text import counted, first_line, short_id
 
 MARKS = {
     "completed": "✓",
@@ -23,10 +24,13 @@ MARKS = {
     "running": "▶",
 }
 """Whoever waits has `○`."""
+WAITING, PAUSED, STOPPING = "waiting", "paused", "asked to stop"
 TOGETHER = 6
 """So many jobs of one kind below the same one, without others below them, are drawn as one line."""
 FAILED_SHOWN = 3
 _NOTE = 100
+_WHOLE_ID, _ID_TAIL = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{4}([0-9a-f]{8})"), r"\1"
+"""Others are named in a line as they are drawn."""
 
 
 class _Node(NamedTuple):
@@ -51,8 +55,8 @@ def drawn(graph: Graph) -> list[str]:
 
 
 def heading(flow: Flow) -> str:
-    """One line about a flow: `nightly workflow running: 3 of 9 ended, 1 failed`."""
-    return f"{flow.name} ({flow.sort}) {standing(flow)}"
+    """One line about a flow: `nightly 8a6f8317 (workflow) running: 3 of 9 ended, 1 failed`."""
+    return f"{flow.name} {short_id(flow.raw_id)} ({flow.sort}) {standing(flow)}"
 
 
 def standing(flow: Flow) -> str:
@@ -61,12 +65,32 @@ def standing(flow: Flow) -> str:
     told = ", ".join(f"{count:,} {name}" for name, count in ends.items() if count)
     if flow.is_final:
         return f"{flow.state}: {counted(flow.added, 'member')}" + (f" ({told})" if told else "")
-    paused = ", paused" if flow.paused_at is not None else ""
-    paused = ", asked to stop" if flow.cancel_requested else paused
     running = f", {flow.running:,} running" if flow.running else ""
     ended = f"{flow.ended:,} of {flow.added:,} ended" + (f" ({told})" if told else "")
     still_open = ", open: more may come" if flow.is_open else ""
-    return f"{flow.state}{paused}: {ended}{running}{still_open}"
+    return f"{_word(flow)}: {ended}{running}{still_open}"
+
+
+def members(flow: Flow) -> str:
+    """The same for a column: `2 of 3, 1 failed, paused`. What nobody mentions has completed."""
+    counts = {name: getattr(flow, name) for name in ("failed", "cancelled", "skipped", "running")}
+    told = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if not flow.is_final and _word(flow) in (PAUSED, STOPPING):
+        told.append(_word(flow))
+    if flow.is_open:
+        told.append("open")
+    return ", ".join([f"{flow.ended:,} of {flow.added:,}", *told])
+
+
+def _word(flow: Flow) -> str:
+    """How it stands, more finely than by its state, which is `running` from the start."""
+    if flow.is_final:
+        return flow.state.value
+    if flow.cancel_requested:
+        return STOPPING
+    if flow.paused_at is not None:
+        return PAUSED
+    return "running" if flow.running or flow.ended else WAITING
 
 
 def _body(graph: Graph) -> Iterator[str]:
@@ -92,12 +116,18 @@ def _nodes(graph: Graph) -> Iterator[_Node]:
         around = {edge.depends_on: edge.needs for edge in inner.edges if edge.depends_on not in own}
         if flow.filled_by is not None:
             around[flow.filled_by] = "end"
-        yield _Node(flow.id, heading(flow), flow.state.value, "", around, inner)
+        state = "running" if _has_begun(inner) and _word(flow) == WAITING else _word(flow)
+        yield _Node(flow.id, heading(flow), state, "", around, inner)
+
+
+def _has_begun(graph: Graph) -> bool:
+    """Something of it, or of a flow inside it, runs or has ended."""
+    return bool(graph.flow.running or graph.flow.ended) or any(map(_has_begun, graph.inner))
 
 
 def _note(job: Job) -> str:
     if job.state in ("failed", "skipped") and job.error:
-        return f": {first_line(job.error)[:_NOTE]}"
+        return f": {_WHOLE_ID.sub(_ID_TAIL, first_line(job.error))[:_NOTE]}"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 SHORTEST_TAIL = 4
 LOOKED_THROUGH = 10_000
 """A tail is looked for among this many of the newest jobs; older ones are found by their whole id."""
-FLOWS_LOOKED_THROUGH = 1_000
+FLOWS_LOOKED_THROUGH, FLOWS_LOOKED_INTO = 1_000, 100
 AT_ONCE = 10_000
 """How many are chosen at once: exactly those that were counted, and their ids are kept meanwhile."""
 _WHOLE = 32
+_TAIL = re.compile(r"[0-9a-fA-F-]{4,}")
 _PAGE = 200
 _CANDIDATES = 5
 _SHOWN = 5
@@ -57,19 +59,47 @@ def find_either(store: Store, texts: Sequence[str]) -> list[Job | FlowRow]:
 
 
 def find_flow(store: Store, text: str) -> FlowRow | None:
-    """The flow with this id, or, of the newest 1,000 that are not inside others, the one whose id ends with this. None:
-    there is none. InvalidInput: there are several."""
+    """The flow with this id, or, of the newest 1,000, the one whose id ends with this; of flows inside others, those in
+    the newest 100 are looked at. None: there is none. InvalidInput: there are several."""
     tail = _tail(text)
     if len(tail) == _WHOLE:
         return store.flow(FlowId(parse_id(text.strip())))
-    found = [flow for flow in store.flows(None, None, LAST_ID, FLOWS_LOOKED_THROUGH) if flow.id.hex().endswith(tail)]
+    newest = store.flows(None, None, LAST_ID, FLOWS_LOOKED_THROUGH)
+    found = [flow for flow in newest if flow.id.hex().endswith(tail)]
+    if not found:
+        inner = chain.from_iterable(_inside(store, flow) for flow in newest[:FLOWS_LOOKED_INTO])
+        found = [flow for flow in inner if flow.id.hex().endswith(tail)]
     if len(found) > 1:
-        listed = ", ".join(f"{to_uuid(flow.id)} ({flow.name})" for flow in found[:_CANDIDATES])
         raise InvalidInput(
-            f"{len(found)} flows have an id that ends with {shown(text)}: {listed}; give more of it",
+            f"{len(found)} flows have an id that ends with {shown(text)}: {_listed(found)}; give more of it",
             code="id_ambiguous",
         )
     return found[0] if found else None
+
+
+def find_flow_or_name(store: Store, text: str) -> FlowRow | None:
+    """The same, or the one flow that is called so."""
+    found = find_flow(store, text) if _TAIL.fullmatch(text.strip()) else None
+    if found is not None:
+        return found
+    named = store.flows(None, text, LAST_ID, _CANDIDATES + 1)
+    if len(named) > 1:
+        many = f"more than {_CANDIDATES}" if len(named) > _CANDIDATES else str(len(named))
+        raise InvalidInput(
+            f"{many} flows are called {shown(text)}, the newest first: {_listed(named)}; give an id, or the end of one",
+            code="flow_ambiguous",
+        )
+    return named[0] if named else None
+
+
+def _inside(store: Store, flow: FlowRow) -> Iterator[FlowRow]:
+    for inner in store.inner_flows(flow.id):
+        yield inner
+        yield from _inside(store, inner)
+
+
+def _listed(flows: Sequence[FlowRow]) -> str:
+    return ", ".join(f"{to_uuid(flow.id)} ({flow.sort} {flow.name}, {flow.state})" for flow in flows[:_CANDIDATES])
 
 
 class Choice(NamedTuple):
