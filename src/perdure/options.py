@@ -304,8 +304,8 @@ def awaited_id(what: object) -> bytes:
             return parse_id(what)
         case _:
             must_be = 'jobs, flows or ids of them, or pairs as in (job, "end")'
-            is_kind = hasattr(what, "enqueue")  # also of a draft, a tuple that begins with its kind
-            hint = "; enqueue it first, as in first = send.enqueue(…), and say after=first" if is_kind else ""
+            is_job = hasattr(what, "enqueue") or hasattr(what, "arguments")  # a kind, or a draft
+            hint = "; enqueue it first, as in first = send.enqueue(…), and say after=first" if is_job else ""
             raise refused("after", must_be, what, code="after_invalid", hint=hint)
 
 

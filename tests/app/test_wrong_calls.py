@@ -901,12 +901,6 @@ ROWS = [
         " otherwise=small.new())»",
     ),
     Row(
-        "a list in the place of a chain",
-        lambda w: w.app.chain([w.send.new("a")]),
-        "draft_invalid",
-        "expected jobs made by kind.new(…), not [<Draft of send>]; «give them one by one, as in (*jobs)»",
-    ),
-    Row(
         "adding to a batch before its block",
         lambda w: w.app.batch("b").add(w.send.new("a")),
         "flow_sealed",
@@ -1164,7 +1158,7 @@ ROWS = [
     ),
     Row(
         "a workflow of another app's kind",
-        lambda w: w.app.workflow("w").add(a_kind_elsewhere(w).new()),
+        lambda w: w.app.workflow("w").__enter__().add(a_kind_elsewhere(w).new()),
         "kind_elsewhere",
         "kind 'elsewhere' belongs to another app, <Perdure <other>>, whose workers run it, and not to <Perdure <url>>;"
         " «declare it on this one, or give its jobs to that one»",
@@ -1257,8 +1251,8 @@ ROWS = [
         "after= a draft",
         lambda w: w.send.options(after=w.send.new("a")).enqueue("b"),
         "after_invalid",
-        'after must be jobs, flows or ids of them, or pairs as in (job, "end"), not <Kind send version 1 from <here>'
-        "/test_wrong_calls.py<at>>; «enqueue it first, as in first = send.enqueue(…), and say after=first»",
+        'after must be jobs, flows or ids of them, or pairs as in (job, "end"), not <Draft of send>; «enqueue it'
+        " first, as in first = send.enqueue(…), and say after=first»",
     ),
     Row(
         "link_error of Celery",
