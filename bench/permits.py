@@ -78,8 +78,8 @@ def _by_the_record(side: str, url: str, jobs: int) -> float:
 def _fill(side: str, url: str, jobs: int) -> None:
     app = Perdure(url, auto_migrate=True)
     kind = declare(app)[side]
-    for _ in range(0, jobs, 1_000):
-        kind.enqueue_many([{}] * min(1_000, jobs))
+    for start in range(0, jobs, 1_000):
+        kind.enqueue_many([{}] * min(1_000, jobs - start))
     app.close()
 
 

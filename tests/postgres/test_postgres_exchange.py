@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure import Perdure, StoreError
+from perdure import Limit, Perdure, StoreError
 from perdure.clock import ServerClock
 from perdure.ids import JobId, NodeId, RunId
 from perdure.job.model import Claim
@@ -19,7 +19,7 @@ from perdure.store.postgres.driver import PostgresDriver
 from perdure.store.postgres.pipeline import Pipeline
 from perdure.store.postgres.statements import WRITING
 from perdure.store.protocols import ConnectionLost
-from perdure.store.rows import Claimer, Lane, NewNode, Turn
+from perdure.store.rows import Claimer, Lane, LimitRule, NewNode, Turn
 from tests.postgres.test_postgres_connection import KILL, on_insert, tries
 
 pytestmark = pytest.mark.postgres
@@ -88,6 +88,28 @@ def test_a_turn_of_plain_jobs_has_as_many_statements_for_one_as_for_a_hundred(
             ["BEGIN", "SELECT", "SAVEPOINT", "WITH", "WITH", "INSERT", "SELECT", "SELECT"],
             ["WITH", "INSERT", "RELEASE", "COMMIT"],
         ]
+
+
+def test_a_turn_of_limited_jobs_takes_two_exchanges_more(app: Perdure, exchanges: list[list[bytes]]) -> None:
+    """One locks the keys and reads what is free of them, and what their limits mean; one reads the line."""
+
+    @app.job(queue="mail", limit=Limit("mail", 10))
+    def post() -> None: ...
+
+    app.store.declare_limits([LimitRule("mail", "at_once", 10)], ["post"], app.clock.now())
+    post.enqueue_many([{}] * 40)
+    node = NodeId(app.ids.new())
+    app.store.register(NewNode(node, app.clock.now()))
+    held = app.store.turn(wanted(app, node, []), app.clock.now()).claims
+    exchanges.clear()
+
+    assert len(app.store.turn(wanted(app, node, held), app.clock.now()).claims) == len(held) == 10
+    verbs = [[sql.split()[0].decode() for sql in messages] for messages in exchanges]
+    assert verbs[1:] == [
+        ["SAVEPOINT", "WITH", "SELECT", "SELECT", "SELECT"],
+        ["RELEASE", "SELECT"],
+        ["INSERT", "WITH", "INSERT", "RELEASE", "COMMIT"],
+    ]
 
 
 def wanted(app: Perdure, node: NodeId, held: list[Claim], room: int = 10) -> Turn:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -104,4 +105,7 @@ def without(text: str | None, key: str) -> str | None:
 @lru_cache(maxsize=4096)
 def keys_of(text: str | None) -> Sequence[str]:
     """The keys of these needs."""
-    return tuple([need.key for need in needs_of(text)])
+    return tuple(map(_KEY, needs_of(text)))
+
+
+_KEY: Callable[[Need], str] = itemgetter(0)

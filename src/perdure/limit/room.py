@@ -217,25 +217,13 @@ def decide(
     for number, (place, needs) in enumerate(candidates):
         if len(start) >= most:
             break
-        full = _first_full(place, needs, rooms, closed, seen)
-        if full is None:
+        for key, weight in needs:
+            if key in closed or not rooms[key].fits(weight) or (key in seen and place > seen[key]):
+                wait[number] = key
+                closed.add(key)
+                break
+        else:
             for key, weight in needs:
                 rooms[key].take(weight)
             start.append(number)
-        else:
-            wait[number] = full
-            closed.add(full)
     return Decision(start, wait)
-
-
-def _first_full(
-    place: tuple[int, int, bytes],
-    needs: Iterable[Need],
-    rooms: Mapping[str, Room],
-    closed: set[str],
-    seen_up_to: Mapping[str, tuple[int, int, bytes]],
-) -> str | None:
-    for key, weight in needs:
-        if key in closed or not rooms[key].fits(weight) or (key in seen_up_to and place > seen_up_to[key]):
-            return key
-    return None
