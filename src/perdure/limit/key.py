@@ -50,6 +50,12 @@ def name_of(key: str) -> str:
     return key.split(BETWEEN, 1)[0]
 
 
+def bounds_of(name: str) -> tuple[str, str]:
+    """Between these are the keys of all values of a limit, and nothing else, in the order of their bytes. The lower one
+    is below that of the value "" too."""
+    return name + AND, name + chr(ord(BETWEEN) + 1)
+
+
 def value_of(key: str) -> str | None:
     """The value of a key as text. None: it is the key of a limit without `by`."""
     return key.split(BETWEEN, 1)[1] if BETWEEN in key else None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
 from perdure.job.model import LiveJob
-from perdure.limit.key import BETWEEN, keys_of, name_of, needs_of
+from perdure.limit.key import bounds_of, keys_of, name_of, needs_of
 from perdure.limit.room import NO_RULE, PLENTY, Candidate, KeyRow, Room, RuleRow, Sort, decide
 from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Tell
 from perdure.store.protocols import Locked
@@ -381,8 +381,9 @@ def settle(keys: Keys) -> Op[int]:
 
 def _lines_of_limit(name: str, after: str) -> Op[list[str]]:
     """The next keys of values of a limit that have lines."""
-    bounds = {"after": max(after, name + BETWEEN), "end": name + chr(ord(BETWEEN) + 1)}
-    return [key for (key,) in (yield Call("lines_of_limit", {**bounds, "room": LOOKED_AT_ONCE})).rows]
+    lowest, end = bounds_of(name)
+    bounds = {"after": max(after, lowest), "end": end, "room": LOOKED_AT_ONCE}
+    return [key for (key,) in (yield Call("lines_of_limit", bounds)).rows]
 
 
 def open_due(keys: Keys, now: Micros) -> Op[int]:

@@ -654,6 +654,24 @@ def test_a_paused_limit_starts_nothing_until_it_is_resumed(rig: Rig) -> None:
     assert ids(rig.claim(10)) == [job]
 
 
+def test_an_empty_value_is_a_key_like_any_other(rig: Rig) -> None:
+    """Found by review: its line was not shown, and slept when its limit was raised, or lifted."""
+    declare(rig, tenant=1)
+    empty, other = key_of(rig.key("tenant"), ""), key_of(rig.key("tenant"), "a")
+    jobs = [rig.enqueue(limit_key=f"{key}*1") for key in (empty, other) * 2]
+    assert ids(rig.claim(10)) == jobs[:2]
+    assert rig.claim(10) == []
+    assert [(key.key, key.in_use, key.in_line) for key in rig.store.limit_keys(rig.key("tenant"), rig.now)] == [
+        (empty, 1, 1),
+        (other, 1, 1),
+    ]
+
+    declare(rig, tenant=2)
+    settle(rig)
+
+    assert ids(rig.claim(10)) == jobs[2:]
+
+
 def test_a_limit_with_very_many_keys_in_line_is_looked_at_in_portions(rig: Rig) -> None:
     declare(rig, tenant=1)
     keys = [key_of(rig.key("tenant"), number) for number in range(1_100)]
