@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from perdure import InvalidOption, KindError, Limit, LimitReached, Perdure, Rate
+from perdure.clock import Micros
 from perdure.limit.key import keys_of, needs_of
+from perdure.store.rows import HOLD_LEASE_US
 
 
 def keys(app: Perdure, job: Any) -> list[tuple[str, int]]:
@@ -310,6 +312,25 @@ def test_a_block_holds_a_key_that_jobs_have(app: Perdure, name: str, key: object
         app.limits.hold(name, key=key)
 
     assert refused.value.code == "limit_key_invalid"
+
+
+def test_a_block_that_lost_its_place_is_told(
+    app: Perdure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process has taken it, whose clock is ahead."""
+    monkeypatch.setattr("perdure.limits.RENEW_EVERY_S", 0.001)
+    app.limits.set("gpu", 1, new=True)
+    with app.limits.hold("gpu") as held:
+        assert not held.lost
+        later = Micros(app.clock.now() + 2 * HOLD_LEASE_US)
+        assert app.store.take_hold("gpu", 1, app.ids.new(), later, HOLD_LEASE_US)
+        told = threading.Event()
+        while not held.lost:
+            told.wait(0.001)
+    [key] = app.limits.show("gpu")
+
+    assert (key.in_use, key.blocks) == (1, 1)
+    assert "holds its place of limit gpu no longer" in caplog.text
 
 
 def test_a_coroutine_holds_a_place(app: Perdure) -> None:
