@@ -140,6 +140,7 @@ class OwnFlow(_Grown):
 
 class Growing(_Grown):
     """A flow that the handler fills. Each call writes at once, and may be repeated by another attempt."""
+
     def add(self, draft: Draft[R], *, key: str | None = None) -> Planned[R]:
         """Add one member. `key` tells it from others that this job adds; by default their order does."""
         new = self._member(draft, None if key is None else check_name(key, "key"))
