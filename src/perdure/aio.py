@@ -195,6 +195,11 @@ class AsyncHold:
         await asyncio.to_thread(self._plain.__enter__)
         return self
 
+    @property
+    def lost(self) -> bool:
+        """Its lease ended before it was renewed: somebody else may have the place."""
+        return self._plain.lost
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -17,12 +17,13 @@ from perdure.ids import to_uuid
 from perdure.limit.key import key_of, name_of, shown, value_of
 from perdure.limit.rule import AT_MOST, HEAVIEST, Rule
 from perdure.store.rows import HOLD_LEASE_US, KeyState, LimitState
-from perdure.worker.lifecycle import log_limit
+from perdure.worker.lifecycle import log_limit, log_lost_hold
 
 if TYPE_CHECKING:
     from perdure.app import Perdure
 
 LEASE_S = HOLD_LEASE_US / 1_000_000
+RENEW_EVERY_S = LEASE_S / 3
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
 KIND_NAME_LIMIT = 128 + len(":rate")
 
@@ -175,7 +176,11 @@ def check_key(app: Perdure, name: str, key: object) -> None:
 
 
 class Hold:
-    """A place of a limit for a block of code: what `app.limits.hold` gives."""
+    """A place of a limit for a block of code: what `app.limits.hold` gives.
+
+    It is renewed while the block runs. Where that could not be done in time, as after an outage or in a process that
+    stood still, `lost` is True, a warning is logged, and others may have the place: long work looks at it.
+    """
 
     def __init__(self, app: Perdure, key: str, weight: int, wait_s: float | None) -> None:
         self._app = app
@@ -185,6 +190,7 @@ class Hold:
         self._is_known = False
         self._id: bytes | None = None
         self._over = threading.Event()
+        self._lost = threading.Event()
 
     def acquire(self) -> bool:
         """Try once. False: there is no room."""
@@ -199,9 +205,15 @@ class Hold:
         if not self._app.store.take_hold(self._key, self._weight, holder, self._app.clock.now(), HOLD_LEASE_US):
             return False
         self._id = holder
-        self._over = threading.Event()
-        threading.Thread(target=self._renew, args=(holder, self._over), name="perdure-hold", daemon=True).start()
+        self._over, self._lost = threading.Event(), threading.Event()
+        args = (holder, self._over, self._lost)
+        threading.Thread(target=self._renew, args=args, name="perdure-hold", daemon=True).start()
         return True
+
+    @property
+    def lost(self) -> bool:
+        """Its lease ended before it was renewed: somebody else may have the place."""
+        return self._lost.is_set()
 
     def release(self) -> None:
         """Give it back. A repeat changes nothing."""
@@ -210,12 +222,16 @@ class Hold:
             self._app.store.drop_hold(self._key, self._id)
             self._id = None
 
-    def _renew(self, holder: bytes, over: threading.Event) -> None:
-        while not over.wait(LEASE_S / 3):
+    def _renew(self, holder: bytes, over: threading.Event, lost: threading.Event) -> None:
+        while not over.wait(RENEW_EVERY_S):
             try:
-                self._app.store.renew_hold(self._key, holder, self._app.clock.now(), HOLD_LEASE_US)
+                renewed = self._app.store.renew_hold(self._key, holder, self._app.clock.now(), HOLD_LEASE_US)
             except Exception:  # noqa: BLE001, S112 - an outage; the lease is longer than two tries
                 continue
+            if not renewed and not over.is_set():
+                lost.set()
+                log_lost_hold(shown(self._key))
+                return
 
     def __enter__(self) -> Self:
         clock = self._app.clock

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from perdure import InvalidOption, KindError, Limit, LimitReached, Perdure, Rate
+from perdure.clock import Micros
 from perdure.limit.key import keys_of, needs_of
+from perdure.store.rows import HOLD_LEASE_US
 
 
 def keys(app: Perdure, job: Any) -> list[tuple[str, int]]:
@@ -312,6 +314,25 @@ def test_a_block_holds_a_key_that_jobs_have(app: Perdure, name: str, key: object
     assert refused.value.code == "limit_key_invalid"
 
 
+def test_a_block_that_lost_its_place_is_told(
+    app: Perdure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process has taken it, whose clock is ahead."""
+    monkeypatch.setattr("perdure.limits.RENEW_EVERY_S", 0.001)
+    app.limits.set("gpu", 1, new=True)
+    with app.limits.hold("gpu") as held:
+        assert not held.lost
+        later = Micros(app.clock.now() + 2 * HOLD_LEASE_US)
+        assert app.store.take_hold("gpu", 1, app.ids.new(), later, HOLD_LEASE_US)
+        told = threading.Event()
+        while not held.lost:
+            told.wait(0.001)
+    [key] = app.limits.show("gpu")
+
+    assert (key.in_use, key.blocks) == (1, 1)
+    assert "holds its place of limit gpu no longer" in caplog.text
+
+
 def test_a_coroutine_holds_a_place(app: Perdure) -> None:
     app.limits.set("gpu", 1, new=True)
 
@@ -359,6 +380,6 @@ def test_an_edited_job_keeps_the_keys_that_its_arguments_do_not_change(app: Perd
     tenant, of_flow = keys(app, app.edit(member, payload={"tenant": "c"}))
     rendered = app.edit(render.options(limit=gpu).enqueue("old"), payload={"gpu": "new"})
 
-    assert (tenant, of_flow) == (("tenant=c", 1), (f"flow={flow.id.hex}", 1))
+    assert (tenant, of_flow) == (("tenant=c", 1), (f"={flow.id.hex}", 1))
     assert keys(app, rendered) == [("gpu=new", 1)]
     assert app.store.row(rendered.row.id).limit_key == app.store.live(rendered.row.id).limit_key  # type: ignore[union-attr]

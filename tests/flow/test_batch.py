@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import InvalidInput, JobContext, Perdure, PerdureError, Planned, RetryAfter, previous
+from perdure import InvalidInput, JobContext, Perdure, PerdureError, Planned, Retry, RetryAfter, previous
 from perdure.job.model import NewJob
 from perdure.testing import Kit
 from perdure.workflow import PORTION
@@ -294,22 +294,27 @@ def test_growth_three_levels_deep_and_the_join_waits_for_the_last_of_them(t: Kit
     assert flow_of(t.app, parts).total == 4
 
 
-def test_another_attempt_adds_nothing_twice(t: Kit, k: Kinds) -> None:
-    @t.app.job(retry=3)
+@pytest.mark.parametrize("as_new_job", [False, True])
+def test_another_attempt_adds_nothing_twice(t: Kit, k: Kinds, as_new_job: bool) -> None:
+    """Found by review: it did where every attempt is a job of its own."""
+
+    @t.app.job(retry=Retry(3, as_new_job=as_new_job))
     def find(ctx: JobContext) -> int:
         added = ctx.flow["more"].add_many(k.double.new(n) for n in range(1_200 if ctx.attempt > 1 else 1_100))
         more = ctx.flow["more"].add(k.note.new("keyed"), key="x")
         assert more.id == ctx.flow["more"].add(k.note.new("keyed"), key="x").id
         if ctx.attempt == 1:
             raise RetryAfter(0)
+        results.append(added)
         return added
 
+    results: list[int] = []
     with t.app.workflow("w") as wf:
         found = wf.add(find.new())
         more = wf.batch("more", filled_by=found)
         joined = wf.add(k.join.new("more"), after=more)
     t.drain(limit=5_000)
-    assert t.app.existing(found).result == 100
+    assert results == [100]
     assert k.done == ["keyed"]
     assert [n for n in t.app.existing(joined).result if n != "keyed"] == [2 * n for n in range(1_200)]
 

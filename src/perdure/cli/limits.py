@@ -126,7 +126,8 @@ def _key_row(key: KeyInfo) -> tuple[str, ...]:
     holders = [short_id(job.bytes) for job in key.jobs]
     if key.blocks:
         holders.append(f"{counted(key.blocks, 'block')} of code")
-    return key.key if key.key is not None else "(all)", str(key.in_use), most, in_line, ", ".join(holders)
+    shown = "(all)" if key.key is None else key.key or '""'
+    return shown, str(key.in_use), most, in_line, ", ".join(holders)
 
 
 def _limit_json(limit: LimitInfo) -> dict[str, Any]:

@@ -17,7 +17,8 @@ AND = "\x1e"
 """Between the needs of a job."""
 VALUE_LIMIT = 100
 _SHOWN = 60
-_FLOW = "flow"
+_FLOW = ""
+"""No limit of a user has this name."""
 _HEX = re.compile("[0-9a-f]{32}")
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
@@ -49,6 +50,12 @@ def name_of(key: str) -> str:
     return key.split(BETWEEN, 1)[0]
 
 
+def bounds_of(name: str) -> tuple[str, str]:
+    """Between these are the keys of all values of a limit, and nothing else, in the order of their bytes. The lower one
+    is below that of the value "" too."""
+    return name + AND, name + chr(ord(BETWEEN) + 1)
+
+
 def value_of(key: str) -> str | None:
     """The value of a key as text. None: it is the key of a limit without `by`."""
     return key.split(BETWEEN, 1)[1] if BETWEEN in key else None
@@ -57,7 +64,7 @@ def value_of(key: str) -> str | None:
 def shown(key: str) -> str:
     """For people: tenant=42; the key of a flow with its id as others show it."""
     flow_id = flow_of(key)
-    return key.replace(BETWEEN, "=", 1) if flow_id is None else f"{_FLOW}={UUID(bytes=flow_id)}"
+    return key.replace(BETWEEN, "=", 1) if flow_id is None else f"flow={UUID(bytes=flow_id)}"
 
 
 def written(needs: Iterable[Need]) -> str | None:

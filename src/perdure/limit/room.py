@@ -139,8 +139,8 @@ class Room:
     def _window(self) -> int:
         return self.now - self.now % self.per_us
 
-    # A bucket (GCRA) is counted in drops: a start takes `per_us` of them, and `most` of them come back in a microsecond.
-    # So nothing is ever rounded.
+    # A bucket (GCRA) is counted in drops: a start takes `per_us` of them, and `most` come back in a microsecond. So
+    # nothing is ever rounded.
 
     @property
     def _brimful(self) -> int:

@@ -471,6 +471,7 @@ def retry_flow(flow_id: FlowId, now: Micros, *, again: bool = False) -> Op[FlowR
         return flow
     if not flow.failed and not flow.cancelled:
         return _no_retry(flow, "none of its members has failed or was cancelled")
+    yield from _take_back(flow)
     retried = yield from _retry_all(flow, now, again=again)
     yield from look(retried, now)  # what failed may be gone
     return (yield from _seen(flow_id))
@@ -502,6 +503,17 @@ def _retry_all(flow: FlowRow, now: Micros, *, again: bool) -> Op[list[FlowId]]:
     if reached is not None:
         yield Tell("insert_todo", ("retry", flow.id, flow.id, reached, now))
     return retried
+
+
+def _take_back(flow: FlowRow) -> Op[None]:
+    """What was decided about a flow that has not ended, and those inside, is not carried on."""
+    if flow.finished_at is not None:
+        return
+    yield Tell("take_cancel_back", {"id": flow.id})
+    for verb in ("cancel", "stop"):
+        yield Tell("forget_todo", {"what": verb, "subject": flow.id})
+    for inner in (yield from inner_flows(flow.id)):
+        yield from _take_back(inner)
 
 
 def _reopen(flow: FlowRow, now: Micros, *, again: bool) -> Op[None]:

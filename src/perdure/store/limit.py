@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
 from perdure.job.model import LiveJob
-from perdure.limit.key import BETWEEN, keys_of, name_of, needs_of
+from perdure.limit.key import bounds_of, keys_of, name_of, needs_of, shown
 from perdure.limit.room import NO_RULE, PLENTY, Candidate, KeyRow, Room, RuleRow, Sort, decide
 from perdure.store.engine import RELEASE, ROLLBACK_TO, SAVEPOINT, Blob, Call, Op, Tell
 from perdure.store.protocols import Locked
@@ -165,6 +165,7 @@ def admit(
         chosen.append(start)
         lined_up += [(row, key) for row, key in wait if row[_HELD_BY] != key]
     lined_up = yield from keys.certain(lined_up)
+    yield from _drop_expired(rooms.values(), keys.now)
     yield from _write(chosen, lined_up, rooms, keys.now)
     grown = {key for _, key in lined_up}
     has_more = {key for key, room in rooms.items() if room.left > 0 and (room.row.first_queue or key in grown)}
@@ -252,6 +253,16 @@ def _write(
         yield Tell("insert_permit", permits)
     yield from _spend(starts, [room for room in rooms.values() if room.is_rate and room.taken], now)
     yield from _note_openings(lined_up, rooms, now)
+
+
+def _drop_expired(rooms: Iterable[Room], now: Micros) -> Op[None]:
+    """Places of blocks whose leases have ended are given away here: nobody renews them afterwards, whose clock is
+    behind, or who read it before."""
+    for room in rooms:
+        opens_at = room.row.opens_at
+        if not room.is_rate and opens_at is not None and opens_at <= now:
+            yield Tell("drop_expired_holds", {"key": room.row.key, "now": now})
+            yield Tell("note_leases", {"key": room.row.key})
 
 
 def _start_id(row: Row) -> bytes:
@@ -381,8 +392,9 @@ def settle(keys: Keys) -> Op[int]:
 
 def _lines_of_limit(name: str, after: str) -> Op[list[str]]:
     """The next keys of values of a limit that have lines."""
-    bounds = {"after": max(after, name + BETWEEN), "end": name + chr(ord(BETWEEN) + 1)}
-    return [key for (key,) in (yield Call("lines_of_limit", {**bounds, "room": LOOKED_AT_ONCE})).rows]
+    lowest, end = bounds_of(name)
+    bounds = {"after": max(after, lowest), "end": end, "room": LOOKED_AT_ONCE}
+    return [key for (key,) in (yield Call("lines_of_limit", bounds)).rows]
 
 
 def open_due(keys: Keys, now: Micros) -> Op[int]:
@@ -425,6 +437,7 @@ def take_hold(key: str, weight: int, holder: bytes, now: Micros, lease_us: int) 
     if room is None or not room.fits(weight):
         return False
     counted = room.take(weight)
+    yield from _drop_expired([room], now)
     if not room.is_rate:
         hold = {"key": key, "holder": holder, "weight": counted, "lease_until": now + lease_us}
         yield Call("insert_hold", hold)
@@ -437,8 +450,16 @@ def take_hold(key: str, weight: int, holder: bytes, now: Micros, lease_us: int) 
 
 
 def renew_hold(key: str, holder: bytes, now: Micros, lease_us: int) -> Op[bool]:
-    """False: the lease has ended, and somebody has the place."""
-    return (yield Call("renew_hold", {"lease_until": now + lease_us, "key": key, "holder": holder})).changed == 1
+    """False: the lease has ended, and somebody may have the place. Of a rate there is nothing to renew.
+
+    Raises Locked where somebody holds the key for longer than we wait: he may be giving the place away."""
+    keys = Keys(now)
+    yield from keys.lock([key])
+    room = (yield from keys.rooms([key])).get(key)
+    if room is None:
+        raise Locked(f"limit {shown(key)} is locked")
+    hold = {"lease_until": now + lease_us, "key": key, "holder": holder, "now": now}
+    return room.is_rate or (yield Call("renew_hold", hold)).changed == 1
 
 
 def drop_hold(key: str, holder: bytes) -> Op[None]:

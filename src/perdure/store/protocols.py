@@ -329,7 +329,7 @@ class LimitOperations(Protocol):
         ...
 
     def renew_hold(self, key: str, holder: bytes, now: Micros, lease_us: int) -> bool:
-        """False: it is not held any more."""
+        """False: its lease has ended, and the place may be that of another. Of a rate: True."""
         ...
 
     def drop_hold(self, key: str, holder: bytes) -> None:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from perdure.clock import Micros
 from perdure.job.model import LiveJob
-from perdure.limit.key import BETWEEN
+from perdure.limit.key import bounds_of
 from perdure.limit.room import Room, Sort
 from perdure.store.engine import Call, Op, Tell
 from perdure.store.limit import Keys
@@ -132,12 +131,12 @@ def limits() -> Op[list[LimitState]]:
 
 def limit_keys(name: str, now: Micros) -> Op[list[KeyState]]:
     """The keys of a limit that are in use, have a line, or were set by hand: the first 100 of each."""
-    bounds: dict[str, Any] = {"name": name, "after": name + BETWEEN, "end": name + chr(ord(BETWEEN) + 1)}
+    after, end = bounds_of(name)
+    bounds = {"after": after, "end": end, "room": KEYS_SHOWN}
     found: set[str] = {name}
     for statement in ("keys_in_use", "keys_noted"):
-        found.update(key for (key,) in (yield Call(statement, {**bounds, "room": KEYS_SHOWN})).rows)
-    lines = {"after": name + BETWEEN, "end": bounds["end"], "room": KEYS_SHOWN}
-    found.update(key for (key,) in (yield Call("lines_of_limit", lines)).rows)
+        found.update(key for (key,) in (yield Call(statement, {"name": name, **bounds})).rows)
+    found.update(key for (key,) in (yield Call("lines_of_limit", bounds)).rows)
     states: list[KeyState] = []
     for room in (yield from _rooms(found, now)).values():
         state = yield from _shown(room)

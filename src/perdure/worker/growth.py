@@ -1,7 +1,8 @@
 """`ctx.flow` and `ctx.results`: what a handler does with the flow of its job. Made by `context`; asks the store.
 
 Members that a handler adds at once have ids that follow from the job, the flow, and a number or key: whatever becomes
-of this attempt, another one adds the same members, and none of them twice.
+of this attempt, another one adds the same members, and none of them twice. Where every attempt is a job of its own,
+they follow from the first of them.
 """
 
 from __future__ import annotations
@@ -60,21 +61,24 @@ def ordered_number(job_id: JobId, flow_id: FlowId, number: int) -> int:
 
 
 def own_flow(ctx: JobContext, services: Services) -> OwnFlow:
-    flow_id = services.get_job(ctx).row.flow_id
-    row = None if flow_id is None else services.flows(ctx).flow(flow_id)
+    job = services.get_job(ctx).row
+    row = None if job.flow_id is None else services.flows(ctx).flow(job.flow_id)
     if row is None:
         raise PerdureError(
             f"the job {ctx.job_id} ({ctx.kind.name}) belongs to no flow, so there is no ctx.flow; enqueue other jobs"
             " with ctx.enqueue(…)",
             code="no_flow",
         )
-    return OwnFlow(ctx, services, row)
+    return OwnFlow(ctx, services, row, job.root_id or job.id)
 
 
 class _Grown(FlowHandle):
-    def __init__(self, ctx: JobContext, services: Services, row: FlowRow) -> None:
+    """`adder`: the job, or the first of those whose work it continues."""
+
+    def __init__(self, ctx: JobContext, services: Services, row: FlowRow, adder: JobId) -> None:
         self._ctx = ctx
         self._services = services
+        self._adder = adder
         self.row = row
 
     @property
@@ -128,7 +132,7 @@ class OwnFlow(_Grown):
                 f" wf.batch({name!r}, filled_by=…)",
                 code="flow_unknown",
             )
-        return Growing(self._ctx, self._services, found)
+        return Growing(self._ctx, self._services, found, self._adder)
 
     def __repr__(self) -> str:
         return f"<flow {self.name} {self.id} of {self._ctx.name}>"
@@ -164,7 +168,7 @@ class Growing(_Grown):
         return await asyncio.to_thread(self.add_many, drafts, key=key)
 
     def _member(self, draft: Draft[Any], key: str | None) -> NewJob:
-        job_id, flow_id = self._ctx.claim.job_id, self.row.id
+        job_id, flow_id = self._adder, self.row.id
         new = self._taken(draft, None, None, None)
         if key is not None:
             member = derived_id(job_id, flow_id, f"key {key}")

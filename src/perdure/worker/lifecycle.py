@@ -68,6 +68,12 @@ def log_limit(verb: str, limit: str, *, in_transaction: bool) -> None:
     _say_by_hand(f"{verb} of limit {limit}", facts, in_transaction)
 
 
+def log_lost_hold(limit: str) -> None:
+    facts: dict[str, Any] = {"event": "hold_lost", "limit": limit}
+    message = f"a block of code holds its place of limit {limit} no longer: it could not be renewed in time"
+    _say(logging.WARNING, message, facts)
+
+
 def log_flow(verb: str, flow: Flow, *, in_transaction: bool) -> None:
     facts: dict[str, Any] = {"event": "by_hand", "verb": f"{verb}_flow", "flow_id": str(flow.id), "flow": flow.name}
     _say_by_hand(f"{verb} of {flow.sort} {flow.name} {short_id(flow.raw_id)}", facts, in_transaction)

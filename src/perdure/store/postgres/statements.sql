@@ -53,6 +53,28 @@ FROM {limit_key} AS y
 WHERE y.key IN (SELECT k.key FROM {each_key} AS k)
 FOR UPDATE SKIP LOCKED
 
+-- name: list_rules
+-- Names and keys of limits have the order of the database: here they are put in that of their bytes, as everywhere else.
+SELECT name, sort, most, per_us, burst, set_most, paused_at, declared_by
+FROM {limit_rule}
+ORDER BY name COLLATE "C"
+
+-- name: keys_in_use
+SELECT p.key
+FROM {permit} AS p
+WHERE p.key = :name OR (p.key COLLATE "C" > :after AND p.key COLLATE "C" < :end)
+GROUP BY p.key
+ORDER BY p.key COLLATE "C"
+LIMIT :room
+
+-- name: keys_noted
+SELECT y.key
+FROM {limit_key} AS y
+WHERE (y.key = :name OR (y.key COLLATE "C" > :after AND y.key COLLATE "C" < :end))
+    AND (y.set_most IS NOT NULL OR y.paused_at IS NOT NULL OR y.opens_at IS NOT NULL)
+ORDER BY y.key COLLATE "C"
+LIMIT :room
+
 -- name: lock_rooms
 -- Not the rows of the queues: every claim has a shared lock on those, and two that want more would wait for each other.
 -- Its number is "room" in ASCII.

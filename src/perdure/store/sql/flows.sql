@@ -185,6 +185,11 @@ UPDATE {flow}
 SET paused_at = :paused_at, cancel_requested_at = :cancel_requested_at, sealed_at = :sealed_at
 WHERE id = :id
 
+-- name: take_cancel_back
+UPDATE {flow}
+SET cancel_requested_at = NULL
+WHERE id = :id AND cancel_requested_at IS NOT NULL
+
 -- name: end_flow
 UPDATE {flow}
 SET state = :state, finished_at = :finished_at, live_key = NULL, total = :total, completed = :completed,

@@ -131,7 +131,7 @@ VALUES (:key, :holder, :weight, :lease_until)
 -- name: renew_hold
 UPDATE {permit}
 SET lease_until = :lease_until
-WHERE key = :key AND holder = :holder
+WHERE key = :key AND holder = :holder AND lease_until > :now
 
 -- name: drop_expired_holds
 DELETE FROM {permit}

@@ -171,6 +171,23 @@ def test_a_replacement_needs_the_permit_of_its_flow_as_the_member_did(rig: Rig, 
     assert _ends(rig.flow(flow_id)) == ("completed", 2, 0, 0, 0)
 
 
+@each("at_once", "sliding")
+def test_a_limit_that_is_named_flow_is_not_that_of_a_flow(rig: Rig, sort: str) -> None:
+    """Found by review: a rate of that name counted the members of a flow, and a pause of it stopped all such flows."""
+    rig.store.declare_limits([LimitRule("flow", sort, 1, 60_000_000)], [rig.kind], rig.now)
+    rig.store.pause_limit("flow", None, rig.now)
+    flow_id, jobs = rig.start_flow(4, at_once=2)
+
+    claims = rig.claim(5)
+    assert [claim.job_id for claim in claims] == jobs[:2]
+    rig.store.finish([rig.report(claim, Completed()) for claim in claims], rig.now)
+    rig.settle()
+
+    assert [claim.job_id for claim in rig.claim(5)] == jobs[2:]
+    assert rig.store.limit_keys("flow", rig.now) == []
+    assert rig.flow(flow_id).completed == 2
+
+
 def test_a_job_that_is_retried_as_a_new_one_leaves_the_limit_of_its_flow(rig: Rig) -> None:
     flow_id, [member, _] = rig.start_flow(2, at_once=1)
     rig.finish(rig.claim_one(), Failed(HOPELESS))

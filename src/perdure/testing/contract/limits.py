@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from perdure.clock import Micros
 from perdure.ids import JobId, NodeId
 from perdure.job.model import Claim
 from perdure.job.reports import Completed, Failed, Report, Snoozed
@@ -654,6 +655,24 @@ def test_a_paused_limit_starts_nothing_until_it_is_resumed(rig: Rig) -> None:
     assert ids(rig.claim(10)) == [job]
 
 
+def test_an_empty_value_is_a_key_like_any_other(rig: Rig) -> None:
+    """Found by review: its line was not shown, and slept when its limit was raised, or lifted."""
+    declare(rig, tenant=1)
+    empty, other = key_of(rig.key("tenant"), ""), key_of(rig.key("tenant"), "a")
+    jobs = [rig.enqueue(limit_key=f"{key}*1") for key in (empty, other) * 2]
+    assert ids(rig.claim(10)) == jobs[:2]
+    assert rig.claim(10) == []
+    assert [(key.key, key.in_use, key.in_line) for key in rig.store.limit_keys(rig.key("tenant"), rig.now)] == [
+        (empty, 1, 1),
+        (other, 1, 1),
+    ]
+
+    declare(rig, tenant=2)
+    settle(rig)
+
+    assert ids(rig.claim(10)) == jobs[2:]
+
+
 def test_a_limit_with_very_many_keys_in_line_is_looked_at_in_portions(rig: Rig) -> None:
     declare(rig, tenant=1)
     keys = [key_of(rig.key("tenant"), number) for number in range(1_100)]
@@ -1061,6 +1080,44 @@ def test_the_place_of_a_block_whose_process_died_is_free_when_its_lease_ends(rig
     rig.store.promote(rig.now, 10)
 
     assert ids(rig.claim(10)) == [job]
+
+
+def test_a_place_whose_lease_has_ended_is_not_renewed(rig: Rig) -> None:
+    """Found by review: a block that had stood still for longer than its lease took back what another one had by then."""
+    declare(rig, gpu=1)
+    key, first, second = rig.key("gpu"), rig.ids.new(), rig.ids.new()
+    assert rig.store.take_hold(key, 1, first, rig.now, 30 * SECOND)
+    read_before = Micros(rig.now + 29 * SECOND)
+    rig.clock.advance(seconds=30)
+    assert not rig.store.renew_hold(key, first, rig.now, 30 * SECOND), "nobody has taken it yet"
+
+    assert rig.store.take_hold(key, 1, second, rig.now, 30 * SECOND)
+
+    assert not rig.store.renew_hold(key, first, read_before, 30 * SECOND)
+    rig.store.drop_hold(key, first)
+    assert rig.store.key_state(key, rig.now).in_use == 1
+    assert rig.store.renew_hold(key, second, rig.now, 30 * SECOND)
+
+
+def test_a_place_that_a_job_has_after_a_lease_is_not_renewed(rig: Rig) -> None:
+    declare(rig, gpu=1)
+    key, holder = rig.key("gpu"), rig.ids.new()
+    assert rig.store.take_hold(key, 1, holder, rig.now, 30 * SECOND)
+    read_before = Micros(rig.now + 29 * SECOND)
+    rig.clock.advance(seconds=30)
+    rig.start(limit_key=needs(rig, ("gpu", 1)))
+
+    assert not rig.store.renew_hold(key, holder, read_before, 30 * SECOND)
+    assert rig.store.key_state(key, rig.now).in_use == 1
+
+
+def test_what_a_block_has_spent_of_a_rate_needs_no_renewal(rig: Rig) -> None:
+    declare_rate(rig, "sliding", 2)
+    holder = rig.ids.new()
+    assert rig.store.take_hold(rig.key("rate"), 1, holder, rig.now, 30 * SECOND)
+    rig.clock.advance(seconds=60)
+
+    assert rig.store.renew_hold(rig.key("rate"), holder, rig.now, 30 * SECOND)
 
 
 # -- the doctor ------------------------------------------------------------------------------------------------------

@@ -649,7 +649,7 @@ class LimitMachine(StoreMachine):
     def keep_a_place(self, holder: bytes, seconds: int) -> None:
         hold = self.model.holds[holder]
         renewed = self.rig.store.renew_hold(hold.key, holder, self.rig.now, seconds * SECOND)
-        assert renewed or hold.until <= self.model.now
+        assert renewed == (hold.until > self.model.now)
         if renewed:
             self.model.holds[holder] = hold._replace(until=self.model.now + seconds * SECOND)
 

@@ -357,6 +357,27 @@ def test_a_cancelled_flow_can_be_retried(rig: Rig) -> None:
     assert (rig.flow(flow_id).state, rig.flow(flow_id).completed) == ("completed", MANY)
 
 
+def test_a_retry_takes_back_the_cancel_of_a_flow_that_has_not_ended(rig: Rig) -> None:
+    """Found by review: a member that is still stopping keeps the flow from its end. Members that came later, and those
+    for which the cancel had left word, were cancelled after the retry."""
+    outer, inner = _nested(rig, 2)
+    stopping, waiting, grown = rig.members(outer, 3)
+    [inside] = rig.members(inner, 1)
+    rig.store.start_flows([outer, inner], [stopping, waiting, inside])
+    claim = rig.claim_one()
+    rig.store.change_flow(outer.id, "cancel", rig.now)
+    assert rig.flow(outer.id).state == "running"
+
+    assert rig.store.retry_flow(outer.id, rig.now).cancel_requested_at is None
+    rig.settle()
+    assert rig.flow(inner.id).cancel_requested_at is None
+    rig.store.finish([Finish(claim.live, Completed(), JobId(rig.ids.new()), children=(grown,))], rig.now)
+    _complete_all(rig)
+
+    assert _states(rig, [waiting.id, inside.id, grown.id]) == [State.COMPLETED] * 3
+    assert (rig.flow(outer.id).state, rig.flow(inner.id).state) == ("completed", "completed")
+
+
 def test_a_stopped_flow_that_is_retried_runs_what_was_stopped(rig: Rig) -> None:
     flow = rig.new_flow(on_failure="stop")
     first, second, third = rig.members(flow, 3, max_attempts=1)
