@@ -11,7 +11,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from perdure import Job, Perdure, PerdureError, previous
+from perdure import Job, Limit, Perdure, PerdureError, Rate, previous
 from perdure.ops.doctor import examine
 from perdure.ops.explain import explain
 from perdure.ops.status import status
@@ -190,6 +190,21 @@ def test_an_enqueuer_enqueues_whole_flows(owner: Perdure, login: Login) -> None:
     assert [flow.total for flow in (chain, group)] == [2, 2]
     assert {flow.id for flow in owner.flows.list()} == {chain.id, group.id, graph.id}
     assert len(list(owner.jobs(state="blocked"))) == 2
+
+
+def test_an_enqueuer_enqueues_jobs_with_limits_and_rates(owner: Perdure, login: Login) -> None:
+    web = login("enqueue")
+    limits = [Limit("gpu", 4, weight=2), Limit("tenant", 1, by="to")]
+    web.limits.declare(*limits, Rate("calls", 10, per=60))
+    send = web.kinds.get("send").options(limit=limits, rate=Rate("calls", 10, per=60))
+
+    alone = send.enqueue("ann")
+    many = web.enqueue_many([send.new("bob"), send.new("cid")])
+    chain = web.chain(send.new("ann"), send.new("bob"))
+
+    assert {job.state for job in (alone, *many)} == {"held"}
+    assert chain.total == 2
+    assert len(list(owner.jobs(state="held"))) == 4
 
 
 MORE_THAN_NEW: dict[str, Callable[[Perdure, Job], Any]] = {

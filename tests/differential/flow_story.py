@@ -28,7 +28,7 @@ from perdure.job.views import Job
 from perdure.kind import Draft
 from perdure.limit.key import key_of
 from perdure.store.protocols import Store
-from perdure.store.rows import LAST_ID, Claimer, JobFilter, Lane, LimitRule, NewNode, Turn, Turned
+from perdure.store.rows import LAST_ID, Claimer, Glance, JobFilter, Lane, LimitRule, NewNode, Turn, Turned
 from perdure.testing.contract.rig import BROKEN, CRASHED, HOPELESS, LEASE_US
 from perdure.upkeep.retention import Prune
 from perdure.worker.growth import derived_id, number_of, ordered_number
@@ -652,9 +652,15 @@ def shown(told: Company, story: FlowStory) -> dict[str, object]:
         "keys": [store.limit_keys(name, now) for name in LIMITS],
         "ahead": [store.line_ahead(live) for job in jobs if (live := store.live(JobId(job.bytes))) and live.held_by],
         "queues": [store.queue_holds(queue) for queue in story.queues],
-        "glance": [store.glance(node, None)._replace(todo=False) for node in story.nodes[-1:]],
+        "glance": [_glance(store, node) for node in story.nodes[-1:]],
         "waited for": [store.waited_for(JobId(job.bytes), 10) for job in jobs],
     }
+
+
+def _glance(store: Store, node: NodeId) -> Glance:
+    """Without an order of the runs to stop, and without word of lines that may be empty."""
+    seen = store.glance(node, None)
+    return seen._replace(cancelled=tuple(sorted(seen.cancelled)), todo=False)
 
 
 def _graph(app: Perdure, flow: Any) -> object:

@@ -553,7 +553,7 @@ def _examine(rig: Rig) -> None:
 
 
 class LimitMachine(StoreMachine):
-    """Also limits, two sorts of rates, blocks of code that hold a place, and how many jobs may run at once. Which turn
+    """Also limits, all sorts of rates, blocks of code that hold a place, and how many jobs may run at once. Which turn
     looks at a line, and who stands in which of two lines, is the store's own affair: the model judges who starts, and
     that nobody is left behind who could."""
 
@@ -567,6 +567,7 @@ class LimitMachine(StoreMachine):
         self.model.limits = {self.rig.key("api"): Limit(2), self.rig.key("gpu"): Limit(4)}
         self.model.limits |= {self.rig.key("rate"): Limit(3, 10 * SECOND, "sliding")}
         self.model.limits |= {self.rig.key("window"): Limit(2, 10 * SECOND, "fixed")}
+        self.model.limits |= {self.rig.key("bucket"): Limit(3, 60 * SECOND, "bucket")}
         tenant = Limit(1)
         self.model.limits |= {key_of(self.rig.key("tenant"), number): tenant for number in (1, 2)}
         self._declare()
@@ -594,7 +595,7 @@ class LimitMachine(StoreMachine):
 
     @rule(
         target=StoreMachine.jobs,
-        which=st.lists(st.integers(0, 5), min_size=1, max_size=2, unique=True),
+        which=st.lists(st.integers(0, 6), min_size=1, max_size=2, unique=True),
         weights=st.lists(st.sampled_from((1, 1, 2, 3, 9)), min_size=2, max_size=2),
         priority=priorities,
         delay=delays,
@@ -614,7 +615,7 @@ class LimitMachine(StoreMachine):
             self.model.add(entry)
         return [job.row.id for job in jobs]
 
-    @rule(number=st.integers(0, 4), most=st.integers(1, 5), what=st.sampled_from(CHANGES))
+    @rule(number=st.integers(0, 5), most=st.integers(1, 5), what=st.sampled_from(CHANGES))
     def change_a_limit(self, number: int, most: int, what: str) -> None:
         name, limit = list(self._by_name().items())[number]
         store, now = self.rig.store, self.rig.now
@@ -635,7 +636,7 @@ class LimitMachine(StoreMachine):
             store.pause_limit(name, None, now if limit.paused else None)
 
     @rule(
-        target=holds, number=st.integers(0, 5), weight=st.sampled_from((1, 1, 2, 9)), seconds=st.sampled_from((3, 30))
+        target=holds, number=st.integers(0, 6), weight=st.sampled_from((1, 1, 2, 9)), seconds=st.sampled_from((3, 30))
     )
     def hold_a_place(self, number: int, weight: int, seconds: int) -> Any:
         """A block of code takes a place where there is one; it stands in no line."""

@@ -95,8 +95,8 @@ class Flow:
 
 @dataclass
 class Limit:
-    """How much at once, or of a rate how many starts in any window, or in each window by the clock; None: nobody limits
-    it."""
+    """How much at once, or of a rate how many starts in any window, in each window by the clock, or out of a bucket;
+    None: nobody limits it."""
 
     declared: int | None
     per_us: int | None = None
@@ -105,6 +105,8 @@ class Limit:
     paused: bool = False
     starts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """When, and how heavy."""
+    full_at: int = 0
+    """When a bucket is full again."""
 
     @property
     def most(self) -> int | None:
@@ -113,6 +115,20 @@ class Limit:
     def weight(self, asked: int) -> int:
         """What is heavier than the whole limit counts as much as it."""
         return asked if self.most is None else min(asked, self.most)
+
+    def start(self, at: int, asked: int) -> None:
+        """Of a rate."""
+        self.starts.append((at, self.weight(asked)))
+        if self.sort == "bucket" and self.per_us is not None and self.most:
+            self.full_at = max(self.full_at, at) + self.weight(asked) * self.per_us // self.most
+
+    def started(self, now: int) -> int:
+        """Of a rate: what counts now. What has not come back to a bucket in full is missing."""
+        per_us, most = self.per_us or 1, self.most or 0
+        if self.sort == "bucket":
+            return 0 if self.paused else -(-max(0, self.full_at - now) * most // per_us)
+        since = now - now % per_us - 1 if self.sort == "fixed" else now - per_us
+        return sum(weight for at, weight in self.starts if at > since)
 
 
 class Hold(NamedTuple):
@@ -306,11 +322,10 @@ class Model:
     # -- limits ------------------------------------------------------------------------------------------------------
 
     def in_use(self, key: str) -> int:
-        """What running jobs and blocks of code hold; of a rate, what was started in the last window, or in this one."""
+        """What running jobs and blocks of code hold; of a rate, what was started and still counts."""
         limit = self.limits[key]
         if limit.per_us is not None:
-            since = self.now - self.now % limit.per_us - 1 if limit.sort == "fixed" else self.now - limit.per_us
-            return sum(weight for at, weight in limit.starts if at > since)
+            return limit.started(self.now)
         held = sum(hold.weight for hold in self.holds.values() if hold.key == key and hold.until > self.now)
         return held + sum(job.permits.get(key, 0) for job in self.jobs.values())
 
@@ -332,7 +347,7 @@ class Model:
         if limit.per_us is None:
             self.holds[holder] = Hold(key, limit.weight(weight), until)
         else:
-            limit.starts.append((self.now, limit.weight(weight)))
+            limit.start(self.now, weight)
         return True
 
     def room_in_queue(self) -> int:
@@ -371,7 +386,7 @@ class Model:
             if limit.per_us is None:
                 job.permits[key] = limit.weight(asked)
             elif limit.most is not None:
-                limit.starts.append((self.now, limit.weight(asked)))
+                limit.start(self.now, asked)
         job.attempts += 1
         job.runs += 1
 
