@@ -58,8 +58,7 @@ def app(url: str) -> Iterator[Perdure]:
     yield app
     assert isinstance(app.store, SqlStore)
     findings = examine(app.store)
-    for table in tables():
-        app.store.empty(table)
+    app.store.empty(tables())
     with app.transaction() as tx:
         tx.execute("DELETE FROM orders")
     app.close()

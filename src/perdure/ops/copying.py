@@ -162,7 +162,7 @@ def _refuse_foreign_jobs(source: Side, target: Side) -> None:
 
 def _empty(target: Side) -> None:
     for name in tables():
-        target.store.empty(name)
+        target.store.empty([name])  # each by itself: there may be millions of rows
 
 
 # -- the rows --------------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ database that they are written to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, cast
 
 from perdure.clock import Micros
 from perdure.errors import DatabaseUnavailable
 from perdure.ids import JobId
 from perdure.store.admin import EVERYTHING, pause_queue
-from perdure.store.engine import Call, Op
+from perdure.store.engine import Call, Op, Tell
 from perdure.store.rows import Fact, Verdict
 from perdure.store.statements import groups, whole_group
 from perdure.store.tables import Table, tables
@@ -152,12 +152,13 @@ def fill(table: Table, rows: Sequence[Row]) -> Op[None]:
     yield Call(f"fill:{table.name}", rows)
 
 
-def empty(name: str) -> Op[None]:
-    """Remove every row of a table, except the mark."""
-    closed = (yield from closure()) if name == "lock" else None
-    yield Call(f"empty:{name}")
+def empty(names: Collection[str]) -> Op[None]:
+    """Remove every row of these tables, except the mark."""
+    closed = (yield from closure()) if "lock" in names else None
+    for name in names:
+        yield Tell(f"empty:{name}")
     if closed is not None:
-        yield Call(f"fill:{name}", (MARK, closed.why, closed.since, _FOR_EVER))
+        yield Call("fill:lock", (MARK, closed.why, closed.since, _FOR_EVER))
 
 
 def _page(verb: str, table: Table, after: Row | None, room: int) -> Op[list[Row]]:

@@ -463,8 +463,7 @@ def _empty(store: SqlStore, url: str) -> None:
             code="testing_not_empty",
         )
     with store.transaction():
-        for name in tables():
-            store.empty(name)
+        store.empty(tables())
         store.take_lock(TEST_MARK, "app.testing", now, FOR_EVER_US)
 
 

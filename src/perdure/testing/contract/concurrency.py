@@ -28,13 +28,13 @@ from perdure.store.rows import (
     Process,
     RunFilter,
 )
-from perdure.testing.contract.rig import BROKEN, LEASE_US, Opener, Rig, reserve
+from perdure.testing.contract.rig import BROKEN, FULL, LEASE_US, Opener, Rig, reserve
 
 T = TypeVar("T")
 
 PROCESSES = 8
 THREADS = 16
-CLAIMS = 10_000 if os.environ.get("PERDURE_TEST_SIZE") == "full" else 250
+CLAIMS = 10_000 if FULL else 250
 """Per process."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, get_args
@@ -31,9 +30,8 @@ from perdure.limit.key import Need, key_of, name_of, written
 from perdure.ops import doctor
 from perdure.store.rows import JobFilter, Lane, LimitRule, Place, RunFilter, Turn
 from perdure.testing.contract.model import Entry, Flow, Limit, Model, Refused
-from perdure.testing.contract.rig import BROKEN, HOPELESS, NONE, Rig, Wish
+from perdure.testing.contract.rig import BROKEN, FULL, HOPELESS, NONE, Rig, Wish
 
-FULL = os.environ.get("PERDURE_TEST_SIZE") == "full"
 SECOND = 1_000_000
 
 REPORTS: dict[str, Callable[[int], Report]] = {

@@ -7,6 +7,7 @@ database is one of ours. Each rig has its own queue, kind and keys, so many test
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -56,6 +57,8 @@ from perdure.store.rows import (
 Opener = Callable[[str], Store]
 Dump = dict[str, list[tuple[object, ...]]]
 
+FULL = os.environ.get("PERDURE_TEST_SIZE") == "full"
+"""With every number at full size; else as fits between two changes of the code."""
 LEASE_US = 60_000_000
 START = datetime(2030, 1, 1, tzinfo=UTC)
 ANY: Kinds | None = None
