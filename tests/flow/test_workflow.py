@@ -494,7 +494,7 @@ def test_jobs_are_listed_by_flow_with_the_other_filters(t: Kit, k: Kinds) -> Non
     t.app.cancel(next(t.app.jobs(flow=group, kind="number")))
 
     def numbers(**filters: Any) -> list[int]:
-        return [int(job.payload["text"]) for job in t.app.jobs(flow=group, kind="note", **filters)]
+        return [int((job.payload or {})["text"]) for job in t.app.jobs(flow=group, kind="note", **filters)]
 
     assert numbers() == list(range(450)), "in their order, over several pages"
     assert numbers(tag="odd") == list(range(1, 450, 2))

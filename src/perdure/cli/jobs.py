@@ -86,9 +86,7 @@ def jobs(
     from perdure.ops.forms import job_json
 
     if follow and flow is not None:
-        raise typer.BadParameter(
-            "--follow shows what is new, and takes no --flow; perdure flow ID shows how a flow stands"
-        )
+        raise typer.BadParameter("--follow takes no --flow; perdure flow ID shows how a flow stands")
     with existing_app(url, app) as perdure:
         if flow is not None:
             filters |= {"flow": existing_flow(perdure, flow).id}
