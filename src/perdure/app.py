@@ -294,14 +294,22 @@ class Perdure(Lazy):
         """The job as it is now. None: no job has this id. InvalidInput: it is no id, as with every verb."""
         return self.store.get(job_id_of(job))
 
-    def jobs(self, /, *, limit: int | None = None, **filters: Unpack[JobFilters[None]]) -> Iterator[Job]:
-        """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order.
+    def jobs(
+        self,
+        /,
+        *,
+        flow: FlowHandle | UUID | str | None = None,
+        limit: int | None = None,
+        **filters: Unpack[JobFilters[None]],
+    ) -> Iterator[Job]:
+        """Jobs that fit all filters, lazily, in pages: newest first; with state="queued" and a queue, in queue order;
+        with `flow` those of that flow, as `app.flows.jobs` has them.
 
         Filters: state (or a list of states), queue, kind, owner, tag, business_key, idempotency_key, since, until
         (aware datetimes, compared with the time of creation). None means any. A kind's name also finds jobs under its
         aliases.
         """
-        return list_jobs(self, filters, limit)
+        return list_jobs(self, filters, limit) if flow is None else self.flows.matching(flow, filters, limit)
 
     def runs(
         self, /, job: JobLike | None = None, *, limit: int | None = None, **filters: Unpack[RunFilters]

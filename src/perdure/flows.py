@@ -4,7 +4,7 @@ store."""
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from perdure.ids import FlowId, parse_id
 from perdure.job.flow import FlowRow, FlowState, FlowVerb
 from perdure.job.states import State, StateName
 from perdure.job.views import Job
-from perdure.listing import checked_limit, pages
+from perdure.listing import checked_limit, fits, job_filters, pages, under_all_names
 from perdure.names import public
 from perdure.store.flow import flow_not_found
 from perdure.store.rows import LAST_ID
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from perdure.app import Perdure
 
 FlowLike = FlowHandle | UUID | str
-INNER = frozenset(("change", "existing", "retry", "view"))
+INNER = frozenset(("change", "existing", "matching", "retry", "view"))
 """What it has for the package's own parts; users are not shown it."""
 GRAPH_LIMIT = 1_000
 """Jobs of one flow that a graph shows."""
@@ -92,6 +92,12 @@ class Flows:
 
         most = checked_limit(limit)
         return islice(pages(partial(self._app.store.flow_jobs, flow_id, wanted), most), most)
+
+    def matching(self, flow: FlowLike, filters: Mapping[str, Any], limit: int | None) -> Iterator[Job]:
+        """Those of them that fit these filters of `app.jobs`, found by the flow, a page at a time."""
+        wanted, most = under_all_names(self._app, job_filters(filters)), checked_limit(limit)
+        read = partial(self._app.store.flow_jobs, self.existing(flow).row.id, None)
+        return islice((job for job in pages(read, None) if any(fits(job, one) for one in wanted)), most)
 
     def graph(self, flow: FlowLike, *, limit: int = GRAPH_LIMIT) -> Graph:
         """The flow with its jobs, the flows inside it, and what waits for what, also where that is decided.

@@ -71,6 +71,17 @@ def job_filters(filters: Mapping[str, Any]) -> list[JobFilter]:
     return [JobFilter(**plain, state=state, from_id=from_id, below=below) for state in states]
 
 
+def fits(job: Job, wanted: JobFilter) -> bool:
+    """Whether a job is one that this filter means: for a listing that no index of the filter serves."""
+    row = job.row
+    asked = [(getattr(wanted, name), getattr(row, name)) for name in _OF_A_ROW]
+    has_tag = wanted.tag is None or wanted.tag in job.tags
+    return has_tag and wanted.from_id <= row.id < wanted.below and all(one in (None, has) for one, has in asked)
+
+
+_OF_A_ROW = ("state", "queue", "kind", "owner", "business_key", "idempotency_key")
+
+
 def run_filters(job_id: JobId | None, filters: Mapping[str, Any]) -> list[RunFilter]:
     """The same for runs."""
     plain, from_id, below = _checked(filters, _RUN_FILTERS)
@@ -91,10 +102,15 @@ def states_in(filters: Mapping[str, Any], known: type[StrEnum]) -> list[str | No
     return [check_choice(one, "state", list(known), code="filter_invalid") for one in wanted]
 
 
+_OF_FLOWS = dict.fromkeys(
+    ("flow", "flow_id"), "app.jobs(flow=…) for the jobs of a flow, or a verb for all of it, as in app.cancel(flow)"
+)
+
+
 def _checked(filters: Mapping[str, Any], known: tuple[str, ...]) -> tuple[dict[str, str], bytes, bytes]:
     """All but the states."""
     plain: dict[str, str] = {}
-    check_known(filters, known)
+    check_known(filters, known, words_of_others=_OF_FLOWS)
     for name, value in filters.items():
         if value is None or name in ("state", "since", "until"):
             continue

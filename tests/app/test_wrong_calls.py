@@ -826,6 +826,21 @@ ROWS = [
         "there is no option 'status'; «did you mean 'state'?»",
     ),
     Row(
+        "cancelling many by their flow",
+        lambda w: w.app.cancel_all(flow=w.job.id),
+        "option_unknown",
+        "there is no option 'flow'; «write app.jobs(flow=…) for the jobs of a flow, or a verb for all of it, as in"
+        " app.cancel(flow)»",
+    ),
+    Row(
+        "the jobs of a flow that nobody knows",
+        lambda w: w.app.jobs(flow=NOBODY),
+        "flow_not_found",
+        "there is no flow 00000000-0000-0000-0000-000000000007; «check the id and the database, and whether it was"
+        " pruned»",
+        EVERY,
+    ),
+    Row(
         "a misspelt state",
         lambda w: w.app.jobs(state="fail"),
         "filter_invalid",

@@ -171,3 +171,15 @@ def test_why_a_flow_halts_after_a_failure(perdure: Perdure, here: App, folder: P
     assert "paused: 1 of 2 ended (1 failed)" in perdure("flow", "mails", cwd=folder, **DATABASE).out
     assert "1 of 2, 1 failed, paused" in perdure("flows", cwd=folder, **DATABASE).out
     assert "1 of 2, 1 failed, paused" in perdure("status", cwd=folder, **DATABASE).out
+
+
+def test_the_jobs_of_a_flow_are_listed(perdure: Perdure, here: App, ended: Any, folder: Path) -> None:
+    here.kinds.get("resize").enqueue(width=1)
+    jobs = perdure("jobs", "--flow", "nightly", "--json", cwd=folder, **DATABASE).json()
+    assert {job["flow_id"] for job in jobs} == {str(ended.id)}
+    assert [job["state"] for job in jobs] == ["completed", "failed", "skipped"]
+    tail = ended.id.hex[-8:]
+    (failed,) = perdure("jobs", "--flow", tail, "--state", "failed", "--json", cwd=folder, **DATABASE).json()
+    assert failed["id"] == jobs[1]["id"]
+    assert "[flow_not_found]" in refusal(perdure("jobs", "--flow", "nobody", cwd=folder, **DATABASE))
+    assert "perdure flow ID shows" in refusal(perdure("jobs", "--flow", tail, "--follow", cwd=folder, **DATABASE))

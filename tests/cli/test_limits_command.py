@@ -74,6 +74,8 @@ def test_one_key_of_a_limit_is_set_paused_and_shown(perdure: Perdure, busy: App,
     assert "is paused" in perdure("limits", "pause", "tenant", "--key", "acme", cwd=folder, **DATABASE).out
     [shown] = perdure("limits", "show", "tenant", "--json", cwd=folder, **DATABASE).json()
     assert (shown["most"], shown["paused_at"] is not None) == (0, True)
+    table = perdure("limits", "show", "tenant", cwd=folder, **DATABASE).out
+    assert [line.split()[:4] for line in table.splitlines()[2:]] == [["acme", "0", "paused", "0"]]
     assert "is open" in perdure("limits", "resume", "tenant", "--key", "acme", cwd=folder, **DATABASE).out
 
 
@@ -143,3 +145,29 @@ def test_the_limit_of_a_queue_is_a_whole_number_from_1_on(
     here.enqueue("send", {"to": "ann"})
     assert "[concurrency_invalid]" in refusal(perdure("queues", "limit", "mail", "--", number, cwd=folder, **DATABASE))
     assert "did you mean 'mail'?" in refusal(perdure("queues", "limit", "mial", "3", cwd=folder, **DATABASE))
+
+
+def test_a_full_rate_says_when_it_opens(perdure: Perdure, here: App, folder: Path) -> None:
+    @here.job(rate=Rate("mails", 1, per=7200))
+    def mail() -> None: ...
+
+    mail.enqueue_many([{}, {}])
+    here.worker(poll_s=0.02).run(until_idle=True)
+    head, _, row = perdure("limits", "show", "mails", cwd=folder, **DATABASE).out.splitlines()
+    assert re.split(r"  +", head.strip()) == ["key", "in use", "at most", "in line", "opens"]
+    assert re.match(r"\(all\) +1 +1 +1 +in (2 h|1\d\d min|7\d\d\d s)", row)
+
+
+def test_limits_of_the_code_that_no_worker_has_declared(perdure: Perdure, here: App, folder: Path) -> None:
+    here.store.upgrade()
+    (folder / "coming.py").write_text(
+        "from perdure import Limit, Perdure\n"
+        "app = Perdure('shop.db')\n"
+        "@app.job(limit=Limit('tenant', 2, by='tenant'))\n"
+        "def report(tenant: str) -> None: ...\n"
+    )
+    named = {"PERDURE_APP": "coming:app"}
+    said = "tenant: in the code; the next worker that starts declares it here."
+    assert said in perdure("limits", cwd=folder, **named).out
+    assert perdure("limits", "set", "tenant", "9", cwd=folder, **named).out == "limit tenant is 9 now\n"
+    assert perdure("limits", "show", "tenant", cwd=folder, **named).out.startswith("nothing of limit tenant")

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from perdure import FlowState, InvalidInput, KeyConflict, Outcome, Perdure, PerdureError, Planned, each, previous
+from perdure import (
+    FlowNotFound,
+    FlowState,
+    InvalidInput,
+    KeyConflict,
+    Outcome,
+    Perdure,
+    PerdureError,
+    Planned,
+    each,
+    previous,
+)
 from perdure.clock import Micros, to_datetime
 from perdure.flow.views import Flow
 from perdure.testing import Kit
@@ -473,6 +485,26 @@ def test_when_it_ends_is_said_only_once_that_can_be_known(t: Kit, k: Kinds) -> N
     assert eta(completed=10, running=1, paused_at=row.created_at) is None
     assert eta(completed=10, running=1, cancel_requested_at=row.created_at) is None
     assert eta(completed=10, running=1, sealed_at=None) is None, "more may come"
+
+
+def test_jobs_are_listed_by_flow_with_the_other_filters(t: Kit, k: Kinds) -> None:
+    k.note.enqueue("outside")
+    drafts = [k.note.options(tags=["odd"] if n % 2 else []).new(str(n)) for n in range(450)]
+    group = t.app.group([*drafts, k.number.new(7)])
+    t.app.cancel(next(t.app.jobs(flow=group, kind="number")))
+
+    def numbers(**filters: Any) -> list[int]:
+        return [int((job.payload or {})["text"]) for job in t.app.jobs(flow=group, kind="note", **filters)]
+
+    assert numbers() == list(range(450)), "in their order, over several pages"
+    assert numbers(tag="odd") == list(range(1, 450, 2))
+    assert numbers(tag="odd", limit=3) == [1, 3, 5]
+    assert [job.kind for job in t.app.jobs(flow=group.id, state=["cancelled", "failed"])] == ["number"]
+    assert not numbers(queue="other")
+    assert not numbers(until=group.created_at - timedelta(days=1))
+    assert len(list(t.app.jobs(flow=str(group.id)))) == 451
+    with pytest.raises(FlowNotFound):
+        t.app.jobs(flow="00000000-0000-7000-8000-000000000000")
 
 
 def test_the_graph_shows_what_waits_for_what_also_when_it_is_over(t: Kit, k: Kinds) -> None:

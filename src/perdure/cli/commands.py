@@ -64,7 +64,12 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
             "jobs",
             "jobs",
             "List jobs, the newest first.",
-            ("jobs --state failed --since 1h", "jobs --queue mail --state queued", "jobs --kind send --follow"),
+            (
+                "jobs --state failed --since 1h",
+                "jobs --queue mail --state queued",
+                "jobs --flow 77b0e912",
+                "jobs --kind send --follow",
+            ),
         ),
         Entry("job", "jobs", "Show everything about one job.", ("job 3fa2c1d0", "job 3fa2c1d0 --json")),
         Entry(

@@ -81,14 +81,15 @@ def seal(id: FlowName, *, url: Url = None, app: App = None, json: Json = False) 
     from perdure.ops.graph import standing
 
     with existing_app(url, app) as perdure:
-        sealed = perdure.flows.seal(_existing(perdure, id).id)
+        sealed = perdure.flows.seal(existing_flow(perdure, id).id)
     if json:
         print_json(flow_json(sealed))
     else:
         print(visible(f"{sealed.sort} {sealed.name} {id_text(sealed.id)} is sealed: {standing(sealed)}"))
 
 
-def _existing(perdure: Perdure, id: str) -> Flow:
+def existing_flow(perdure: Perdure, id: str) -> Flow:
+    """FlowNotFound: none has this id, or name."""
     from perdure.ops.lookup import find_flow_or_name
 
     row = find_flow_or_name(perdure.store, id)
@@ -106,7 +107,7 @@ def flow(id: FlowName, *, url: Url = None, app: App = None, json: Json = False) 
     from perdure.ops.graph import drawn, standing
 
     with existing_app(url, app) as perdure:
-        graph = perdure.flows.graph(_existing(perdure, id))
+        graph = perdure.flows.graph(existing_flow(perdure, id))
     if json:
         print_json(graph_json(graph))
         return

@@ -13,6 +13,7 @@ import typer
 
 from perdure.cli.completion import offer_jobs
 from perdure.cli.filters import Follow, Limit, with_filters
+from perdure.cli.flows import existing_flow
 from perdure.cli.render import (
     PAUSE_S,
     Json,
@@ -54,6 +55,12 @@ OfJob = Annotated[
         autocompletion=offer_jobs,
     ),
 ]
+OfFlow = Annotated[
+    str | None,
+    typer.Option(
+        "--flow", metavar="ID", help="Of this flow: its id, or the last 4 or more characters of it; or its name."
+    ),
+]
 FollowLog = Annotated[
     bool,
     typer.Option("--follow", "-f", help="Keep printing until the job has ended, or Ctrl-C; with --json one per line."),
@@ -64,6 +71,7 @@ FollowLog = Annotated[
 def jobs(
     *,
     filters: dict[str, Any],
+    flow: OfFlow = None,
     limit: Limit = None,
     follow: Follow = False,
     url: Url = None,
@@ -73,11 +81,15 @@ def jobs(
     """List jobs, the newest first.
 
     Those that fit all filters, 20 of them, or as many as --limit says. With --state queued and --queue, in the order in
-    which they will start.
+    which they will start; with --flow, callbacks and then members in their order.
     """
     from perdure.ops.forms import job_json
 
+    if follow and flow is not None:
+        raise typer.BadParameter("--follow takes no --flow; perdure flow ID shows how a flow stands")
     with existing_app(url, app) as perdure:
+        if flow is not None:
+            filters |= {"flow": existing_flow(perdure, flow).id}
         if follow:
             _follow(lambda: perdure.jobs(**filters), limit, job_json if json else None, _job_line)
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands import Command, Commands
-from perdure.cli.render import Json, print_json, print_table, visible
+from perdure.cli.render import Json, ago, print_json, print_table, visible
 from perdure.cli.target import App, Url, existing_app
 from perdure.store.rows import LINE_COUNTED
 from perdure.text import counted, length, short_id
@@ -54,7 +54,8 @@ def show(name: Name, *, url: Url = None, app: App = None, json: Json = False) ->
     elif not found:
         print(f"nothing of limit {visible(name)} is in use or waited for")
     else:
-        columns = ("key", "in use", "at most", "in line", "held by")
+        opens = any(key.opens_at is not None for key in found)
+        columns = ("key", "in use", "at most", "in line", "opens" if opens else "held by")
         print_table(columns, [_key_row(key) for key in found], keep=columns[1:4], drop=("held by",))
 
 
@@ -111,13 +112,14 @@ def _row(limit: LimitInfo) -> tuple[str, ...]:
 
 
 def _key_row(key: KeyInfo) -> tuple[str, ...]:
-    most = "no limit" if key.most is None else f"{key.most:,}"
+    most = "paused" if key.paused else "no limit" if key.most is None else f"{key.most:,}"
     in_line = f"{key.in_line:,}+" if key.in_line >= LINE_COUNTED else str(key.in_line)
     holders = [short_id(job.bytes) for job in key.jobs]
     if key.blocks:
         holders.append(f"{counted(key.blocks, 'block')} of code")
     shown = "(all)" if key.key is None else key.key or '""'
-    return shown, str(key.in_use), most, in_line, ", ".join(holders)
+    last = ", ".join(holders) if key.opens_at is None else ago(key.opens_at)
+    return shown, str(key.in_use), most, in_line, last
 
 
 def _limit_json(limit: LimitInfo) -> dict[str, Any]:

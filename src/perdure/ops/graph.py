@@ -99,7 +99,7 @@ def _body(graph: Graph) -> Iterator[str]:
     members = {node.id: node for node in nodes.values() if graph.flow.id not in node.waits}
     yield from _tree(_below(members, None, _homes(members)))
     if graph.more:
-        yield "… and more: perdure jobs lists them"
+        yield f"… and more: perdure jobs --flow {short_id(graph.flow.raw_id)} lists them"
     for node in callbacks:
         yield f"after it, on {node.waits[graph.flow.id]}: {node.line()}"
 

@@ -370,7 +370,7 @@ def test_a_retry_takes_back_the_cancel_of_a_flow_that_has_not_ended(rig: Rig) ->
     rig.store.finish([Finish(claim.live, Completed(), JobId(rig.ids.new()), children=(grown,))], rig.now)
     _complete_all(rig)
 
-    assert _states(rig, [waiting.id, inside.id, grown.id]) == [State.COMPLETED] * 3
+    assert rig.states([waiting.id, inside.id, grown.id]) == [State.COMPLETED] * 3
     assert (rig.flow(outer.id).state, rig.flow(inner.id).state) == ("completed", "completed")
 
 
