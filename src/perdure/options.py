@@ -281,8 +281,12 @@ def edges_of(after: Any, on: NeedsName | None) -> tuple[Edge, ...]:
 
 
 def _is_listed(value: object) -> bool:
-    is_record = isinstance(value, tuple) and type(cast("object", value)) is not tuple  # such as a draft
-    return isinstance(value, Iterable) and not is_record and not isinstance(value, Reference)
+    return isinstance(value, Iterable) and not isinstance(value, Reference) and not _is_record(value)
+
+
+def _is_record(value: object) -> bool:
+    """Such as a draft."""
+    return isinstance(value, tuple) and type(cast("object", value)) is not tuple
 
 
 def _is_pair(value: object) -> bool:
