@@ -19,7 +19,7 @@ from uuid import UUID
 from perdure.checks import Span, check_choice, check_list, check_span, check_whole
 from perdure.clock import Clock, asked
 from perdure.config import Config, Settings, resolve_url
-from perdure.enqueue import EditFields, common_tx, edited, listed_drafts, new_job, no_draft
+from perdure.enqueue import EditFields, common_tx, edited, listed_drafts, new_job
 from perdure.errors import (
     ConfigError,
     InvalidInput,
@@ -37,7 +37,7 @@ from perdure.job.flow import FlowVerb, OnFailure
 from perdure.job.model import NewJob, Plan, rank_of
 from perdure.job.states import Verb
 from perdure.job.views import Job, Run
-from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade
+from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade, no_draft
 from perdure.lazy import Lazy, lazy
 from perdure.listing import (
     EndedFilters,

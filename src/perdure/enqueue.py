@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from perdure.checks import KEY_LIMIT, Span, check_known, check_name
 from perdure.clock import Micros
-from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, Problem, TransitionRefused, shown
+from perdure.errors import InvalidInput, InvalidOption, InvalidPayload, Problem, TransitionRefused
 from perdure.flow.planned import MOST_REFERENCES, references_in, refers, tree_of
 from perdure.ids import JobId
 from perdure.job.model import JobRow, NewJob, Plan
@@ -19,7 +19,7 @@ from perdure.job.references import refs_text, waiting_for
 from perdure.job.states import State
 from perdure.job.transitions import waiting_state
 from perdure.job.views import Job
-from perdure.kind import Draft, Kind
+from perdure.kind import Draft, Kind, no_draft
 from perdure.limit.key import keys_of, name_of
 from perdure.limit.rule import is_fixed, needs, needs_anew
 from perdure.options import Options, Unique, principal
@@ -45,23 +45,6 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
             )
         tx = wanted if wanted is not None else tx
     return tx
-
-
-def no_draft(given: object) -> InvalidInput:
-    """The error for what `kind.new` did not make, with what to write instead."""
-    match given:
-        case Kind():
-            name = cast("Kind[..., Any, ..., Any]", given).name
-            said = f"the kind {name} itself; write {name}.new(…)"
-        case Job():
-            said = f"job {given.id}, which is enqueued already; write {given.kind}.new(…) instead of .enqueue(…)"
-        case list() | tuple():
-            said = "a list; give the jobs one by one, with * before a list of them"
-        case Mapping():
-            said = f"{shown(given)}; kind.enqueue_many takes dicts of arguments"
-        case _:
-            said = f"{shown(given)}; name the kind and its arguments, as in send.new(to)"
-    return InvalidInput(f"expected jobs made by kind.new(…), not {said}", code="draft_invalid")
 
 
 def listed_drafts(drafts: object, others: Sequence[object]) -> list[Any]:

@@ -1144,6 +1144,12 @@ ROWS = [
         "expected jobs made by kind.new(…), not the kind send itself; «write send.new(…)»",
     ),
     Row(
+        "a group of a kind with options",
+        lambda w: w.app.group([w.send.options(delay=5)]),
+        "draft_invalid",
+        "expected jobs made by kind.new(…), not the kind send itself; «write send.new(…)»",
+    ),
+    Row(
         "a group of jobs that are there",
         lambda w: w.app.group([w.job]),
         "draft_invalid",

@@ -11,7 +11,13 @@ from perdure.testing.contract.suite import GROUPS
 from tests.mutants.planting import ROOT, Mutant, Stale, catalogue, check, folder_of, parsed, planted, sources
 
 MUTANTS = catalogue()
-HELD_TO = {"aio.py", "checks.py", "cli", "contrib", "job", "limit", "ops", "payload", "schedule", "store"} | {
+HELD_TO = {"aio.py", "app.py", "checks.py", "cli", "contrib", "flow", "flows.py", "job", "kind.py", "limit"} | {
+    "limits.py",
+    "ops",
+    "payload",
+    "queues.py",
+    "schedule",
+    "store",
     "templates.py",
     "testing",
     "upkeep",

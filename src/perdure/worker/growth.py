@@ -20,7 +20,7 @@ from perdure.flow.planned import FlowHandle, Outcome, Planned, waiting
 from perdure.ids import FlowId, JobId, parse_id
 from perdure.job.flow import FlowRow, NeedsName
 from perdure.job.model import NewJob, json_of
-from perdure.kind import Draft
+from perdure.kind import Draft, no_draft
 from perdure.names import public
 from perdure.options import After, edges_of
 
@@ -91,7 +91,7 @@ class _Grown(FlowHandle):
 
     def _taken(self, draft: Draft[Any], after: After, on: NeedsName | None, when: object) -> NewJob:
         if not isinstance(draft, Draft):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput(f"expected a job made by kind.new(…), not {shown(draft)}", code="draft_invalid")
+            raise no_draft(draft)
         options = draft.options
         if options.tx is not None or (options.idempotency_key, options.business_key, options.unique) != (None,) * 3:
             raise InvalidOption(
