@@ -93,14 +93,15 @@ class Keys:
             self.locked |= _locked(tried.rows, missing)
             return beside
         locked: set[str] = set()
+        left: list[str] = list(missing)
         answer: T | None = None
         yield SAVEPOINT
         try:
-            while missing:
-                got = yield Tell("lock_keys", {"keys": listed(missing)})
+            while left:
+                got = yield Tell("lock_keys", {"keys": listed(left)})
                 answer = yield from ask()
-                locked |= _locked(got.rows, missing)
-                missing = [key for key in missing if key not in locked]
+                locked |= _locked(got.rows, left)
+                left = [key for key in left if key not in locked]
         except Locked:
             yield ROLLBACK_TO
             answer = None
