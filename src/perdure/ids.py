@@ -13,9 +13,9 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import NewType
+from typing import NewType, overload
 
 from perdure.clock import Clock, Micros, ServerClock, to_datetime
 from perdure.errors import ConfigError, InvalidInput, shown
@@ -134,6 +134,30 @@ class IdFactory:
         self._end = self._next + _IDS_PER_MS
         # Last: after an interrupt before this line, the next call opens the millisecond again.
         self._ms = ms
+
+
+class Drawn(Sequence[bytes]):
+    """Up to `most` ids in rising order, which are made when they are looked at: whoever has room for 500 jobs often
+    finds one. Each keeps its place, for those who look twice."""
+
+    def __init__(self, ids: IdFactory, most: int) -> None:
+        self._ids = ids
+        self._most = max(0, most)
+        self._made: list[bytes] = []
+
+    def __len__(self) -> int:
+        return self._most
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        wanted = range(self._most)[at]
+        last = wanted if isinstance(wanted, int) else max((*wanted[:1], *wanted[-1:]), default=-1)
+        self._made += self._ids.new_many(last + 1 - len(self._made))
+        return self._made[wanted] if isinstance(wanted, int) else [self._made[place] for place in wanted]
 
 
 def ids_by(clock: Clock) -> IdFactory:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from perdure.clock import to_micros
 from perdure.errors import ConfigError, InvalidInput
-from perdure.ids import IdFactory, id_floor, parse_id, timestamp_of, to_uuid
+from perdure.ids import Drawn, IdFactory, id_floor, parse_id, timestamp_of, to_uuid
 
 MS = 1_772_366_400_123
 NEXT = MS + 1
@@ -115,6 +115,24 @@ def test_a_real_factory_makes_rising_ids_stamped_with_the_present() -> None:
 @pytest.mark.parametrize("n", [0, -1])
 def test_a_batch_of_none_is_empty(n: int) -> None:
     assert IdFactory().new_many(n) == []
+
+
+def test_drawn_ids_are_made_when_they_are_looked_at_and_keep_their_places() -> None:
+    made: list[int] = []
+    ids = IdFactory(lambda: 1_000, lambda n: made.append(n // 8) or b"\0" * n)
+    drawn = Drawn(ids, 100)
+
+    assert (len(drawn), bool(drawn), bool(Drawn(ids, -1)), made) == (100, True, False, [])
+    first = drawn[:3]
+    assert made == [3]
+    assert drawn[1] == first[1] == drawn[1:2][0]
+    assert drawn[3:2] == []
+    assert made == [3]
+    assert [*first, drawn[3], *drawn[4:]] == list(drawn) == sorted(set(drawn))
+    assert made == [3, 1, 96]
+    assert drawn[-1] == drawn[99]
+    with pytest.raises(IndexError):
+        _ = drawn[100]
 
 
 def test_a_full_millisecond_makes_the_next_id_wait_for_the_tick() -> None:

@@ -67,7 +67,7 @@ def take(
             more = (newly > 0 or (has_started and bool(open_keys))) and lined_up < LINED_UP_AT_ONCE
             looks = open_keys
         fresh = [row for rows in chosen for row in rows]
-        spare = claimer.run_ids[len(claims) :]
+        spare = claimer.run_ids[len(claims) : len(claims) + len(fresh)]
         started = [_start(row, run_id, claimer, now) for row, run_id in zip(fresh, spare, strict=False)]
         if started:
             yield from open_runs(started, claimer.node_id, now)

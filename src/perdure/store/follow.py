@@ -424,13 +424,13 @@ def with_counts(flow: FlowRow) -> Op[FlowRow]:
     """The same flow with what its tallies say added to it."""
     if flow.finished_at is not None:
         return flow
-    for row in (yield Call("these_tallies", whole_group([flow.id]))).rows:
+    for row in (yield Call("tallies_of_flow", {"flow_id": flow.id})).rows:
         return _summed(flow, row)
     return flow
 
 
 def _summed(flow: FlowRow, tally: Sequence[object]) -> FlowRow:
-    added, completed, failed, cancelled, skipped, run_ms, wait_ms, attempts = (int(cast("int", n)) for n in tally[1:])
+    added, completed, failed, cancelled, skipped, run_ms, wait_ms, attempts = (int(cast("int", n)) for n in tally)
     return flow._replace(
         total=flow.total + added,
         completed=flow.completed + completed,

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from perdure.job.flow import FlowRow, TallyRow
 from perdure.job.model import QUEUED, Claim, JobRow, JobView, LiveJob, OutcomeRow, Waiter
-from perdure.store.engine import Statement, Statements
+from perdure.store.engine import Blob, Statement, Statements
 from perdure.store.rows import Archived, NodeRow, ReservationRow, ScheduleRow
 from perdure.store.tables import whole_table
 
@@ -92,9 +92,9 @@ def groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
     return (items[first : first + GROUP] for first in range(0, len(items), GROUP))
 
 
-def whole_group(ids: Iterable[bytes]) -> tuple[bytes, ...]:
+def whole_group(ids: Iterable[bytes]) -> tuple[Blob, ...]:
     """As many ids as a statement about a group takes; not for none."""
-    given = tuple(ids)
+    given = tuple(map(Blob, ids))
     return given + given[-1:] * (GROUP - len(given))
 
 

@@ -12,11 +12,11 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from perdure.clock import Micros
 from perdure.errors import PerdureError, StoreError
-from perdure.ids import FlowId, JobId, NodeId, RunId, to_uuid
+from perdure.ids import Drawn, FlowId, JobId, NodeId, RunId, to_uuid
 from perdure.job.flow import Trait
 from perdure.job.model import Claim, Failure, LiveJob, RunStats
 from perdure.job.references import DAMAGE, Unknown, sources_of
@@ -528,7 +528,7 @@ class Node:
         company = max((_suspicion(live, most) for live in crashed), default=Suspicion.NONE)
         if any(turn.may_claim_crashed for turn in self._under_way):  # nobody knows yet whether it does
             company = Suspicion.SUSPECT
-        run_ids = [RunId(run_id) for run_id in self._parts.ids.new_many(min(self._room(), self._most_at_once))]
+        run_ids = cast("Sequence[RunId]", Drawn(self._parts.ids, min(self._room(), self._most_at_once)))
         return Claimer(self.id, self._parts.kinds.versions(), run_ids, self._lease_us, company, most)
 
     def _pause(self) -> float:

@@ -214,11 +214,10 @@ UPDATE {flow}
 SET state = 'running', finished_at = NULL, live_key = :live_key, attempt = attempt + 1, cancel_requested_at = NULL
 WHERE id = :id
 
--- name: these_tallies
-SELECT flow_id, SUM(added), SUM(completed), SUM(failed), SUM(cancelled), SUM(skipped), SUM(run_ms), SUM(wait_ms),
-    SUM(attempts)
+-- name: tallies_of_flow
+SELECT SUM(added), SUM(completed), SUM(failed), SUM(cancelled), SUM(skipped), SUM(run_ms), SUM(wait_ms), SUM(attempts)
 FROM {tally}
-WHERE flow_id IN ({these})
+WHERE flow_id = :flow_id
 GROUP BY flow_id
 
 -- name: delete_tallies
