@@ -13,7 +13,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from perdure import Job, Perdure, StoreError, TransactionError
+from perdure import Job, KeyConflict, Perdure, StoreError, TransactionError
 from perdure.store.engine import Serialization
 from tests.mariadb.doors import Plain, connected, mysqlclient
 from tests.mariadb_server import MariaDBServer
@@ -113,6 +113,16 @@ def test_a_transaction_begun_before_a_flow_was_retried_does_not_end_it(connectio
     flow = app.flows.get(batch)
     assert flow is not None
     assert (flow.state, flow.failed, flow.cancelled) == ("running", 1, 1)
+
+
+def test_a_transaction_begun_before_a_key_of_a_flow_was_taken_is_told_whose_it_is(
+    connection: Any, app: Perdure, send: Any
+) -> None:
+    app.store.upgrade()
+    begun(connection)
+    chain = app.chain(send.new("a"), send.new("b"), key="nightly")
+    with pytest.raises(KeyConflict, match=str(chain.id)):
+        app.chain(send.new("a"), send.new("b"), key="nightly", tx=connection)
 
 
 def test_a_connection_that_the_server_has_ended_is_lost(

@@ -94,6 +94,7 @@ _AS_IT_IS_NOW = (
     "these_ends",
     "these_live",
     "these_flows",
+    "read_flow",
     "flow_with_key",
 )
 """What a user's transaction must not read as it was when that began: by default its isolation is REPEATABLE READ."""

@@ -4,9 +4,11 @@
 -- aside, odd_run, odd_end: two columns of the same value; what `state` is compared with is looked up in the index of the
 -- other. longest_before: a table in FROM cannot refer to the row outside, so the twenty are those from the twentieth on.
 -- lock_…: until the end of the transaction; GET_LOCK would outlive it. The rows are those of migration 0009, but for those of
--- single queues: two who wait for a row that is rolled back would be in the way of each other. ready_of_node: in the index of the states, which the
--- server prefers if most jobs run, the jobs of all nodes would be locked. rows_aside, found_jobs: where the statistics are
--- old, or the table small, the server would rather read every live job, or every job, and look which of them is wanted.
+-- single queues: two who wait for a row that is rolled back would be in the way of each other. ready_of_node: in the index of
+-- the states, which the server prefers if most jobs run, the jobs of all nodes would be locked. queues_of_kind,
+-- kinds_of_queue, lines_of_limit: no index serves `x > (a value of the row outside)`, so there are no steps from one value to
+-- the next. rows_aside, rows_running, found_jobs, jobs_of_kind, …_by_id, callbacks_…: where the statistics are old, or the
+-- table small, the server would rather read every live job, every job or every run, and look which of them is wanted.
 
 -- fragment: text
 CHAR
@@ -61,6 +63,18 @@ WHERE x.held_for > :after AND x.held_for < :end
 GROUP BY x.held_for
 ORDER BY x.held_for
 LIMIT :room
+
+-- fragment: rows_in_line
+{ready} AS w FORCE INDEX (ready_line)
+    WHERE w.held_for > ''
+
+-- fragment: rows_of_line
+{ready} AS x FORCE INDEX (ready_line)
+    WHERE x.held_for = m.of_key AND x.queue = m.queue
+
+-- fragment: rows_awake
+{ready} AS a FORCE INDEX (ready_line)
+        WHERE a.held_for = '' AND a.queue = m.queue
 
 -- fragment: first_parked_kind
 SELECT r.kind, r.kind_version
@@ -176,6 +190,26 @@ aside = state AND due_at IS NULL
 -- fragment: rows_aside
 {ready} AS d FORCE INDEX (ready_aside)
 
+-- fragment: jobs_of_kind
+{job} AS j FORCE INDEX (job_by_kind_and_queue)
+
+-- fragment: rows_running
+{ready} FORCE INDEX (ready_claim)
+
+-- fragment: runs_by_id
+{run} FORCE INDEX (PRIMARY)
+
+-- fragment: flows_by_id
+{flow} AS f FORCE INDEX (PRIMARY)
+
+-- fragment: callbacks_ended
+{job} AS j FORCE INDEX (job_by_flow)
+            STRAIGHT_JOIN {outcome} AS o FORCE INDEX (PRIMARY) ON o.job_id = j.id
+
+-- fragment: callbacks_live
+{job} AS j FORCE INDEX (job_by_flow)
+        STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.job_id = j.id
+
 -- fragment: found_jobs
 AS f
 STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = f.id
@@ -191,14 +225,52 @@ odd_state = state
 -- fragment: failed
 odd_state = 'failed'
 
+-- fragment: queues_of_kind
+SELECT n.name
+FROM {queue} AS n
+WHERE (
+        SELECT TRUE
+        FROM {job} AS x FORCE INDEX (job_by_kind_and_queue)
+        WHERE x.kind = :kind AND x.queue = n.name
+        LIMIT 1
+    )
+ORDER BY n.name
+LIMIT :groups
+
+-- fragment: kinds_of_queue
+SELECT x.kind AS name
+FROM {job} AS x FORCE INDEX (job_by_kind_and_queue)
+GROUP BY x.kind
+ORDER BY x.kind
+LIMIT :groups
+
+-- fragment: oldest_live
+(
+    SELECT job_id, kind, queue, state, queued_at
+    FROM {ready} FORCE INDEX (PRIMARY)
+    WHERE job_id <= :last_id
+    ORDER BY job_id
+    LIMIT :cap
+) AS r
+
+-- name: first_in_rank
+-- verb: move
+SELECT (
+    SELECT r.position
+    FROM {ready} AS r FORCE INDEX (ready_claim)
+    WHERE r.state = 'queued' AND r.queue = :queue AND r.rank = :rank AND r.job_id <> :job_id
+    ORDER BY r.position, r.job_id
+    LIMIT 1
+)
+
 -- fragment: longest_before
 SELECT MAX(u.duration_ms)
-                    FROM {job} AS j
-                    JOIN {run} AS u ON u.job_id = j.id
+                    FROM {jobs_of_kind}
+                    STRAIGHT_JOIN {run} AS u FORCE INDEX (run_by_job) ON u.job_id = j.id
                     WHERE j.kind = r.kind AND j.queue = r.queue AND j.id < r.job_id AND u.state = 'completed'
                         AND j.id >= COALESCE((
                             SELECT x.id
-                            FROM {job} AS x
+                            FROM {job} AS x FORCE INDEX (job_by_kind_and_queue)
                             WHERE x.kind = r.kind AND x.queue = r.queue AND x.id < r.job_id
                             ORDER BY x.id DESC
                             LIMIT 1 OFFSET 19

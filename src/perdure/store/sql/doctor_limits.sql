@@ -32,6 +32,18 @@ LEFT JOIN {limit_key} AS y ON y.key = m.of_key
 WHERE l.sort = 'at_once' AND m.in_use > COALESCE(y.set_most, l.set_most, l.most)
 {shown}
 
+-- fragment: rows_in_line
+{ready} AS w
+    WHERE w.held_by IS NOT NULL
+
+-- fragment: rows_of_line
+{ready} AS x
+    WHERE x.held_by = m.of_key AND x.queue = m.queue
+
+-- fragment: rows_awake
+{ready} AS a
+        WHERE a.queue = m.queue AND a.state = 'held' AND a.held_by IS NULL
+
 -- name: line_asleep
 -- Lines with room in which nobody is awake, that nobody has left word of, and that do not open by the clock. Whether their
 -- first job fits is seen from what it needs.
@@ -39,14 +51,12 @@ SELECT m.of_key, COUNT(*) OVER (), m.of_key, h.limit_key, COALESCE(m.in_use, 0),
     l.sort
 FROM (
     SELECT w.held_by AS of_key, w.queue, (SELECT SUM(p.weight) FROM {permit} AS p WHERE p.key = w.held_by) AS in_use
-    FROM {ready} AS w
-    WHERE w.held_by IS NOT NULL
+    FROM {rows_in_line}
     GROUP BY w.held_by, w.queue
 ) AS m
 JOIN {ready} AS h ON h.job_id = (
     SELECT x.job_id
-    FROM {ready} AS x
-    WHERE x.held_by = m.of_key AND x.queue = m.queue
+    FROM {rows_of_line}
     ORDER BY x.rank, x.position, x.job_id
     LIMIT 1
 )
@@ -62,8 +72,7 @@ WHERE l.paused_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM {limit_look} AS k WHERE k.key = m.of_key OR (k.whole = 1 AND k.key = l.name))
     AND NOT EXISTS (
         SELECT 1
-        FROM {ready} AS a
-        WHERE a.queue = m.queue AND a.state = 'held' AND a.held_by IS NULL AND ({needs_key})
+        FROM {rows_awake} AND ({needs_key})
     )
 {shown}
 

@@ -3,6 +3,9 @@
 -- Pairs of COUNT and ROW_NUMBER instead of GROUP BY where an example is wanted: PostgreSQL has no MAX of a uuid.
 -- A list of `state <> …` is the condition of a partial index: SQLite uses one only if it is there word for word.
 
+-- fragment: runs_by_id
+{run}
+
 -- name: read_queue_holds
 -- A queue and the row that stands for all of them, which comes last.
 SELECT q.name, q.paused_at, q.reserved_until, v.reserved_by, v.reserved_at, q.concurrency,
@@ -19,12 +22,15 @@ LEFT JOIN {reservation} AS v ON v.queue = q.name AND v.status = 'active'
 WHERE q.name IN (:queue, '*')
 ORDER BY CASE WHEN q.name = '*' THEN 1 ELSE 0 END
 
+-- fragment: oldest_live
+{ready} AS r
+WHERE r.job_id < COALESCE((SELECT x.job_id FROM {ready} AS x ORDER BY x.job_id LIMIT 1 OFFSET :cap), :last_id)
+
 -- name: ask_outstanding
 -- 1. What is outstanding? The oldest :cap live jobs: those before the first that is too many. (With a LIMIT inside FROM
 -- it takes SQLite half as long again.)
 SELECT r.kind, r.queue, r.state, COUNT(*), MIN(r.queued_at)
-FROM {ready} AS r
-WHERE r.job_id < COALESCE((SELECT x.job_id FROM {ready} AS x ORDER BY x.job_id LIMIT 1 OFFSET :cap), :last_id)
+FROM {oldest_live}
 GROUP BY r.kind, r.queue, r.state
 ORDER BY r.kind, r.queue, r.state
 
@@ -122,7 +128,9 @@ FROM (
                     JOIN {node} AS n ON n.id = r.node_id
                     WHERE r.state = 'running' AND r.queue = q.name AND n.stopped_at IS NULL AND NOT {silent}
                 ) AND (
-                    SELECT COUNT(*) FROM (SELECT 1 AS one FROM {run} WHERE id >= :from_id LIMIT :cap) AS begun
+                    SELECT COUNT(*) FROM (
+                        SELECT 1 AS one FROM {runs_by_id} WHERE id >= :from_id ORDER BY id LIMIT :cap
+                    ) AS begun
                 ) < :cap THEN 'waiting'
             END,
             h.kind, h.queue, h.updated_at, h.job_id
@@ -137,7 +145,7 @@ FROM (
         WHERE h.updated_at <= :stale
             AND q.name NOT IN (
                 SELECT j.queue
-                FROM (SELECT job_id FROM {run} WHERE id >= :from_id ORDER BY id DESC LIMIT :cap) AS u
+                FROM (SELECT job_id FROM {runs_by_id} WHERE id >= :from_id ORDER BY id DESC LIMIT :cap) AS u
                 JOIN {job} AS j ON j.id = u.job_id
             )
     ) AS w
@@ -164,7 +172,7 @@ FROM (
         ROW_NUMBER() OVER (PARTITION BY j.kind ORDER BY u.duration_ms) AS by_duration,
         ROW_NUMBER() OVER (PARTITION BY j.kind ORDER BY u.wait_ms) AS by_wait
     FROM (
-        SELECT job_id, state, duration_ms, wait_ms FROM {run} WHERE id >= :from_id ORDER BY id DESC LIMIT :cap
+        SELECT job_id, state, duration_ms, wait_ms FROM {runs_by_id} WHERE id >= :from_id ORDER BY id DESC LIMIT :cap
     ) AS u
     JOIN {job} AS j ON j.id = u.job_id
     WHERE u.state = 'completed' AND u.duration_ms IS NOT NULL
@@ -250,7 +258,7 @@ FROM (
             THEN 1
             ELSE 0
         END AS for_good
-    FROM (SELECT id, job_id, life, state FROM {run} WHERE id >= :from_id ORDER BY id DESC LIMIT :cap) AS u
+    FROM (SELECT id, job_id, life, state FROM {runs_by_id} WHERE id >= :from_id ORDER BY id DESC LIMIT :cap) AS u
     JOIN {job} AS j ON j.id = u.job_id
 ) AS e
 GROUP BY e.kind

@@ -112,12 +112,15 @@ WHERE {page_of_jobs}
 -- name: reach_all
 SELECT id FROM {job} WHERE {reach}
 
+-- fragment: jobs_of_kind
+{job} AS j
+
 -- name: list_by_kind_and_queue
-{find_jobs} {job} AS j
+{find_jobs} {jobs_of_kind}
 WHERE j.kind = :kind AND j.queue = :queue AND {page_of_jobs}
 
 -- name: reach_by_kind_and_queue
-SELECT id FROM {job} WHERE kind = :kind AND queue = :queue AND {reach}
+SELECT j.id FROM {jobs_of_kind} WHERE j.kind = :kind AND j.queue = :queue AND {reach}
 
 -- fragment: queues_of_kind
 -- From one queue to the next in the index, without reading the jobs between them.
@@ -138,7 +141,7 @@ FROM ({queues_of_kind}) AS q
 
 -- name: list_by_kind
 {find_jobs} ({queues_of_kind}) AS q
-CROSS JOIN {job} AS j
+CROSS JOIN {jobs_of_kind}
 WHERE j.kind = :kind AND j.queue = q.name AND {page_of_jobs}
 
 -- name: reach_by_kind
@@ -147,7 +150,7 @@ SELECT e.id
 FROM (
     SELECT (
         SELECT j.id
-        FROM {job} AS j
+        FROM {jobs_of_kind}
         WHERE j.kind = :kind AND j.queue = q.name AND {reach}
     ) AS id
     FROM ({queues_of_kind}) AS q
@@ -174,7 +177,7 @@ FROM ({kinds_of_queue}) AS k
 
 -- name: list_by_queue
 {find_jobs} ({kinds_of_queue}) AS k
-CROSS JOIN {job} AS j
+CROSS JOIN {jobs_of_kind}
 WHERE j.kind = k.name AND j.queue = :queue AND {page_of_jobs}
 
 -- name: reach_by_queue
@@ -182,7 +185,7 @@ SELECT e.id
 FROM (
     SELECT (
         SELECT j.id
-        FROM {job} AS j
+        FROM {jobs_of_kind}
         WHERE j.kind = k.name AND j.queue = :queue AND {reach}
     ) AS id
     FROM ({kinds_of_queue}) AS k
@@ -235,6 +238,9 @@ state = 'failed'
 
 -- fragment: rows_aside
 {ready} AS d
+
+-- fragment: rows_running
+{ready}
 
 -- name: list_aside
 {find_rows} {rows_aside}
@@ -293,12 +299,12 @@ ORDER BY run_at, job_id
 LIMIT 1 OFFSET :scan
 
 -- name: list_running
-{find_rows} (SELECT job_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
+{find_rows} (SELECT job_id FROM {rows_running} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
 WHERE {row_fits} AND {page_of_rows}
 
 -- name: reach_running
 SELECT job_id
-FROM {ready}
+FROM {rows_running}
 WHERE state = 'running'
 ORDER BY node_id, claimed_at
 LIMIT 1 OFFSET :scan
@@ -382,7 +388,7 @@ SELECT id FROM {run} WHERE state = :state AND {odd_run} AND {reach}
 
 -- name: list_runs_running
 -- Those that hold their job; used if not more than :scan jobs run.
-{find_runs} (SELECT run_id FROM {ready} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
+{find_runs} (SELECT run_id FROM {rows_running} WHERE state = 'running' ORDER BY node_id, claimed_at LIMIT :scan) AS d
 CROSS JOIN {run} AS u
 WHERE u.id = d.run_id AND {page_of_runs}
 

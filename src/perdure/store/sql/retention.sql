@@ -39,6 +39,17 @@ FROM {job} AS j
 WHERE j.id IN ({these}) AND r.job_id IS NULL AND o.job_id IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM {flow} AS f WHERE f.id = j.flow_id AND f.finished_at IS NULL)
 
+-- fragment: flows_by_id
+{flow} AS f
+
+-- fragment: callbacks_ended
+{job} AS j
+            JOIN {outcome} AS o ON o.job_id = j.id
+
+-- fragment: callbacks_live
+{job} AS j
+        JOIN {ready} AS r ON r.job_id = j.id
+
 -- name: old_flows
 -- Those inside others go with them. Whoever waited for the end of one is a part of it, and has to have ended too.
 SELECT
@@ -46,21 +57,20 @@ SELECT
     CASE
         WHEN EXISTS (
             SELECT 1
-            FROM {job} AS j
-            JOIN {outcome} AS o ON o.job_id = j.id
+            FROM {callbacks_ended}
             WHERE j.flow_id = f.id AND j.sequence IS NULL AND o.state = 'failed'
         ) THEN 'failed'
         ELSE f.state
     END,
     f.finished_at
-FROM {flow} AS f
+FROM {flows_by_id}
 WHERE f.id > :after AND f.finished_at < :before AND f.parent_id IS NULL
-    AND NOT EXISTS (
+    AND (
         SELECT 1
-        FROM {job} AS j
-        JOIN {ready} AS r ON r.job_id = j.id
+        FROM {callbacks_live}
         WHERE j.flow_id = f.id AND j.sequence IS NULL
-    )
+        LIMIT 1
+    ) IS NULL
 ORDER BY f.id
 LIMIT :page
 
