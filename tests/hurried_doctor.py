@@ -35,13 +35,13 @@ class HurriedDoctor:
         self._confirmed = [
             (name, check.confirm, _text(statements[name])) for name, check in VIOLATIONS.items() if check.confirm
         ]
-        self._ask = ask
+        self.ask = ask
 
     def suspects(self) -> set[str]:
         """The names of the checks that find something."""
-        found = {str(name) for (name,) in self._ask(self._question)}
+        found = {str(name) for (name,) in self.ask(self._question)}
         for name, confirm, text in self._confirmed:
-            if any(confirm(row[2:]) for row in self._ask(text)):
+            if any(confirm(row[2:]) for row in self.ask(text)):
                 found.add(name)
         return found
 

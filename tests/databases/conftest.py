@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -45,16 +46,36 @@ class Makers:
 
     def __call__(self, sort: str) -> str:
         """The URL of a new one."""
-        self._made += 1
-        url = str(self._folder / f"{self._made}.db") if sort == "sqlite" else self._on_server(sort)
-        store = open_store(url)
-        store.upgrade()
-        store.close()
+        if sort == "postgres":
+            return self._postgres.new_upgraded()
+        url = self._file() if sort == "sqlite" else self._mariadb.new_database()
+        with closing(open_store(url)) as store:
+            store.upgrade()
         return url
 
-    def _on_server(self, sort: str) -> str:
-        server: PostgresServer | MariaDBServer = self._request.getfixturevalue(f"{sort}_server")
-        return server.new_database()
+    def filled_again(self, sort: str, source: str) -> str:
+        """One more like this one, which `fill` has filled."""
+        if sort == "sqlite":
+            return str(shutil.copy(source, self._file()))
+        if sort == "postgres":
+            return self._postgres.copy_of(source)
+        url = self(sort)
+        fill(url)
+        return url
+
+    @property
+    def _postgres(self) -> PostgresServer:
+        server: PostgresServer = self._request.getfixturevalue("postgres_server")
+        return server
+
+    @property
+    def _mariadb(self) -> MariaDBServer:
+        server: MariaDBServer = self._request.getfixturevalue("mariadb_server")
+        return server
+
+    def _file(self) -> str:
+        self._made += 1
+        return str(self._folder / f"{self._made}.db")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import shutil
 import signal
 from itertools import count
 from pathlib import Path
@@ -30,7 +29,7 @@ def test_a_move_may_die_anywhere(left: str, right: str, new: Makers, tmp_path: P
     passed: list[str] = []
     for first in count(1, stride * AT_ONCE):
         points = range(first, first + stride * AT_ONCE, stride)
-        urls = {nth: (_again(source, tmp_path / f"from-{nth}.db", new), new(right)) for nth in points}
+        urls = {nth: (new.filled_again(left, source), new(right)) for nth in points}
         exits = killed_at(urls, tmp_path)
         for nth, (one, other) in urls.items():
             passed = max(passed, (tmp_path / f"{nth}.reached").read_text().splitlines(), key=len)
@@ -39,16 +38,6 @@ def test_a_move_may_die_anywhere(left: str, right: str, new: Makers, tmp_path: P
             break
     assert len(passed) > 10
     assert "a page of archive is written" in passed
-
-
-def _again(source: str, path: Path, new: Makers) -> str:
-    """The same queue once more."""
-    if Path(source).exists():
-        shutil.copy(source, path)
-        return str(path)
-    again = new("postgres")
-    fill(again)
-    return again
 
 
 def killed_at(urls: dict[int, tuple[str, str]], folder: Path) -> list[int | None]:

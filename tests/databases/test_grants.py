@@ -31,7 +31,7 @@ class Postgres:
     told = "permission denied for schema perdure"
 
     def __init__(self, server: PostgresServer) -> None:
-        self.url = server.new_database()
+        self.url = server.new_upgraded()
 
     def run(self, statements: Sequence[str]) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:

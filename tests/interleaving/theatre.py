@@ -19,15 +19,12 @@ from perdure.store.rows import JobFilter
 from perdure.store.store import SqlStore
 from perdure.testing.contract.rig import Rig
 from tests import history
-from tests.hurried_doctor import HurriedDoctor, on_mariadb, on_postgres
+from tests.hurried_doctor import Ask, HurriedDoctor, on_mariadb, on_postgres
 from tests.interleaving.pairs import Pair
 from tests.interleaving.stage import TO_THE_END, Order, Side, Stage, last_moments, sample
 from tests.mariadb_server import connected, flavour_of
 
 Make = Callable[[Rig], Pair]
-
-
-Execute = Callable[[str], list[tuple[object, ...]]]
 
 
 class Dialect(NamedTuple):
@@ -37,7 +34,7 @@ class Dialect(NamedTuple):
     """The fixture that starts one."""
     doctor: Callable[[str], AbstractContextManager[HurriedDoctor]]
     """Who comes to the database with this URL after each play."""
-    waiting: Callable[[Execute], int]
+    waiting: Callable[[Ask], int]
     """How many transactions wait for a lock, now."""
     small: Callable[[Sequence[int], str], list[Order]]
     """The orders of a pair that are played at small size."""
@@ -57,16 +54,16 @@ def _doctor_on_mariadb(url: str) -> Iterator[HurriedDoctor]:
         yield on_mariadb(connection, flavour_of(connection))
 
 
-def _waiting_on_postgres(execute: Execute) -> int:
+def _waiting_on_postgres(ask: Ask) -> int:
     # Not pg_stat_activity: whoever lets go of a lock grants it, but the waiter says so only when it is awake.
-    [(number,)] = execute("SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted")
-    return int(str(number))
+    [(number,)] = ask("SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted")
+    return int(number)
 
 
-def _waiting_on_mariadb(execute: Execute) -> int:
+def _waiting_on_mariadb(ask: Ask) -> int:
     # Not innodb_trx or innodb_lock_waits: they show the state of a while ago as long as they are read every 0.1 s. What
     # stands before the list is about the last deadlock.
-    [(_, _, status)] = execute("SHOW ENGINE INNODB STATUS")
+    [(_, _, status)] = ask("SHOW ENGINE INNODB STATUS")
     _, _, transactions = str(status).partition("\nLIST OF TRANSACTIONS")
     return transactions.count("\nLOCK WAIT ")
 
@@ -93,17 +90,13 @@ class Theatre:
         self._app = Perdure(url, auto_migrate=True)
         self._app.store.upgrade()
         if dialect.soon is not None:
-            self._execute(dialect.soon)
+            with self._app.transaction() as tx:
+                tx.execute(dialect.soon)
         self._url = url
         self._store = open_store(url)
         self._sides = [open_store(url), open_store(url)]
         runners = [side.runner for side in self._sides if isinstance(side, SqlStore)]
         self._stage = Stage((runners[0], runners[1]), self.waiting)
-
-    def _execute(self, statement: str) -> list[tuple[object, ...]]:
-        with self._app.transaction() as tx:
-            cursor = tx.execute(statement)
-            return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
         for store in (self._store, *self._sides):
@@ -122,7 +115,7 @@ class Theatre:
 
     def waiting(self) -> int:
         """How many transactions wait for a lock, now."""
-        return self.dialect.waiting(self._execute)
+        return self.dialect.waiting(self._doctor.ask)
 
     # -- plays -------------------------------------------------------------------------------------------------------
 
@@ -165,15 +158,14 @@ def _drain(rig: Rig) -> None:
     for left in rig.store.live_nodes():
         rig.crash(left.id, max_crashes=99)
     queues = {job.row.queue for job in rig.listed(JobFilter(), 1_000)}
+    node = rig.register()
     for _ in range(20):  # a chain of jobs that wait for each other has fewer
         rig.clock.advance(hours=1)
         rig.settle()
         rig.store.promote(rig.now, 100)
         for job in rig.listed(JobFilter(state=State.PARKED), 100):
             rig.change(job.row.id, Verb.RESUME, transitions.resume)
-        node = rig.register()
         taken = [claim for queue in queues for claim in rig.claim(10, queue=queue, node=node, max_crashes=99)]
-        for claim in taken:
-            rig.finish(claim, Completed())
         if not taken:
             return
+        rig.store.finish([rig.report(claim, Completed()) for claim in taken], rig.now)

@@ -364,6 +364,33 @@ def as_another_user(act: str, path: Path, *arguments: object) -> Generator[subpr
         stranger.communicate()
 
 
+RINGER = """
+import sys
+from perdure import Perdure
+from perdure.store.sqlite import bell
+sys.kept = bell  # until the very end, as pytest does it: what goes before that is closed without a word
+app = Perdure(sys.argv[1])
+
+@app.job
+def work() -> None: ...
+
+work.enqueue()
+assert bell._senders
+app.close()
+"""
+
+
+@pytest.mark.usefixtures("only_bells")
+def test_who_has_woken_somebody_leaves_no_socket_open_at_its_end(
+    bell: SqliteBell, gate: Gate, path: Path, pool: ThreadPoolExecutor
+) -> None:
+    answers = sleeping(pool, gate, bell)
+    command = [sys.executable, "-W", "error", "-c", RINGER, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [answer.result(LONG_S) for answer in answers] == [True]
+
+
 STRANGER = """
 import os, socket, sys
 os.setgroups([])

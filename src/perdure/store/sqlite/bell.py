@@ -11,6 +11,7 @@ closed. A worker without a socket only checks every 50 ms.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import socket
@@ -235,6 +236,8 @@ def _sender() -> socket.socket:
     if known is None:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         known = _senders.setdefault(pid, made)
-        if known is not made:  # another thread was quicker
+        if known is made:
+            atexit.register(made.close)
+        else:  # another thread was quicker
             made.close()
     return known
