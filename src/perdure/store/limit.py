@@ -91,7 +91,8 @@ class Keys:
             tried = yield Tell("try_keys", {"keys": listed(missing)})
             beside = yield from ask()
             self.locked |= _locked(tried.rows, missing)
-            return beside
+            made = yield from self._make([key for key in missing if key not in self.locked])
+            return (yield from ask()) if made else beside
         locked: set[str] = set()
         left: list[str] = list(missing)
         answer: T | None = None
@@ -109,6 +110,23 @@ class Keys:
             self.locked = locked
         yield RELEASE
         return answer
+
+    def _make(self, missing: Sequence[str]) -> Op[bool]:
+        """Those of these keys that have no row are free too, unless somebody is just making one. Returns whether any
+        of them are locked now."""
+        if not missing:
+            return False
+        before = len(self.locked)
+        yield SAVEPOINT
+        try:
+            made = yield Call("make_keys", {"keys": listed(missing)})
+        except Locked:
+            yield ROLLBACK_TO
+        else:
+            if made.changed:
+                self.locked |= _locked((yield Call("try_keys", {"keys": listed(missing)})).rows, missing)
+        yield RELEASE
+        return len(self.locked) > before
 
     def _read(self, wanted: Sequence[str], looked_at: Sequence[str], names: set[str]) -> Op[list[Row]]:
         """The rows of these keys; what their limits mean is asked once in a transaction."""
