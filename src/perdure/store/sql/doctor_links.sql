@@ -111,7 +111,8 @@ WHERE (r.traits & 1) = 0
 {shown}
 
 -- fragment: counts_of_flows
--- Flows that have not ended: how many members they have, how many of them have ended, and how many have not.
+-- Flows that have not ended: how many members they have, how many of them have ended, and how many have not. A job that
+-- was superseded while it ran is none any more: its replacement is.
 SELECT
     f.id, f.sealed_at,
     f.total + COALESCE(t.added, 0) AS members,
@@ -124,7 +125,7 @@ LEFT JOIN (
     GROUP BY flow_id
 ) AS t ON t.flow_id = f.id
 LEFT JOIN (
-    SELECT flow_id, COUNT(*) AS jobs FROM {ready} WHERE flow_id IS NOT NULL GROUP BY flow_id
+    SELECT flow_id, COUNT(*) AS jobs FROM {ready} WHERE flow_id IS NOT NULL AND superseded_by IS NULL GROUP BY flow_id
 ) AS l ON l.flow_id = f.id
 LEFT JOIN (
     SELECT parent_id, COUNT(*) AS flows FROM {flow} WHERE finished_at IS NULL GROUP BY parent_id
@@ -154,7 +155,7 @@ SELECT f.id, COUNT(*) OVER ()
 FROM {flow} AS f
 WHERE f.finished_at IS NOT NULL
     AND (
-        EXISTS (SELECT 1 FROM {ready} AS r WHERE r.flow_id = f.id)
+        EXISTS (SELECT 1 FROM {ready} AS r WHERE r.flow_id = f.id AND r.superseded_by IS NULL)
         OR EXISTS (SELECT 1 FROM {flow} AS i WHERE i.parent_id = f.id AND i.finished_at IS NULL)
     )
 {shown}

@@ -152,6 +152,23 @@ def test_a_replacement_takes_the_place_of_a_member(rig: Rig) -> None:
     assert _ends(rig.flow(flow_id)) == ("completed", 1, 0, 0, 0)
 
 
+def test_the_doctor_counts_a_member_and_its_replacement_as_one(rig: Rig) -> None:
+    """Found by random sequences on three databases: it counted both while the first one ran, and "mended" that."""
+    flow_id, [member] = rig.start_flow(1)
+    running = rig.claim_one()
+    replacement = rig.new()
+    rig.store.supersede(member, replacement, rig.now)
+    assert doctor.examine(rig.store) == []
+
+    rig.cancel(replacement.id)
+    rig.settle()
+    assert rig.flow(flow_id).state == "cancelled"
+    assert doctor.examine(rig.store) == []
+
+    rig.finish(running, Cancelled())
+    assert rig.flow(flow_id).cancelled == 1
+
+
 @each(False, True)
 def test_a_replacement_needs_the_permit_of_its_flow_as_the_member_did(rig: Rig, runs: bool) -> None:
     """Found by review: it ran beside the one member that may run at a time."""

@@ -1083,7 +1083,7 @@ def test_the_place_of_a_block_whose_process_died_is_free_when_its_lease_ends(rig
 
 
 def test_a_place_whose_lease_has_ended_is_not_renewed(rig: Rig) -> None:
-    """Found by review: a block that had stood still for longer than its lease took back what another one had by then."""
+    """Found by review: a block that had stood still for longer than its lease took back what another had by then."""
     declare(rig, gpu=1)
     key, first, second = rig.key("gpu"), rig.ids.new(), rig.ids.new()
     assert rig.store.take_hold(key, 1, first, rig.now, 30 * SECOND)
