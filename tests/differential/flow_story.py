@@ -3,8 +3,7 @@
 Each database has an app of its own, with the same seed for its ids and the same clock: what users do is done through
 the app, what workers do through the store. At the end everything is let go, and has to come to its end by itself.
 
-Left out, because what becomes of it is about to change: supersede of members of flows, a place of a limit that is
-renewed after its lease, and a key that was never locked before rates open (`know_keys`).
+Left out, because what becomes of it is about to change: a key that was never locked before rates open (`know_keys`).
 """
 
 from __future__ import annotations
@@ -94,10 +93,6 @@ class Wanted(NamedTuple):
         """`more`: arguments, or what it waits for."""
         waits = {name: more.pop(name) for name in ("after", "on") if name in more}
         return told.kinds[self.kind].options(**self.options, **waits).new(**{**self.arguments, **more})
-
-
-def _is_lonely(job: Job) -> bool:
-    return job.row.flow_id is None
 
 
 def _is_free(job: Job) -> bool:
@@ -326,7 +321,7 @@ class FlowStory:
         return lambda told: told.app.retry(job, as_new=True)
 
     def supersede(self) -> Step:
-        job, wanted = to_uuid(self._job(_is_lonely)), self._wanted()
+        job, wanted = to_uuid(self._job()), self._wanted()
         return lambda told: told.app.supersede(job, wanted.draft(told))
 
     def edit(self) -> Step:
@@ -387,7 +382,6 @@ class FlowStory:
     def hold(self) -> Step:
         """A block of code takes a place, keeps it, or gives it back."""
         now = self.clock.now()
-        self.holds = [hold for hold in self.holds if hold[2] > now]
         if self.holds and self._is(0.6):
             key, holder, until = self.luck.choice(self.holds)
             if self._is(0.3):
