@@ -22,7 +22,7 @@ from perdure.limit.key import flow_key, keys_of, without
 from perdure.store import read
 from perdure.store.engine import Call, Op, Serialization, Tell
 from perdure.store.enqueue import enqueue, holder_of, take_place
-from perdure.store.follow import NOBODY, apply, read_flow, settled_edges, unfilled
+from perdure.store.follow import NOBODY, apply, lock_live, read_flow, settled_edges, unfilled
 from perdure.store.permit import needing
 from perdure.store.retention import Going, take_out
 from perdure.store.rows import Edit, Place, not_found
@@ -85,8 +85,9 @@ def _ended(job_id: JobId, verb: Verb) -> Op[Seen]:
 
 
 def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
-    """Put another job in this one's place. A waiting job is cancelled; a running one is asked to stop, and the
-    replacement waits for it. The replacement gets the business key in the same transaction.
+    """Put another job in this one's place. A waiting job is cancelled, and the replacement waits for what it waited
+    for; a running one is asked to stop, and the replacement waits for it. The replacement gets the business key in the
+    same transaction.
     """
     live = yield from read.live(job_id)
     if live is None:
@@ -109,7 +110,21 @@ def supersede(job_id: JobId, replacement: NewJob, now: Micros) -> Op[Seen]:
             f"cannot supersede job {to_uuid(job_id)}: the replacement's key is already held by job {inserted[0].id}",
             code="supersede_conflict",
         )
+    if live.waits_for:
+        yield from _wait_instead(job_id, replacement, now)
     return (yield from seen(job_id))
+
+
+def _wait_instead(old: JobId, replacement: NewJob, now: Micros) -> Op[None]:
+    """The replacement waits for those that the old job waited for, besides its own."""
+    own = {edge.depends_on for edge in replacement.after}
+    parents = [parent for (parent,) in (yield Call("read_waits", {"job_id": old})).rows if parent not in own]
+    lives = yield from lock_live([replacement.id])
+    if not lives or not parents:
+        return
+    yield Tell("wait_instead", [(replacement.id, parent, old) for parent in parents])
+    after = transitions.land(lives[0]._replace(waits_for=lives[0].waits_for + len(parents)), now)
+    yield from apply([Transition(Verb.SUPERSEDE, lives[0], after=after)], now)
 
 
 def _inheriting(new: NewJob, row: JobRow, old: LiveJob, *, blocked: bool) -> NewJob:

@@ -6,7 +6,7 @@ Called by `app` and the worker's turn through `store`. How members are counted a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from perdure.clock import Micros
@@ -216,8 +216,11 @@ def add_members(
     if new:
         counted = sum(job.sequence is not None for job in new)
         yield Tell("count_in_tally", [TallyRow(flow_id, NodeId(flow_id), added=counted)])
-        if flow.paused_at is not None:
-            yield from leave([(flow_id, "pause")], now)
+        verb = yield from _standing(flow)
+        if verb is not None:
+            yield from share(new, {flow_id: verb}, now)
+            seen = yield from _known(new, deduplicated=False)
+            enqueued = [seen[job.id] for job in new]
     fresh = iter(enqueued)
     return [known.get(job.id) or next(fresh) for job in jobs] if known else enqueued
 
@@ -232,27 +235,52 @@ def needing_permits(jobs: Sequence[NewJob], flows: Collection[FlowId]) -> list[N
     ]
 
 
-def grown(jobs: Sequence[NewJob], now: Micros) -> Op[list[NewJob]]:
-    """Jobs that handlers add to their flows, as those flows have them. What was decided about a whole flow goes for
-    them too: who decides has to wait, or has left word for the workers to go over its members again."""
+def grown(jobs: Sequence[NewJob]) -> Op[tuple[list[NewJob], dict[FlowId, str]]]:
+    """Jobs that handlers add to their flows, as those flows have them; and what was decided about which of the flows,
+    to be shared by these jobs. Who decides from now on has to wait until they are there."""
     limited: set[FlowId] = set()
+    decided: dict[FlowId, str] = {}
     for group in groups(sorted({job.flow_id for job in jobs if job.flow_id is not None})):
         for flow in map(FlowRow.read, (yield Call("share_these_flows", whole_group(group))).rows):
             if flow.at_once is not None:
                 limited.add(flow.id)
-            if flow.paused_at is not None:
-                yield from leave([(flow.id, "pause")], now)
-            if flow.cancel_requested_at is not None:
-                yield from leave([(flow.id, "cancel")], now)
-    return needing_permits(jobs, limited)
+            verb = yield from _standing(flow)
+            if verb is not None:
+                decided[flow.id] = verb
+    return needing_permits(jobs, limited), decided
 
 
-def _known(jobs: Sequence[NewJob]) -> Op[dict[JobId, Job]]:
-    """Those of these jobs that are there already."""
+def _standing(flow: FlowRow) -> Op[str | None]:
+    """What was decided about a flow, and goes for members that come later too."""
+    if flow.cancel_requested_at is not None:
+        return "cancel"
+    around: FlowRow | None = flow
+    while around is not None:
+        counted = (yield from read_flow(around.id)) if around.on_failure == "stop" else None
+        if counted is not None and counted.failed > 0:
+            return "stop"
+        around = None if around.parent_id is None else (yield from read_flow(around.parent_id))
+    return "pause" if flow.paused_at is not None else None
+
+
+def share(new: Sequence[NewJob], decided: Mapping[FlowId, str], now: Micros) -> Op[None]:
+    """Do to these members, which have just come, what was decided about their flows."""
+    verbs = {
+        job.id: decided[job.flow_id]
+        for job in new
+        if job.flow_id is not None and job.flow_id in decided and job.sequence is not None
+    }
+    written = [_DECISIONS[verbs[live.job_id]](live, now) for live in (yield from lock_live(verbs))]
+    if any(written):
+        yield from apply([one for one in written if one is not None], now)
+
+
+def _known(jobs: Sequence[NewJob], *, deduplicated: bool = True) -> Op[dict[JobId, Job]]:
+    """Those of these jobs that are there."""
     known: dict[JobId, Job] = {}
     for group in groups(jobs):
         for row in (yield Call("these_shown", whole_group(job.id for job in group))).rows:
-            job = Job.read(row, deduplicated=True)
+            job = Job.read(row, deduplicated=deduplicated)
             known[job.row.id] = job
     return known
 

@@ -62,6 +62,7 @@ class Keys:
             return
         if self.locked:
             self.locked |= _locked((yield Call("try_keys", {"keys": listed(missing)})).rows, missing)
+            yield from self._make([key for key in missing if key not in self.locked])
             return
         yield SAVEPOINT
         try:
@@ -73,6 +74,20 @@ class Keys:
             yield ROLLBACK_TO
         else:
             self.locked = locked
+        yield RELEASE
+
+    def _make(self, missing: Sequence[str]) -> Op[None]:
+        """Those of these keys that have no row are free too, unless somebody is just making one."""
+        if not missing:
+            return
+        yield SAVEPOINT
+        try:
+            made = yield Call("make_keys", {"keys": listed(missing)})
+        except Locked:
+            yield ROLLBACK_TO
+        else:
+            if made.changed:
+                self.locked |= _locked((yield Call("try_keys", {"keys": listed(missing)})).rows, missing)
         yield RELEASE
 
     def rooms(self, of: Iterable[str]) -> Op[dict[str, Room]]:

@@ -21,7 +21,7 @@ from perdure.job.states import State, Verb
 from perdure.store import claim, limit, permit, read
 from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op, Outrun, Tell
 from perdure.store.enqueue import enqueue
-from perdure.store.flow import begin_decisions, grown, look_if_free, settle
+from perdure.store.flow import begin_decisions, grown, look_if_free, settle, share
 from perdure.store.follow import NOBODY, Flows, apply, follow, look_again
 from perdure.store.protocols import Locked
 from perdure.store.rows import Finished, FinishStatus, Glance, Kinds, LogLine, Notes, Rescued, Turn, Turned
@@ -159,9 +159,14 @@ def _enqueue_children(batch: Sequence[Finish], decided: Sequence[Transition], no
     if counted:
         yield Tell("count_in_tally", [row._replace(added=count) for row, count in sorted(counted.items())])
     children = [child for child, _ in wanted]
-    enqueued = yield from enqueue((yield from grown(children, now)) if counted else children)
+    about: dict[FlowId, str] = {}
+    if counted:
+        children, about = yield from grown(children)
+    enqueued = yield from enqueue(children)
     if isinstance(enqueued, PerdureError):
         raise enqueued
+    if about:
+        yield from share(children, about, now)
     return [
         row._replace(added=-1)
         for row, job in zip(members, enqueued, strict=True)

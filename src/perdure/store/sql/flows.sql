@@ -62,6 +62,12 @@ UPDATE {edge}
 SET depends_on = :new_owner
 WHERE depends_on = :depends_on AND state = 'waiting' AND job_id <> :new_owner
 
+-- name: wait_instead
+-- Of another job.
+UPDATE {edge}
+SET job_id = :new_owner
+WHERE depends_on = :depends_on AND job_id = :job_id AND state = 'waiting'
+
 -- name: lock_these_live
 SELECT {ready_columns}
 FROM {ready}

@@ -169,6 +169,15 @@ INSERT INTO {limit_key} (key)
 VALUES (:key)
 {unless_known}
 
+-- name: make_keys
+-- Only of those that are not there: whoever has locked one that is there is not waited for.
+INSERT INTO {limit_key} (key)
+SELECT k.key
+FROM {each_key} AS k
+WHERE NOT EXISTS (SELECT 1 FROM {limit_key} AS y WHERE y.key = k.key)
+ORDER BY k.key
+{unless_known}
+
 -- name: drop_key
 DELETE FROM {limit_key}
 WHERE key = :key

@@ -1035,6 +1035,21 @@ def test_a_job_that_is_held_up_by_its_rate_holds_no_permit(rig: Rig) -> None:
     assert state_of(rig, second) == State.HELD
 
 
+def test_a_key_that_is_new_is_not_passed_over_in_a_turn_in_which_a_rate_opens(rig: Rig) -> None:
+    """Found by random sequences on three databases: servers had no row of it to lock."""
+    limited = declare_rate(rig, "sliding", 1)
+    declare(rig, api=1)
+    declare_rate(rig, "sliding", 1)
+    rig.enqueue_many(2, limit_key=limited)
+    assert started(rig) == 1
+    assert started(rig) == 0
+    rig.clock.advance(seconds=10)
+    jobs = [rig.enqueue(limit_key=needs(rig, (name, 1))) for name in ("new", "api")]
+    wanted = Turn(promote=10, lanes=[Lane(rig.queue, 10)], claimer=rig.claimer(10))
+
+    assert set(ids(rig.store.turn(wanted, rig.now).claims)) >= set(jobs)
+
+
 def test_a_rate_that_is_raised_lets_more_go_at_once(rig: Rig) -> None:
     limited = declare_rate(rig, "sliding", 1)
     rig.enqueue_many(5, limit_key=limited)

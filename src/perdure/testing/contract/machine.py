@@ -458,7 +458,7 @@ class FlowMachine(StoreMachine):
         assert not flow.sealed, "it is sealed"
         for new, job in zip(jobs, made, strict=True):
             self._keep(new, job.position, self.model.now, new.id)
-        self.model.grow(flow)
+        self.model.grow(flow, [job.id for job in jobs])
         return multiple(*(job.id for job in jobs))
 
     def _more_of(self, flow: Flow, count: int) -> list[NewJob]:
@@ -495,8 +495,8 @@ class FlowMachine(StoreMachine):
         report = self.rig.report(claim, Completed())._replace(children=(child,))
         [finished] = self.rig.store.finish([report], self.rig.now)
         if was_running:
-            self._keep(child, self.rig.live(child.id).position, self.model.now, child.id)
-            self.model.grow(self.model.flows[job.flow])
+            self._keep(child, self.rig.job(child.id).position, self.model.now, child.id)
+            self.model.grow(self.model.flows[job.flow], [child.id])
         assert finished.status == self.model.report(job, claim.run_id, "completed", 0)
         return child.id if was_running else _NONE
 

@@ -271,12 +271,21 @@ class Model:
         if flow.outer is not None:
             self._count(flow.outer, flow.state)
 
-    def grow(self, flow: Flow) -> None:
-        """It has more members: what was decided about it goes for them too."""
-        if flow.paused:
-            self.todo.append(("pause", flow))
+    def grow(self, flow: Flow, added: Iterable[JobId]) -> None:
+        """It has these members more: what was decided about it goes for them too."""
+        new = [self.jobs[job_id] for job_id in added]
         if flow.cancelled:
-            self.todo.append(("cancel", flow))
+            self._change(new, "cancel")
+        elif self._is_stopped(flow):
+            self._change(new, "stop")
+        elif flow.paused:
+            self._change(new, "pause")
+
+    def _is_stopped(self, flow: Flow | None) -> bool:
+        """It, or one around it."""
+        if flow is None:
+            return False
+        return (flow.on_failure == "stop" and self.counts(flow)["failed"] > 0) or self._is_stopped(flow.outer)
 
     def change_flow(self, flow: Flow, verb: str) -> None:
         """Cancel, pause or resume it by hand; or stop it, because a member has failed."""

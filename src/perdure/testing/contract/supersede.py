@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.errors import KeyConflict
 from perdure.ids import to_uuid
+from perdure.job.flow import Edge
 from perdure.job.reports import Cancelled, Completed, Failed, Released, Report, Skipped, Snoozed, Unreadable
 from perdure.job.states import WAITING, State
 from perdure.testing.contract.case import each, raises
@@ -78,6 +79,38 @@ def test_a_replacement_can_be_superseded_in_turn(rig: Rig) -> None:
 
     assert rig.job(second.id).state == State.CANCELLED
     assert rig.job(third.id).state == State.QUEUED
+
+
+def test_the_replacement_of_a_replacement_waits_for_the_job_that_still_runs(rig: Rig) -> None:
+    """Found by review: it ran beside it."""
+    running = rig.start()
+    second, third = rig.new(), rig.new()
+    rig.store.supersede(running.job_id, second, rig.now)
+    rig.store.supersede(second.id, third, rig.now)
+
+    assert (rig.job(third.id).state, rig.claim(5)) == (State.BLOCKED, [])
+    rig.finish(running, Cancelled())
+    assert rig.claim_one().job_id == third.id
+
+
+@each(Completed(), Failed(HOPELESS))
+def test_the_replacement_waits_for_what_the_superseded_job_waited_for(rig: Rig, report: Report) -> None:
+    parent, other = rig.start(), rig.start()
+    old = rig.enqueue(after=(Edge(parent.job_id), Edge(other.job_id, "end")))
+    behind = rig.enqueue(after=(Edge(old),))
+    replacement = rig.new(after=(Edge(other.job_id, "end"),))
+    rig.store.supersede(old, replacement, rig.now)
+    assert (rig.job(replacement.id).state, rig.job(replacement.id).waits_for) == (State.BLOCKED, 2)
+
+    rig.finish(other, Completed())
+    assert rig.claim(5) == []
+    rig.finish(parent, report)
+
+    if report == Completed():
+        rig.finish(rig.claim_one(), Completed())
+        assert rig.claim_one().job_id == behind
+    else:
+        assert [rig.job(job).state for job in (replacement.id, behind)] == [State.SKIPPED] * 2
 
 
 def test_a_superseded_job_is_not_superseded_again(rig: Rig) -> None:

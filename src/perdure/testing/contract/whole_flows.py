@@ -169,6 +169,43 @@ def test_members_that_come_to_a_paused_flow_are_paused(rig: Rig) -> None:
     assert rig.job(late.id).state == State.PAUSED
 
 
+@each(("stop", State.SKIPPED), ("cancel", State.CANCELLED), ("pause", State.PAUSED))
+def test_members_that_come_to_a_flow_after_a_failure_do_not_start(
+    rig: Rig, on_failure: OnFailure, state: State
+) -> None:
+    """Found by review: those of a stopped flow ran, and the others could in that very turn. Here a member adds one, and
+    one to a flow inside."""
+    outer, inner = _nested(rig, 2)
+    outer = outer._replace(on_failure=on_failure)
+    adder, failing, grown = rig.members(outer, 3, max_attempts=1)
+    waits, late = rig.members(inner, 2)
+    rig.store.start_flows([outer, inner], [adder, failing, waits._replace(after=(Edge(adder.id),))])
+    claim, failed = rig.claim(2)
+    rig.finish(failed, Failed(HOPELESS))
+    rig.settle()
+    finish = Finish(claim.live, Completed(), JobId(rig.ids.new()), children=(grown, late))
+    lanes = [Lane(rig.queue, 20)]
+
+    assert rig.store.turn(Turn([finish], lanes=lanes, claimer=rig.claimer(20)), rig.now).claims == []
+    rig.settle()
+    assert _states(rig, [grown.id, late.id]) == [state] * 2
+
+
+def test_members_that_come_to_a_stopped_batch_are_skipped(rig: Rig) -> None:
+    flow = rig.new_flow(open=True, on_failure="stop")
+    failing, late = rig.members(flow, 2, max_attempts=1)
+    rig.store.start_flows([flow], [failing])
+    _fail_one(rig)
+    rig.settle()
+
+    [added] = rig.store.add_members(flow.id, [late], rig.now)
+
+    assert (added.state, added.row.error_type, added.deduplicated) == (State.SKIPPED, STOPPED, False)
+    rig.store.seal_flow(flow.id, rig.now)
+    rig.settle()
+    assert (rig.flow(flow.id).state, rig.flow(flow.id).skipped) == ("failed", 1)
+
+
 @each(("pause", State.PAUSED), ("cancel", State.CANCELLED))
 def test_members_that_a_handler_adds_share_what_was_decided_about_the_flow(
     rig: Rig, verb: FlowVerb, state: State
