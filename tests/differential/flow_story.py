@@ -3,9 +3,7 @@
 Each database has an app of its own, with the same seed for its ids and the same clock: what users do is done through
 the app, what workers do through the store. At the end everything is let go, and has to come to its end by itself.
 
-Left out, because what becomes of it is about to change: supersede of members of flows, growth of jobs that are retried
-as new ones, retry of a cancelled flow, a place of a limit that is renewed after its lease, and a key that was never
-locked before rates open (`know_keys`).
+Left out, because what becomes of it is about to change: a key that was never locked before rates open (`know_keys`).
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bucket": {"rate": Rate("bucket", 3, per=70, weight="weight", algorithm="bucket", burst=4), "limit": API},
 }
 LIMITS = ("gpu", "api", "tenant", "sliding", "window", "bucket")
-TENANTS = ("a", "b")
+TENANTS = ("a", "")
 BY_TENANT = ("tenant", "window")
 RATES = ("sliding", "window", "bucket")
 RETENTION = Retention(MINUTE, MINUTE, MINUTE, 5 * MINUTE, logs=MINUTE, records=None)
@@ -95,10 +93,6 @@ class Wanted(NamedTuple):
         """`more`: arguments, or what it waits for."""
         waits = {name: more.pop(name) for name in ("after", "on") if name in more}
         return told.kinds[self.kind].options(**self.options, **waits).new(**{**self.arguments, **more})
-
-
-def _is_lonely(job: Job) -> bool:
-    return job.row.flow_id is None
 
 
 def _is_free(job: Job) -> bool:
@@ -319,23 +313,15 @@ class FlowStory:
         return act
 
     def retry_flow(self) -> Step:
-        known = [flow for flow in self._flows() if not self._is_cancelled(flow)]
-        flow, again = self.luck.choice(known).id if known else FlowId(self.ids.new()), self._is(0.5)
-        return lambda told: told.app.retry(told.app.flows.existing(to_uuid(flow)), again=again).row
-
-    def _is_cancelled(self, flow: FlowRow) -> bool:
-        """Or one inside or around it is."""
-        store = self.first.store
-        outer = None if flow.parent_id is None else store.flow(flow.parent_id)
-        about = [flow, *store.inner_flows(flow.id), *([] if outer is None else [outer])]
-        return any(one.cancel_requested_at is not None for one in about)
+        flow, again = to_uuid(self._flow()), self._is(0.5)
+        return lambda told: told.app.retry(told.app.flows.existing(flow), again=again).row
 
     def retry_as_new(self) -> Step:
         job = to_uuid(self._job())
         return lambda told: told.app.retry(job, as_new=True)
 
     def supersede(self) -> Step:
-        job, wanted = to_uuid(self._job(_is_lonely)), self._wanted()
+        job, wanted = to_uuid(self._job()), self._wanted()
         return lambda told: told.app.supersede(job, wanted.draft(told))
 
     def edit(self) -> Step:
@@ -396,7 +382,6 @@ class FlowStory:
     def hold(self) -> Step:
         """A block of code takes a place, keeps it, or gives it back."""
         now = self.clock.now()
-        self.holds = [hold for hold in self.holds if hold[2] > now]
         if self.holds and self._is(0.6):
             key, holder, until = self.luck.choice(self.holds)
             if self._is(0.3):
@@ -478,7 +463,7 @@ class FlowStory:
     def _child(self, told: Company, claim: Claim, wanted: Wanted) -> tuple[NewJob, ...]:
         """What a handler adds to the flow of its job."""
         flow_id = claim.live.flow_id
-        if flow_id is None or claim.live.as_new_job:
+        if flow_id is None:
             return ()
         new = told.app.new_job(wanted.draft(told))
         return (new._replace(flow_id=flow_id, sequence=number_of(new.id)),)

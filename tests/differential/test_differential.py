@@ -129,5 +129,5 @@ def test_the_same_story_ends_the_same_on_every_database(twins: Twins, full_size:
 
 
 def test_the_same_story_of_flows_ends_the_same_on_every_database(twins: Twins, full_size: bool) -> None:
-    for seed in range(1_000 if full_size else 12):
+    for seed in range(1_000 if full_size else 8):
         tell_of_flows(twins, seed)

@@ -73,6 +73,12 @@ LIMITS = {"tenant": 2, "gpu": 4}
 AT_ONCE = [Limit("tenant", LIMITS["tenant"], by="tenant"), Limit("gpu", LIMITS["gpu"], weight="weight")]
 RATE, PER_S, SKEW_S = 3, 20.0, 4.0
 """So many starts in any 20 s by the clocks of the machines, which differ by up to 4 s."""
+LIMITED: dict[str, dict[str, Any]] = {
+    "heavy": {"limit": AT_ONCE},
+    "rated": {"rate": Rate("rate", RATE, per=PER_S)},
+    "window": {"rate": Rate("window", RATE, per=PER_S, by="tenant", algorithm="fixed"), "limit": AT_ONCE[0]},
+    "bucket": {"rate": Rate("bucket", RATE, per=PER_S, weight="weight", algorithm="bucket", burst=4)},
+}
 ACTS = {
     "ok": 12, "talk": 2, "effect": 4, "child": 3, "orphan": 1, "fail": 8, "fatal": 1, "later": 2, "snooze": 2,
     "skip": 1, "cancel": 1, "hang": 3, "polite": 2, "deaf": 2, "heedless": 2,
@@ -238,8 +244,7 @@ class World:
         self.desk = FaultyRunner(self.inner, self._meanwhile, self._is_reachable)
         self.app.__dict__["store"] = SimStore(self.desk, self)
         self.kinds = [self.app.job(name=name)(work) for name in ("common", "late")]
-        rated = self.app.job(name="rated", rate=Rate("rate", RATE, per=PER_S))(limited)
-        self.limited = self.app.job(name="heavy", limit=AT_ONCE)(limited), rated
+        self.limited = [self.app.job(name=name, **said)(limited) for name, said in LIMITED.items()]
         self.old_kinds = Registry()
         self.old_kinds.add(self.kinds[0])
         self.planned_from: dict[str, Micros] = {}
@@ -302,7 +307,7 @@ class World:
             self.jobs.append(job.id)
 
     def enqueue_limited(self) -> None:
-        kind = self.limited[self.random.random() < 0.3]
+        kind = self.random.choices(self.limited, (6, 2, 1, 1))[0]
         with suppress(StoreError):
             jobs = self.app.enqueue_many([self._limited(kind) for _ in range(self.random.randrange(1, 5))])
             for job in jobs:
@@ -318,7 +323,7 @@ class World:
 
     def _member(self) -> Draft:
         if self.random.random() < 0.2:
-            return self._limited(self.limited[0])
+            return self._limited(self.random.choices(self.limited, (8, 0, 1, 1))[0])
         retry = Retry(self.random.choice((1, 1, 2)), backoff="none", as_new_job=self.random.random() < 0.1)
         drafted: Draft = self.kinds[0].options(queue=self.random.choice(QUEUES), retry=retry).new(n=0)
         return drafted
