@@ -289,14 +289,14 @@ def no_draft(given: object) -> InvalidInput:
     """The error for what `kind.new` did not make, with what to write instead."""
     match given:
         case Bound():
-            name = cast("Bound[..., Any]", given)._kind.name
+            name = cast("Bound[..., Any]", given)._kind.name  # pyright: ignore[reportPrivateUsage] - its own module
             said = f"the kind {name} itself; write {name}.new(…)"
         case Job():
             said = f"job {given.id}, which is enqueued already; write {given.kind}.new(…) instead of .enqueue(…)"
         case list() | tuple():
             said = "a list; give the jobs one by one, with * before a list of them"
         case Mapping():
-            said = f"{shown(given)}; kind.enqueue_many takes dicts of arguments"
+            said = f"{shown(cast('object', given))}; kind.enqueue_many takes dicts of arguments"
         case _:
             said = f"{shown(given)}; name the kind and its arguments, as in send.new(to)"
     return InvalidInput(f"expected jobs made by kind.new(…), not {said}", code="draft_invalid")

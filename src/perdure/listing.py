@@ -102,7 +102,7 @@ def states_in(filters: Mapping[str, Any], known: type[StrEnum]) -> list[str | No
     return [check_choice(one, "state", list(known), code="filter_invalid") for one in wanted]
 
 
-_OF_FLOWS = dict.fromkeys(
+_OF_FLOWS: Mapping[str, str] = dict.fromkeys(
     ("flow", "flow_id"), "app.jobs(flow=…) for the jobs of a flow, or a verb for all of it, as in app.cancel(flow)"
 )
 

@@ -266,9 +266,11 @@ def edges_of(after: Any, on: NeedsName | None) -> tuple[Edge, ...]:
     edges: dict[bytes, Edge] = {}
     usual = on or "success"
     for one in listed:
-        what, needs = one, usual
+        what: Any = one
+        needs = usual
         if isinstance(one, tuple) and _is_pair(cast("object", one)):
-            what, needs = one[0], check_choice(one[1], "on", _NEEDS, code="on_invalid")
+            what, named = cast("tuple[Any, Any]", one)
+            needs = check_choice(named, "on", _NEEDS, code="on_invalid")
         depends_on = what.raw_id if isinstance(what, Awaited) else awaited_id(what)
         known = edges.get(depends_on)
         if known is None:
@@ -281,7 +283,7 @@ def edges_of(after: Any, on: NeedsName | None) -> tuple[Edge, ...]:
 
 
 def _is_listed(value: object) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, Reference) and not _is_record(value)
+    return not _is_record(value) and not isinstance(value, Reference) and isinstance(value, Iterable)
 
 
 def _is_record(value: object) -> bool:
