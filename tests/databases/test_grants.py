@@ -207,6 +207,19 @@ def test_an_enqueuer_enqueues_jobs_with_limits_and_rates(owner: Perdure, login: 
     assert len(list(owner.jobs(state="held"))) == 4
 
 
+def test_an_enqueuer_enqueues_jobs_with_limits_in_queues_that_are_new(owner: Perdure, login: Login) -> None:
+    for app in (owner, web := login("enqueue")):
+
+        @app.job(limit=Limit("tenant", 1, by="to"), rate=Rate(5, per=3600))
+        def scarce(to: str) -> None: ...
+
+    owner.limits.set("tenant", 1, new=True)
+    jobs = [web.enqueue("scarce", {"to": "ann"}, queue=f"of {number}") for number in range(3)]
+
+    by_hand.claim(owner, "of 0")
+    assert [web.existing(job).state for job in jobs] == ["running", "held", "held"]
+
+
 MORE_THAN_NEW: dict[str, Callable[[Perdure, Job], Any]] = {
     "after a job": lambda web, job: web.enqueue("send", after=job),
     "batch": lambda web, _: web.batch("all").__enter__(),
@@ -271,13 +284,19 @@ def test_an_enqueuer_does_nothing_else(what: str, owner: Perdure, login: Login) 
 def test_a_reader_looks_at_everything(owner: Perdure, login: Login) -> None:
     job = owner.enqueue("send")
     by_hand.fail(owner, queue="mail")
+    owner.limits.set("tenant", 1, new=True)
+    chain = owner.chain(owner.kinds.get("send").options(queue="other").new("ann"))
+    owner.cancel(chain)
     reader = login("read")
 
     assert status(reader.store, reader.clock.now()) is not None
-    assert [one.id for one in reader.jobs()] == [job.id]
-    assert explain(reader.store, next(iter(reader.jobs())), reader.clock.now()) is not None
+    assert [one.id for one in reader.jobs(queue="mail")] == [job.id]
+    assert explain(reader.store, reader.existing(job), reader.clock.now()) is not None
     assert len(list(reader.runs())) == 1
-    assert reader.queues.list()[0].name == "mail"
+    assert [queue.name for queue in reader.queues.list()] == ["mail", "other"]
+    assert [limit.name for limit in reader.limits.list()] == ["tenant"]
+    assert reader.limits.show("tenant") is not None
+    assert list(reader.flows.jobs(chain)) != []
     assert examine(reader.store) == []
 
 

@@ -1,11 +1,12 @@
 """Counts the rows that MariaDB reads for each statement of an operation, and looks at how it means to find them."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 import pymysql
@@ -48,7 +49,7 @@ class Ran(NamedTuple):
 
 
 @contextmanager
-def watched() -> Iterator[list[Ran]]:
+def watched() -> Generator[list[Ran], None, None]:
     """The statements that all stores of this process run meanwhile."""
     seen: list[Ran] = []
     execute, run = MySQLDriver.execute, MySQLDriver._run
@@ -93,7 +94,7 @@ _LIMITS = {"cap", "groups", "page", "scan"}
 def _given(statement: Statement, params: Any) -> int:
     """How many rows it is given, or about how many jobs or keys it is, or how many it may look at."""
     if isinstance(params, list):
-        return len(params)
+        return len(cast("list[object]", params))
     given = dict(zip(statement.names, row_for(statement, params), strict=True))
     limits = [value for name, value in given.items() if name in _LIMITS and isinstance(value, int)]
     keys = [text.count('"') // 2 for text in given.values() if isinstance(text, str) and text.startswith("[")]
@@ -103,6 +104,7 @@ def _given(statement: Statement, params: Any) -> int:
 def _whole(driver: MySQLDriver, sql: str) -> list[str]:
     if not LARGE.search(sql) or not _EXPLAINED.match(sql):
         return []
+    steps: list[tuple[str, str]] = []
     with DictCursor(driver._connection) as cursor, suppress(pymysql.ProgrammingError):
         cursor.execute(f"EXPLAIN {sql}")
         aliases = {alias or table: table for table, alias in re.findall(r"(perdure_\w+)(?: AS (\w+))?", sql)}
