@@ -2,8 +2,6 @@
 
 Each database has an app of its own, with the same seed for its ids and the same clock: what users do is done through
 the app, what workers do through the store. At the end everything is let go, and has to come to its end by itself.
-
-Left out, because what becomes of it is about to change: a key that was never locked before rates open (`know_keys`).
 """
 
 from __future__ import annotations
@@ -110,16 +108,12 @@ class FlowStory:
         self.first = first
         self.ids = IdFactory(lambda: clock.now() // 1000, self.luck.randbytes)
         self.queues = ("q0",) if seed % 2 else ("q0", "q0", "q1")
-        self.is_begun = False
         self.nodes: list[NodeId] = []
         self.runs: list[RunId] = []
         self.holds: list[tuple[str, bytes, int]] = []
         """Places of limits that blocks of code hold: key, who, and until when."""
 
     def step(self) -> tuple[str, Step]:
-        if not self.is_begun:
-            self.is_begun = True
-            return "know_keys", self.know_keys()
         if not self.nodes:
             return "register", self.register()
         [name] = self.luck.choices(list(CHANCES), list(CHANCES.values()))
@@ -356,20 +350,6 @@ class FlowStory:
         verb = self.luck.choice(("set", "set", "reset", "pause", "resume", "resume"))
         given = (name, most) if verb == "set" else (name,)
         return lambda told: getattr(told.app.limits, verb)(*given, key=key)
-
-    def know_keys(self) -> Step:
-        register, now = self.register(), self.clock.now()
-
-        def act(told: Company) -> object:
-            registered = register(told)
-            for name in LIMITS:
-                values = [key_of(name, tenant) for tenant in TENANTS if name in BY_TENANT]
-                for key in (name, *values):
-                    told.store.pause_limit(name, key, now)
-                    told.store.pause_limit(name, key, None)
-            return registered
-
-        return act
 
     def limit_the_queue(self) -> Step:
         queue, most = self.luck.choice((*self.queues, "*")), self.luck.choice((None, None, 1, 2, 3))

@@ -13,6 +13,7 @@ from perdure.errors import PerdureError
 from perdure.ops.doctor import examine, is_healthy
 from perdure.store.open import open_store
 from perdure.testing.contract.rig import START, Rig
+from tests.conftest import SIZE
 from tests.differential import flow_story
 from tests.differential.flow_story import LONGEST_END, Company, FlowStory, shown
 from tests.differential.state import plain, questions, rows_of
@@ -23,6 +24,7 @@ SERVERS = {"postgres": "postgres_server", "mariadb": "mariadb_server"}
 
 STEPS = 60
 LOOK_EVERY = 10
+PER_TEST = 2
 
 
 class Twins:
@@ -128,6 +130,7 @@ def test_the_same_story_ends_the_same_on_every_database(twins: Twins, full_size:
         tell(twins, seed)
 
 
-def test_the_same_story_of_flows_ends_the_same_on_every_database(twins: Twins, full_size: bool) -> None:
-    for seed in range(1_000 if full_size else 8):
+@pytest.mark.parametrize("first", range(0, 1_000 if SIZE == "full" else 8, PER_TEST))
+def test_the_same_story_of_flows_ends_the_same_on_every_database(twins: Twins, first: int) -> None:
+    for seed in range(first, first + PER_TEST):
         tell_of_flows(twins, seed)
