@@ -267,7 +267,7 @@ def edges_of(after: Any, on: NeedsName | None) -> tuple[Edge, ...]:
     usual = on or "success"
     for one in listed:
         what, needs = one, usual
-        if isinstance(one, tuple) and _is_pair(cast("object", one)):
+        if _is_pair(one):
             what, needs = one[0], check_choice(one[1], "on", _NEEDS, code="on_invalid")
         depends_on = what.raw_id if isinstance(what, Awaited) else awaited_id(what)
         known = edges.get(depends_on)
