@@ -50,14 +50,15 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
 def listed_drafts(drafts: object, others: Sequence[object]) -> list[Any]:
     """The members of a group. InvalidInput: they were given one by one, or are no list at all."""
     if isinstance(drafts, Draft) or others:
-        named = [f"{one.kind.name}.new(…)" for one in (drafts, *others) if isinstance(one, Draft)]  # pyright: ignore
+        given = [one for one in (drafts, *others) if isinstance(one, Draft)]
+        named = [f"{one.kind.name}.new(…)" for one in given]  # pyright: ignore[reportUnknownVariableType]
         raise InvalidInput(
             f"a group takes its jobs as one list; write app.group([{', '.join(named[:_NAMED])}"
             f"{', …' if len(named) > _NAMED else ''}])",
             code="draft_invalid",
         )
     if isinstance(drafts, (Kind, Mapping)) or not isinstance(drafts, Iterable):
-        raise no_draft(cast("object", drafts))
+        raise no_draft(drafts)  # pyright: ignore[reportUnknownArgumentType]
     return list(cast("Iterable[Any]", drafts))  # type: ignore[redundant-cast]  # for pyright
 
 

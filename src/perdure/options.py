@@ -268,8 +268,8 @@ def edges_of(after: Any, on: NeedsName | None) -> tuple[Edge, ...]:
     for one in listed:
         what: Any = one
         needs = usual
-        if isinstance(one, tuple) and _is_pair(cast("object", one)):
-            what, named = cast("tuple[Any, Any]", one)
+        if _is_pair(one):
+            what, named = one
             needs = check_choice(named, "on", _NEEDS, code="on_invalid")
         depends_on = what.raw_id if isinstance(what, Awaited) else awaited_id(what)
         known = edges.get(depends_on)

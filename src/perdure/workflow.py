@@ -145,8 +145,8 @@ class _Plan(NamedTuple):
         itself, which is seen in a tenth of the time."""
         if self.callbacks:
             return False
-        later: set[bytes] = {flow.id for flow in self.flows}
-        later.update(job.id for job in self.jobs)
+        later = set[bytes](flow.id for flow in self.flows)
+        later.update([job.id for job in self.jobs])
         for job in self.jobs:
             for edge in job.after:
                 if edge.depends_on in later:

@@ -94,6 +94,7 @@ def test_those_who_wait_for_a_job_are_found_by_its_key(connection: sqlite3.Conne
         ("edges_of_jobs", "perdure_edge", r"INDEX \w+ \(job_id=\?"),
         ("these_live", "perdure_ready", r"INDEX \w+ \(job_id=\?\)|PRIMARY KEY \(job_id=\?\)"),
         ("tallies_of_flow", "perdure_tally", r"PRIMARY KEY \(flow_id=\?\)"),
+        ("read_flow", "perdure_tally", r"PRIMARY KEY \(flow_id=\?\)"),
         ("look_for_node", "perdure_tally", r"INDEX perdure_tally_by_node \(node_id=\?\)"),
         ("flow_with_key", "perdure_flow", r"INDEX perdure_flow_live_key \(live_key=\?\)"),
         ("flows_filled_by", "perdure_flow", r"INDEX perdure_flow_filled_by \(filled_by=\?\)"),

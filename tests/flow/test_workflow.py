@@ -354,6 +354,15 @@ def test_what_would_wait_for_itself_is_refused(t: Kit, k: Kinds) -> None:
     assert list(t.app.jobs()) == []
 
 
+def test_a_member_that_would_wait_for_its_own_flow_by_way_of_another_job_is_refused(t: Kit, k: Kinds) -> None:
+    with pytest.raises(InvalidInput, match="wait for each other") as caught, t.app.workflow("w") as wf:
+        inner = wf.batch("inner")
+        behind = wf.add(k.note.new("behind"), after=inner)
+        inner.add(k.note.new("member"), after=behind)
+    assert caught.value.code == "flow_cycle"
+    assert list(t.app.jobs()) == []
+
+
 # -- one live workflow per key ---------------------------------------------------------------------------------------
 
 

@@ -416,8 +416,13 @@ def limit_members(flow_id: FlowId, at_once: int | None) -> Op[None]:
 
 def read_flow(flow_id: FlowId) -> Op[FlowRow | None]:
     """The flow with its counts as they are now. None: there is no such flow."""
-    rows = (yield Call("read_flow", {"id": flow_id})).rows
-    return (yield from with_counts(FlowRow.read(rows[0]))) if rows else None
+    for row in (yield Call("read_flow", {"id": flow_id})).rows:
+        flow = FlowRow.read(row[:-_COUNTS])
+        return flow if flow.finished_at is not None or row[-1] is None else _summed(flow, row[-_COUNTS:])
+    return None
+
+
+_COUNTS = len(TallyRow._fields[2:])
 
 
 def with_counts(flow: FlowRow) -> Op[FlowRow]:

@@ -109,8 +109,17 @@ INSERT INTO {flow} ({flow_columns}, live_key)
 VALUES ({flow_values}, :live_key)
 
 -- name: read_flow
-SELECT {flow_columns}
+-- With what its tallies say, which is to be added: every turn that has counted in a flow asks for both.
+SELECT {flow_columns}, more, more_completed, more_failed, more_cancelled, more_skipped, more_run_ms, more_wait_ms,
+    more_attempts
 FROM {flow}
+LEFT JOIN (
+    SELECT SUM(added) AS more, SUM(completed) AS more_completed, SUM(failed) AS more_failed,
+        SUM(cancelled) AS more_cancelled, SUM(skipped) AS more_skipped, SUM(run_ms) AS more_run_ms,
+        SUM(wait_ms) AS more_wait_ms, SUM(attempts) AS more_attempts
+    FROM {tally}
+    WHERE flow_id = :id
+) AS t ON 1 = 1
 WHERE id = :id
 
 -- name: lock_flow
