@@ -50,7 +50,11 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
 def listed_drafts(drafts: object, others: Sequence[object]) -> list[Any]:
     """The members of a group. InvalidInput: they were given one by one, or are no list at all."""
     if isinstance(drafts, Draft) or others:
-        given: list[Draft] = [one for one in (drafts, *others) if isinstance(one, Draft)]
+        given: list[Draft] = [
+            one
+            for one in (drafts, *others)
+            if isinstance(one, Draft)  # pyright: ignore[reportUnknownVariableType]
+        ]
         named = [f"{one.kind.name}.new(…)" for one in given]
         raise InvalidInput(
             f"a group takes its jobs as one list; write app.group([{', '.join(named[:_NAMED])}"
