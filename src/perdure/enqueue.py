@@ -50,12 +50,7 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
 def listed_drafts(drafts: object, others: Sequence[object]) -> list[Any]:
     """The members of a group. InvalidInput: they were given one by one, or are no list at all."""
     if isinstance(drafts, Draft) or others:
-        given: list[Draft] = [
-            one
-            for one in (drafts, *others)
-            if isinstance(one, Draft)  # pyright: ignore[reportUnknownVariableType]
-        ]
-        named = [f"{one.kind.name}.new(…)" for one in given]
+        named = list(map(_as_written, (drafts, *others)))
         raise InvalidInput(
             f"a group takes its jobs as one list; write app.group([{', '.join(named[:_NAMED])}"
             f"{', …' if len(named) > _NAMED else ''}])",
@@ -64,6 +59,10 @@ def listed_drafts(drafts: object, others: Sequence[object]) -> list[Any]:
     if isinstance(drafts, (Kind, Mapping)) or not isinstance(drafts, Iterable):
         raise no_draft(drafts)  # pyright: ignore[reportUnknownArgumentType]
     return list(cast("Iterable[Any]", drafts))  # type: ignore[redundant-cast]  # for pyright
+
+
+def _as_written(draft: object) -> str:
+    return f"{draft.kind.name}.new(…)" if isinstance(draft, Draft) else "…"
 
 
 _NAMED = 3
