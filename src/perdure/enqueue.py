@@ -49,8 +49,9 @@ def common_tx(drafts: Sequence[object], tx: Any) -> Any:
 
 def listed_drafts(drafts: object, others: Sequence[object]) -> list[Any]:
     """The members of a group. InvalidInput: they were given one by one, or are no list at all."""
+    given: Sequence[object] = (drafts, *others)
     if isinstance(drafts, Draft) or others:
-        named = list(map(_as_written, (drafts, *others)))
+        named = list(map(_as_written, given))
         raise InvalidInput(
             f"a group takes its jobs as one list; write app.group([{', '.join(named[:_NAMED])}"
             f"{', …' if len(named) > _NAMED else ''}])",
