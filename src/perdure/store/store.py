@@ -17,7 +17,7 @@ from perdure.clock import Clock, Micros, SystemClock
 from perdure.errors import ConfigError, PerdureError, StoreError
 from perdure.job.model import NewJob
 from perdure.job.views import Job
-from perdure.store import admin, control, read, retention
+from perdure.store import admin, control, read, retention, todo, whole_flow
 from perdure.store import claim as _claim
 from perdure.store import copy as _copy
 from perdure.store import enqueue as _enqueue
@@ -253,7 +253,7 @@ class SqlStore:
     afinish = awrites(_turn.finish)
     promote = past_damage(writes(_turn.promote))
     rescue = past_damage(briefly(_turn.rescue))
-    rescue_flows = briefly(_flow.rescue_flows)
+    rescue_flows = briefly(todo.rescue_flows)
     turn = past_damage(briefly(_turn.turn))
     glance = looks(_turn.glance)
     held_by = reads(_turn.held_by)
@@ -360,8 +360,8 @@ class SqlStore:
     flow_edges = reads(_flow.flow_edges)
     sources = reads(_follow.sources)
     results = reads(_flow.results)
-    change_flow = writes(_flow.change_flow)
-    retry_flow = writes(_flow.retry_flow)
+    change_flow = writes(whole_flow.change_flow)
+    retry_flow = writes(whole_flow.retry_flow)
 
     # StatusQueries
     outstanding = reads(read.outstanding)

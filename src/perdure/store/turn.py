@@ -21,10 +21,11 @@ from perdure.job.states import State, Verb
 from perdure.store import claim, limit, permit, read
 from perdure.store.engine import BEGIN_PART, END_PART, UNDO_PART, Call, Op, Outrun, Tell
 from perdure.store.enqueue import enqueue
-from perdure.store.flow import begin_decisions, grown, look_if_free, settle, share
+from perdure.store.flow import grown, look_if_free, share
 from perdure.store.follow import NOBODY, Flows, apply, follow, look_again
 from perdure.store.protocols import Locked
 from perdure.store.rows import Finished, FinishStatus, Glance, Kinds, LogLine, Notes, Rescued, Turn, Turned
+from perdure.store.todo import begin_decisions, settle
 from perdure.store.write import change
 
 
