@@ -594,6 +594,8 @@ CASES: tuple[Case, ...] = (
     case(ready("member", "flow_id = :flow_ended"), flow_sum_differs="flow", flow_ended_too_early="flow_ended"),
     case(flow("inner", "parent_id = :flow_ended"), flow_sum_differs="flow", flow_ended_too_early="flow_ended"),
     case(flow("flow_ended", "total = 9")),
+    case(ready("superseded", "flow_id = :flow")),
+    case(ready("superseded", "flow_id = :flow_ended")),
     case(flow("flow_open", f"created_at = {NOW} - {DAY + 1}"), flow_open_long="flow_open"),
     case(flow("flow_open", f"created_at = {NOW} - {DAY}")),
     case(f"UPDATE perdure_job SET created_at = {NOW} - {DAY + 1} WHERE flow_id = :flow"),

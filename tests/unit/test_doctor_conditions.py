@@ -38,11 +38,11 @@ EQUIVALENT = {
         for what in (
             "never: l.flow_id = f.id",
             "never: i.parent_id = f.id",
-            *(
-                f"{how}: {what}"
-                for how in ("never", "without")
-                for what in ("flow_id IS NOT NULL", "finished_at IS NULL")
-            ),
+            "never: flow_id IS NOT NULL AND superseded_by IS NULL",
+            "without: flow_id IS NOT NULL",
+            "without: superseded_by IS NULL",
+            "never: finished_at IS NULL",
+            "without: finished_at IS NULL",
         )
     },
 }

@@ -9,7 +9,7 @@ from perdure.clock import Micros
 from perdure.ids import RunId
 from perdure.job import transitions
 from perdure.job.model import QUEUED, Claim, LiveJob
-from perdure.job.states import Park, Suspicion
+from perdure.job.states import Park, State, Suspicion
 from perdure.store.engine import Call, Op, Tell
 from perdure.store.follow import apply
 from perdure.store.limit import Found, Keys, Rooms, Row, admit, keep_moving, place
@@ -28,6 +28,7 @@ Reads = Callable[[Lane, Claimer, Mapping[str, object]], Op[list[Row]]]
 _WIDTH = len(LiveJob._fields)
 _FIRST_KNOWN = LiveJob._fields.index("queue")
 _KNOWN = tuple(QUEUED.values())
+_KNOWN_AWAKE = tuple({**QUEUED, "state": State.HELD.value}.values())
 _KIND, _VERSION, _CRASHES, _ATTEMPTS, _MAX_ATTEMPTS, _LIMIT = map(
     LiveJob._fields.index, ("kind", "kind_version", "crashes", "attempts", "max_attempts", "limit_key")
 )
@@ -220,14 +221,18 @@ def _reading(claimer: Claimer) -> dict[str, object]:
 
 
 def _queued(lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:
-    """The rows of queued jobs, with what is the same in all of them added."""
-    known = (lane.queue, *_KNOWN)
     rows = yield from _read("claim_head", lane, claimer, more)
-    return [(*row[:_FIRST_KNOWN], *known, *row[_FIRST_KNOWN:]) for row in rows]
+    return _whole(rows, (lane.queue, *_KNOWN))
 
 
 def _awake(lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:
-    return (yield from _read("claim_awake", lane, claimer, more))
+    rows = yield from _read("claim_awake", lane, claimer, more)
+    return _whole(rows, (lane.queue, *_KNOWN_AWAKE))
+
+
+def _whole(rows: Sequence[Row], known: Row) -> list[Row]:
+    """These rows with what is the same in all of them."""
+    return [(*row[:_FIRST_KNOWN], *known, *row[_FIRST_KNOWN:]) for row in rows]
 
 
 def _read(name: str, lane: Lane, claimer: Claimer, more: Mapping[str, object]) -> Op[list[Row]]:

@@ -27,8 +27,9 @@ SELECT x.job_id
 
 -- name: claim_awake
 -- verb: claim
--- The jobs of a lane that wait for a permit and have not found their keys full yet.
-{claimable}
+-- The jobs of a lane that wait for a permit and have not found their keys full yet; columns as in `claim_head`.
+SELECT {queued_columns}
+{jobs_of_lane}
 WHERE {is_awake}
     AND {not_too_suspicious}
     AND {lane_open}
