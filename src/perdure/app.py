@@ -911,9 +911,10 @@ class Perdure(Lazy):
         return new_job(*draft, JobId(self.ids.new()), now)
 
     def _check_here(self, kind: Kind[..., Any, ..., Any]) -> None:
-        """Refuse a kind of an app on another database: no worker of this one would know its jobs."""
+        """Refuse a kind of an app on another file: no worker of this one would know its jobs. Two URLs of a server may
+        lead to the same database, by way of a pooler or not."""
         other: Perdure = kind.app
-        if other is self or other._database == self._database:
+        if other is self or other._file == self._file:
             return
         raise KindError(
             f"kind {kind.name!r} belongs to another app, {other!r}, whose workers run it, and not to {self!r};"
@@ -922,13 +923,11 @@ class Perdure(Lazy):
         )
 
     @property
-    def _database(self) -> object:
-        """What tells databases apart, without opening one."""
+    def _file(self) -> object:
+        """The SQLite file, without opening it. None: the database is elsewhere."""
         from perdure.store.open import is_sqlite, sqlite_path
 
-        if self._given_store is not None:
-            return self._given_store
-        return sqlite_path(self.url) if is_sqlite(self.url) else self.url
+        return sqlite_path(self.url) if self._given_store is None and is_sqlite(self.url) else None
 
     def middleware(self, function: M) -> M:
         """`@app.middleware` above a function that takes a run's context and returns a context manager: every handler

@@ -660,7 +660,7 @@ class Batch(FlowHandle):
         self.end(kind is not None, self.tx)
 
     def __dir__(self) -> list[str]:
-        return public(super().__dir__(), INNER | {"flush", "is_full", "taken"})
+        return public(super().__dir__(), INNER | {"flush", "is_full", "name_members", "taken"})
 
     def __repr__(self) -> str:
         return f"<Batch {self.name} {self.id}>"

@@ -238,7 +238,7 @@ def after_its_block(w: World) -> object:
 
 
 def a_kind_elsewhere(w: World) -> Any:
-    """A kind of an app on another database."""
+    """A kind of an app on another file."""
 
     @Perdure(w.other).job
     def elsewhere() -> None: ...
@@ -1168,7 +1168,6 @@ ROWS = [
         "kind_elsewhere",
         "kind 'elsewhere' belongs to another app, <Perdure <other>>, whose workers run it, and not to <Perdure <url>>;"
         " «declare it on this one, or give its jobs to that one»",
-        EVERY,
     ),
     Row(
         "a chain of another app's kind",
