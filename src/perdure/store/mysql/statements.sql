@@ -98,7 +98,7 @@ ORDER BY q.name
 -- name: claim_awake
 -- verb: claim
 {enter};
-SELECT {claim_columns}
+SELECT {queued_columns}
 FROM {ready} AS r FORCE INDEX (ready_line)
 STRAIGHT_JOIN {job} AS j FORCE INDEX (PRIMARY) ON j.id = r.job_id
 WHERE {is_awake}
