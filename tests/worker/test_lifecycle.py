@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,34 @@ def node_ends(app: Perdure) -> list[str | None]:
 
 
 # -- run and running -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_at_the_start_is_left_to_no_garbage_collector_while_a_worker_runs(app: Perdure) -> None:
+    """Not of a worker beside other code, nor where the program has frozen things itself."""
+
+    @app.job
+    def frozen() -> int:
+        return gc.get_freeze_count()
+
+    def during(run: Callable[[], object]) -> int:
+        job = frozen.enqueue()
+        run()
+        return int(app.existing(job).result)
+
+    def beside() -> None:
+        with app.worker().running():
+            eventually(lambda: not [job for job in app.jobs() if not job.is_final])
+
+    assert gc.get_freeze_count() == 0
+    assert during(partial(app.worker().run, until_idle=True)) > 10_000
+    assert gc.get_freeze_count() == 0
+    assert during(beside) == 0
+    gc.freeze()
+    try:
+        assert during(partial(app.worker().run, until_idle=True)) > 0
+        assert gc.get_freeze_count() > 0, "the worker has undone what the program had done"
+    finally:
+        gc.unfreeze()
 
 
 def test_until_idle_ends_when_nothing_is_left_to_do(app: Perdure, send: Any) -> None:

@@ -7,17 +7,20 @@ from typing import NamedTuple
 
 from perdure.clock import Micros
 from perdure.errors import InvalidInput, KeyConflict
-from perdure.ids import JobId, to_uuid
+from perdure.ids import FlowId, JobId, to_uuid
 from perdure.job import references, transitions
-from perdure.job.flow import Edge, EdgeState, FlowRow, Source, Trait, is_met
+from perdure.job.flow import Edge, EdgeRow, EdgeState, FlowRow, Source, Trait, is_met
 from perdure.job.model import LiveJob, NewJob
 from perdure.job.states import State
 from perdure.job.views import Job
 from perdure.store import read
 from perdure.store.engine import Blob, Call, Op, Tell
-from perdure.store.follow import End, apply, last_ends, lock_live, sources, why_unmet
+from perdure.store.follow import End, apply, last_ends, lock_live, read_flow, sources, why_unmet
 from perdure.store.statements import groups, whole_group
 from perdure.store.write import flag
+
+LOOKED_THROUGH = 10_000
+"""How many jobs are looked at for one that waits for its own flow."""
 
 
 class Parents(NamedTuple):
@@ -62,6 +65,51 @@ def look_up(new: Sequence[NewJob], made_with: Collection[bytes]) -> Op[Parents |
         heirs = {first: successors.get(now, now) for first, now in heirs.items()}
         asked = set(successors.values()) - seen
     return Parents(heirs, lives, ends)
+
+
+def refuse_cycles(new: Sequence[NewJob], parents: Parents) -> Op[InvalidInput | None]:
+    """A member must not wait for its flow or one around it, nor for a job that does: neither would ever start."""
+    go_on = {live.job_id for live in parents.lives if live.state != _BLOCKED}
+    may_wait = set(parents.heirs.values()) - go_on - parents.ends.keys()
+    waits: dict[FlowId, set[bytes]] = {}
+    for job in new if may_wait else ():
+        if job.flow_id is not None and job.sequence is not None:
+            heirs = {parents.heirs.get(edge.depends_on, b"") for edge in job.after}
+            waits.setdefault(job.flow_id, set()).update(heirs & may_wait)
+    for flow_id, awaited in waits.items():
+        if awaited and (yield from _leads_to(awaited, (yield from _around(flow_id)))):
+            return InvalidInput(
+                f"a member of flow {to_uuid(flow_id)} cannot wait for that flow, for one around it, or for a job that"
+                " waits for one of them: neither would ever start",
+                code="flow_cycle",
+            )
+    return None
+
+
+def _around(flow_id: FlowId) -> Op[set[bytes]]:
+    """This flow, and those around it."""
+    found: set[bytes] = set()
+    flow = yield from read_flow(flow_id)
+    while flow is not None:
+        found.add(flow.id)
+        flow = None if flow.parent_id is None else (yield from read_flow(flow.parent_id))
+    return found
+
+
+def _leads_to(awaited: Collection[bytes], flows: Collection[bytes]) -> Op[bool]:
+    """Whether one of these jobs and flows, or of those that the jobs wait for, and so on, is one of these flows."""
+    seen: set[bytes] = set()
+    ahead = set(awaited)
+    while ahead and len(seen) < LOOKED_THROUGH:
+        if not ahead.isdisjoint(flows):
+            return True
+        seen |= ahead
+        found: set[bytes] = set()
+        for group in groups(sorted(ahead)):
+            rows = map(EdgeRow._make, (yield Call("edges_of_jobs", whole_group(group))).rows)
+            found.update(edge.depends_on for edge in rows if edge.state == _WAITING)
+        ahead = found - seen
+    return False
 
 
 def _lock_flows(ids: Collection[bytes]) -> Op[tuple[dict[bytes, End], set[bytes]]]:

@@ -48,6 +48,9 @@ def enqueue_bound(
     parents = yield from edges.look_up(new, made_with)
     if isinstance(parents, PerdureError):
         return parents
+    refusal = yield from edges.refuse_cycles(new, parents)
+    if refusal is not None:
+        return refusal
     waiting = yield from edges.bound(new, parents, fillers)
     ready = [one.new for one in waiting]
     jobs = yield from (_insert_keyed(ready) if any(map(is_keyed, ready)) else _insert(ready))

@@ -7,13 +7,14 @@ The store thread runs the `WorkLoop`, another thread the heartbeat. The caller t
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -153,7 +154,8 @@ class Worker:
         with self._stopping.from_signals():
             self.start(started)
             try:
-                self._wait_until_over()
+                with _settled_in():
+                    self._wait_until_over()
             except BaseException:
                 self.hurry()
                 raise
@@ -534,3 +536,18 @@ async def finish_in_thread(act: Callable[[], T]) -> T:
     if cancelled is not None:
         raise cancelled
     return results[0]
+
+
+@contextmanager
+def _settled_in() -> Generator[None, None, None]:
+    """What is there when a worker has started, modules above all, stays until it ends: the garbage collector need not
+    look through it again and again, which costs a drain 6 %. Not where the program has seen to that itself."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -663,6 +663,24 @@ def test_waiting_for_a_flow_that_has_ended_is_decided_at_once(rig: Rig, needs: N
     assert rig.job(rig.enqueue(after=(Edge(flow_id, needs),))).state == state
 
 
+def test_a_member_does_not_wait_for_what_waits_for_its_flow(rig: Rig) -> None:
+    """Found by random sequences: both stayed blocked for ever. One that waits for the same job outside may."""
+    outer = rig.new_flow()
+    inner = rig.new_flow(parent_id=outer.id, open=True)
+    [member] = rig.members(outer, 1)
+    rig.store.start_flows([outer, inner], [member])
+    callback = rig.enqueue(after=(Edge(outer.id),))
+    behind = rig.enqueue(after=(Edge(callback),))
+    [late] = rig.members(inner, 1)
+
+    for parent in (callback, behind, outer.id, inner.id):
+        with raises(InvalidInput, "flow_cycle"):
+            rig.store.add_members(inner.id, [late._replace(after=(Edge(parent),))], rig.now)
+    assert rig.flow(inner.id).total == 0
+    rig.store.add_members(inner.id, [late._replace(after=(Edge(member.id),))], rig.now)
+    assert rig.flow(inner.id).total == 1
+
+
 def test_a_flow_may_wait_for_another_through_its_members(rig: Rig) -> None:
     first_id, _ = rig.start_flow(2)
     second = rig.new_flow()
