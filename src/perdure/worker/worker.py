@@ -545,7 +545,6 @@ def _settled_in() -> Generator[None, None, None]:
     if gc.get_freeze_count():
         yield
         return
-    gc.collect()
     gc.freeze()
     try:
         yield
