@@ -42,8 +42,13 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                _Connection(self, client, self._connect())
+                try:
+                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    server = self._connect()
+                except OSError:  # one of both is gone already
+                    client.close()
+                    continue
+                _Connection(self, client, server)
 
     def begin(self) -> str:
         """An exchange begins. What becomes of it: `pass`, `reply` or `request` (which of them is lost)."""

@@ -45,7 +45,12 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(self._target)
+                try:
+                    server.connect(self._target)
+                except OSError:  # the server is gone already
+                    client.close()
+                    server.close()
+                    continue
                 self._open.append(Pair(self, client, server))
 
 
