@@ -541,7 +541,7 @@ async def finish_in_thread(act: Callable[[], T]) -> T:
 @contextmanager
 def _settled_in() -> Generator[None, None, None]:
     """What is there when a worker has started, modules above all, stays until it ends: the garbage collector need not
-    look through it again and again, which costs a drain 6 %. Not where the program has seen to that itself."""
+    look through it again and again. Not where the program has seen to that itself."""
     if gc.get_freeze_count():
         yield
         return
