@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, TypeVar, Unpack, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
 from perdure.checks import Span, check_choice, check_list, check_span, check_whole
@@ -37,7 +37,7 @@ from perdure.job.flow import FlowVerb, OnFailure
 from perdure.job.model import NewJob, Plan, rank_of
 from perdure.job.states import Verb
 from perdure.job.views import Job, Run
-from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade, no_draft
+from perdure.kind import Declaration, Declare, Draft, Isolation, Kind, P, R, Registry, Upgrade
 from perdure.lazy import Lazy, lazy
 from perdure.listing import (
     EndedFilters,
@@ -655,8 +655,6 @@ class Perdure(Lazy):
         """
         from perdure.workflow import Settings, Workflow
 
-        _check_conflict(key, conflict)
-        _check_policy(on_failure)
         return Workflow(self, "workflow", Settings(name, on_failure, key, conflict, at_once, properties), tx)
 
     def chain(
@@ -675,7 +673,6 @@ class Perdure(Lazy):
         """
         from perdure.workflow import chained
 
-        _check_conflict(key, conflict)
         flow = chained(self, drafts, name, key=key, conflict=conflict, properties=properties, tx=tx)
         return flow.write(tx)
 
@@ -700,8 +697,6 @@ class Perdure(Lazy):
         """
         from perdure.workflow import grouped
 
-        _check_conflict(key, conflict)
-        _check_policy(on_failure)
         drafts = listed_drafts(drafts, others)
         settings: dict[str, Any] = {"on_failure": on_failure, "at_once": at_once, "key": key, "conflict": conflict}
         return grouped(self, drafts, name, mode, **settings, properties=properties, tx=tx).write(tx)
@@ -729,8 +724,6 @@ class Perdure(Lazy):
         """
         from perdure.workflow import new_batch
 
-        _check_conflict(key, conflict)
-        _check_on_failure(on_failure)
         jobs: dict[str, Any] = {"on_success": on_success, "on_failure": on_failure, "on_end": on_end}
         settings: dict[str, Any] = {"at_once": at_once, "key": key, "conflict": conflict, "properties": properties}
         return new_batch(self, name, **jobs, **settings, abandon=abandon, tx=tx)
@@ -1011,34 +1004,3 @@ def meant_job(what: JobLike | FlowHandle) -> JobLike:
 def meant_flow(what: JobLike | FlowHandle) -> FlowHandle | UUID | str:
     assert not isinstance(what, (Job, Planned))
     return what
-
-
-def _check_conflict(key: str | None, conflict: object) -> None:
-    if key is None and conflict == "return":
-        raise InvalidOption(
-            'conflict="return" without key=: there is nothing that another flow could have; give this one a key=, or'
-            " leave conflict= out",
-            code="conflict_invalid",
-        )
-
-
-def _check_policy(on_failure: object) -> None:
-    """A job is no policy; only a batch takes either."""
-    if isinstance(on_failure, (Draft, Kind)):
-        raise InvalidOption(
-            "on_failure= is a policy here, and not a job; a job that is told waits for the flow:"
-            ' alert.options(after=flow, on="failure").enqueue(), or wf.add(alert.new(), after=wf, on="failure")',
-            code="on_failure_invalid",
-        )
-
-
-def _check_on_failure(given: object) -> None:
-    """What may be a callback or a policy is neither both nor a kind."""
-    if isinstance(given, Kind):
-        raise no_draft(cast("Kind[..., Any, ..., Any]", given))
-    if isinstance(given, (list, tuple)) and not isinstance(given, Draft):
-        raise InvalidOption(
-            "on_failure= is one job or one policy; for both give the policy here, and the job once the batch has begun:"
-            ' alert.options(after=batch, on="failure").enqueue()',
-            code="on_failure_invalid",
-        )

@@ -34,7 +34,7 @@ from perdure.ids import FlowId, JobId
 from perdure.job.flow import Edge, FlowSort, NeedsName, NewFlow, OnFailure
 from perdure.job.model import NewJob, Plan
 from perdure.job.states import State
-from perdure.kind import Draft
+from perdure.kind import Draft, Kind, no_draft
 from perdure.names import public
 from perdure.options import After, AwaitedLike, Conflict, awaited_id, edges_of, principal
 
@@ -69,10 +69,17 @@ class Settings(NamedTuple):
 
     def checked(self) -> Settings:
         check_name(self.name, "name")
+        _check_policy(self.on_failure)
         check_choice(self.on_failure, "on_failure", get_args(OnFailure), code="on_failure_invalid")
         check_choice(self.conflict, "conflict", get_args(Conflict), code="conflict_invalid")
         if self.key is not None:
             check_name(self.key, "key", KEY_LIMIT)
+        elif self.conflict == "return":
+            raise InvalidOption(
+                'conflict="return" without key=: there is nothing that another flow could have; give this one a key=,'
+                " or leave conflict= out",
+                code="conflict_invalid",
+            )
         if self.at_once is not None:
             check_whole(self.at_once, "at_once", code="at_once_invalid")
         return self
@@ -615,7 +622,7 @@ class Batch(FlowHandle):
                 f"batch {self.name!r} is not open: add to it inside its block, with app.batch(…) as batch",
                 code="flow_sealed",
             )
-        if after is None and on is None and when is None and _is_direct(draft):
+        if after is None and on is None and when is None and _is_direct(draft, self._app):
             try:
                 payload, secrets = draft.kind.codec.encode(draft.arguments)
             except InvalidPayload:
@@ -687,6 +694,7 @@ def new_batch(
     **settings: Any,
 ) -> Batch:
     """A batch, to be begun. `on_failure` is a callback or a policy."""
+    _check_on_failure(on_failure)
     policy: Any = "continue" if on_failure is None or isinstance(on_failure, Draft) else on_failure
     alert = on_failure if isinstance(on_failure, Draft) else None
     callbacks: dict[NeedsName, Draft[Any] | None] = {"success": on_success, "failure": alert, "end": on_end}
@@ -703,11 +711,33 @@ def _new_member(app: Perdure, draft: Draft[Any], tx: Any) -> NewJob:
     return new if new.plan.conflict == "raise" else new._replace(plan=new.plan._replace(conflict="raise"))
 
 
-def _is_direct(draft: Draft[Any]) -> bool:
-    """Whether the job of this draft needs no more than its arguments: see `Plan.direct`."""
-    if not isinstance(cast("object", draft), Draft) or not draft.plan.direct:
+def _is_direct(draft: Draft[Any], app: Perdure) -> bool:
+    """Whether the job of this draft, of a kind of this app, needs no more than its arguments: see `Plan.direct`."""
+    if not isinstance(cast("object", draft), Draft) or not draft.plan.direct or draft.kind.app is not app:
         return False
     return draft.options.tx is None and draft.plan.conflict == "raise" and principal.get() is None
+
+
+def _check_policy(on_failure: object) -> None:
+    """A job is no policy; only a batch takes either."""
+    if isinstance(on_failure, (Draft, Kind)):
+        raise InvalidOption(
+            "on_failure= is a policy here, and not a job; a job that is told waits for the flow:"
+            ' alert.options(after=flow, on="failure").enqueue(), or wf.add(alert.new(), after=wf, on="failure")',
+            code="on_failure_invalid",
+        )
+
+
+def _check_on_failure(given: object) -> None:
+    """What may be a callback or a policy is neither both nor a kind."""
+    if isinstance(given, Kind):
+        raise no_draft(cast("Kind[..., Any, ..., Any]", given))
+    if isinstance(given, (list, tuple)) and not isinstance(given, Draft):
+        raise InvalidOption(
+            "on_failure= is one job or one policy; for both give the policy here, and the job once the batch has begun:"
+            ' alert.options(after=batch, on="failure").enqueue()',
+            code="on_failure_invalid",
+        )
 
 
 def _is_pair(value: object) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,19 @@ def test_a_batch_never_holds_more_than_a_portion_in_memory(t: Kit, k: Kinds, por
                 most = max(most, sum(isinstance(one, (NewJob, Planned)) for one in gc.get_objects()))
     assert flow_of(t.app, batch).added == 5 * portion + portion // 2
     assert 0 < most <= portion + 100
+
+
+def test_a_batch_takes_no_kind_of_another_file(tmp_path: Path) -> None:
+    app, other = Perdure(f"{tmp_path}/a.db"), Perdure(f"{tmp_path}/b.db")
+
+    @other.job
+    def elsewhere() -> None: ...
+
+    with app.batch("b") as batch, pytest.raises(PerdureError) as refused:
+        batch.add(elsewhere.new())
+    assert refused.value.code == "kind_elsewhere"
+    assert list(app.flows.jobs(batch)) == []
+    app.close()
 
 
 def test_a_sealed_batch_takes_no_more(t: Kit, k: Kinds) -> None:
