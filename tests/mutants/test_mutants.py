@@ -23,6 +23,7 @@ HELD_TO = {"aio.py", "app.py", "checks.py", "cli", "contrib", "flow", "flows.py"
     "upkeep",
     "words_of_others.py",
     "worker",
+    "workflow.py",
 }
 
 
